@@ -1,0 +1,35 @@
+# Everything in one command each, on a bare machine with Python ≥ 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/installed  ## teach the ten digits two at a time; the page is under runs/demo
+	$(BIN)/lmrc demo
+
+test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+clean:  ## remove the virtual environment and what the tools left
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("lmrc needs Python 3.11 or newer: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,58 @@
+"""Class-incremental learning without keeping old data.
+
+Label Mapping with Response Consolidation (LMRC), as estimators in the manner of scikit-learn.
+Names are imported when they are first used, so that ``import lmrc`` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lmrc import checks as checks
+    from lmrc.data.datasets import Dataset as Dataset
+    from lmrc.data.datasets import load_dataset as load_dataset
+    from lmrc.data.stream import ClassStream as ClassStream
+    from lmrc.evaluation.run import evaluate as evaluate
+    from lmrc.labels import capacity as capacity
+    from lmrc.labels.mapping import CapacityError as CapacityError
+    from lmrc.labels.mapping import CapacityWarning as CapacityWarning
+    from lmrc.labels.mapping import LabelMapping as LabelMapping
+    from lmrc.methods.base import IncrementalClassifier as IncrementalClassifier
+    from lmrc.methods.finetune import FineTuneClassifier as FineTuneClassifier
+    from lmrc.methods.lmrc import LMRCClassifier as LMRCClassifier
+    from lmrc.methods.persistence import load as load
+    from lmrc.store.folder import ModelFileError as ModelFileError
+    from lmrc.training.loop import TrainingError as TrainingError
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CapacityError": "labels.mapping",
+    "CapacityWarning": "labels.mapping",
+    "ClassStream": "data.stream",
+    "Dataset": "data.datasets",
+    "FineTuneClassifier": "methods.finetune",
+    "IncrementalClassifier": "methods.base",
+    "LMRCClassifier": "methods.lmrc",
+    "LabelMapping": "labels.mapping",
+    "ModelFileError": "store.folder",
+    "TrainingError": "training.loop",
+    "capacity": "labels.capacity",
+    "checks": "checks",
+    "evaluate": "evaluation.run",
+    "load": "methods.persistence",
+    "load_dataset": "data.datasets",
+}
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'lmrc' has no attribute {name!r}")
+    home = _HOME[name]
+    module = import_module(f"lmrc.{home}")
+    return module if home.rpartition(".")[2] == name else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

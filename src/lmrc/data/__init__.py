@@ -1,0 +1,1 @@
+"""Data sets, and streams of class batches made from them."""

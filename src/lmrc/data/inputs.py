@@ -1,0 +1,196 @@
+"""What users pass as X and y, checked and brought into one form.
+
+Vectors become float32 (n, features); images become (n, channels, height, width), uint8 or float32
+in 0…1. Nothing is copied that need not be: a NumPy image batch becomes a channels-last view.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import assert_all_finite, column_or_1d
+from torch import Tensor
+
+CHANNELS = (1, 3, 4)
+
+
+def is_image_batch(X: Any) -> bool:
+    """Tell images (three or four axes) from vectors (two)."""
+    return getattr(X, "ndim", 2) in (3, 4)
+
+
+def read_images(X: NDArray[Any] | Tensor) -> Tensor:
+    """Check a batch of images and view it as (n, channels, height, width), uint8 or float32."""
+    images = X.detach() if isinstance(X, Tensor) else _tensor(np.asarray(X))
+    if len(images) == 0:
+        raise ValueError("Found array with 0 sample(s): a class batch needs at least one image")
+    if images.ndim == 3:
+        images = images[:, None]
+    elif not isinstance(X, Tensor):
+        images = images.permute(0, 3, 1, 2)
+    _check_channels(X, images)
+    if images.dtype == torch.uint8:
+        return images
+    if not images.is_floating_point():
+        raise ValueError(
+            f"images of dtype {X.dtype} are not understood: pass uint8 in 0…255 or floats in 0…1, "
+            "such as X.astype('uint8')"
+        )
+    images = images.float()
+    low, high = (value.item() for value in images.aminmax())
+    if not np.isfinite(low + high):
+        raise ValueError("Input X contains NaN or infinity: remove or replace such pixels")
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"float images must lie in 0…1, but X spans {low:g}…{high:g}: pass uint8, or rescale; "
+            "lmrc normalises by itself"
+        )
+    return images
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """View an array as a tensor; it is only ever read, so a read-only one is fine."""
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable.*")
+            return torch.from_numpy(array)
+    except TypeError as error:
+        raise ValueError(
+            f"X of dtype {array.dtype} is not numeric: pass uint8 or floats"
+        ) from error
+
+
+def _check_channels(X: NDArray[Any] | Tensor, images: Tensor) -> None:
+    if images.shape[1] in CHANNELS:
+        return
+    is_tensor = isinstance(X, Tensor)
+    last, first = "(n, height, width, channels)", "(n, channels, height, width)"
+    kind, wanted, other = ("torch tensors", first, last) if is_tensor else ("arrays", last, first)
+    fix = "X.permute(0, 3, 1, 2)" if is_tensor else "np.moveaxis(X, 1, -1)"
+    swapped = X.shape[-1 if is_tensor else 1] in CHANNELS
+    raise ValueError(
+        f"images as {kind} have shape {wanted} with 1, 3 or 4 channels, but X has shape "
+        f"{tuple(X.shape)}: " + (f"it looks like {other}, use {fix}" if swapped else "reshape it")
+    )
+
+
+def read_vectors(X: NDArray[Any]) -> Tensor:
+    """View float32 vectors as a tensor."""
+    return _tensor(X)
+
+
+def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
+    """Check labels (ints, strings, bools; one per sample) and return them as an array."""
+    if isinstance(y, Tensor):
+        y = y.detach().cpu().numpy()
+    labels: NDArray[Any] = column_or_1d(y, warn=True)
+    if len(labels) != n_samples:
+        raise ValueError(
+            f"X and y have inconsistent numbers of samples: {n_samples} in X, {len(labels)} in y"
+        )
+    if labels.dtype.kind == "O":
+        kinds = {type(label) for label in labels}
+        if all(issubclass(kind, str) for kind in kinds):
+            labels = labels.astype(str)
+        elif all(issubclass(kind, (int, np.integer)) for kind in kinds):
+            labels = labels.astype(np.int64)
+        else:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueError(
+                "Unknown label type: labels are ints or strings, all of one type, "
+                f"but y holds {names}"
+            )
+    if labels.dtype.kind == "f":
+        assert_all_finite(labels, input_name="y")
+        if (labels != np.round(labels)).any():
+            raise ValueError(
+                "Unknown label type: continuous values such as "
+                f"{labels[labels != np.round(labels)][0]:g}; labels are ints or strings"
+            )
+    elif labels.dtype.kind not in "biuU":
+        raise ValueError(f"Unknown label type: {labels.dtype}; labels are ints or strings")
+    return labels
+
+
+def encode_labels(
+    y: NDArray[Any], known: NDArray[Any], allowed: Any = None
+) -> tuple[NDArray[Any], Tensor]:
+    """Find the new classes of y, sorted, and each sample's index into (known, new).
+
+    >>> new, index = encode_labels(np.array(["fox", "ant", "cat"]), np.array(["dog", "cat"]))
+    >>> new.tolist(), index.tolist()
+    (['ant', 'fox'], [3, 2, 1])
+    """
+    present = np.unique(y)
+    if allowed is not None:
+        unexpected = np.setdiff1d(present, np.asarray(allowed))
+        if len(unexpected):
+            raise ValueError(f"y holds {unexpected[0]!r}, which is not in classes={allowed!r}")
+    if (known.dtype.kind == "U") != (present.dtype.kind == "U"):
+        raise ValueError(
+            f"labels so far were of type {known.dtype.type.__name__}, but y holds "
+            f"{present[0]!r} of type {present.dtype.type.__name__}: keep to one type"
+        )
+    new = np.setdiff1d(present, known)
+    classes = np.concatenate([known, new])
+    by_label = np.argsort(classes)
+    return new, torch.from_numpy(by_label[np.searchsorted(classes, y, sorter=by_label)])
+
+
+def read_dataset(dataset: torch.utils.data.Dataset[Any]) -> tuple[Any, list[Any] | None]:
+    """Read a torch ``Dataset`` into memory: stacked inputs, and labels where it has them.
+
+    Items are inputs or (input, label) pairs; an input is a tensor (channels, height, width) or
+    (features,), an array (height, width[, channels]) or (features,), or a PIL image.
+    """
+    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+        items = [dataset[i] for i in range(len(dataset))]
+    else:
+        items = list(dataset)  # type: ignore[call-overload]  # an IterableDataset
+    if not items:
+        raise ValueError("the dataset is empty: a class batch needs at least one sample")
+    pairs = isinstance(items[0], (tuple, list)) and len(items[0]) == 2
+    inputs = [item[0] for item in items] if pairs else items
+    labels = None
+    if pairs:
+        labels = [y.item() if isinstance(y, (Tensor, np.generic)) else y for _, y in items]
+    tensors = isinstance(inputs[0], Tensor)
+    if not tensors:
+        inputs = [np.asarray(x) for x in inputs]
+    shapes = {tuple(x.shape) for x in inputs}
+    if len(shapes) > 1:
+        a, b = sorted(shapes)[:2]
+        raise ValueError(f"the dataset's inputs differ in shape ({a}, {b}): resize them to one")
+    return (torch.stack(inputs) if tensors else np.stack(inputs)), labels
+
+
+def join(a: Tensor, b: Tensor) -> Tensor:
+    """Concatenate two batches of inputs; uint8 beside float is brought to 0…1 first."""
+    if a.dtype != b.dtype:
+        a, b = (x.float() / 255 if x.dtype == torch.uint8 else x for x in (a, b))
+    return torch.cat([a, b])
+
+
+def channel_statistics(inputs: Tensor, chunk: int = 4096) -> tuple[Tensor, Tensor]:
+    """Mean and deviation per channel or feature, shaped to broadcast over one sample.
+
+    Accumulated in float64 over chunks, so that a large uint8 set is never copied whole.
+    """
+    axes = [0, *range(2, inputs.ndim)]
+    shape = (-1, *[1] * (inputs.ndim - 2))
+    count = inputs.numel() / inputs.shape[1]
+    scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
+    chunks = [inputs[i : i + chunk] for i in range(0, len(inputs), chunk)]
+    sums = [part.double().sum(axes) for part in chunks]
+    mean = torch.stack(sums).sum(0).view(shape) / (count * scale)
+    squares = [(part.double() / scale - mean).square().sum(axes) for part in chunks]
+    variance = torch.stack(squares).sum(0).view(shape) / count
+    # A constant channel carries nothing: leave it at zero instead of dividing by zero.
+    std = torch.where(variance > 0, variance.sqrt(), 1.0)
+    return mean.float(), std.float()

@@ -1,0 +1,232 @@
+"""A data set as a stream of class batches: which classes come when."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal, SupportsIndex, overload
+
+import numpy as np
+
+from lmrc.data.datasets import Array, Dataset
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # arrays neither compare nor print usefully
+class ClassBatch:
+    """The samples of the classes that arrive together; an element of a `ClassStream`.
+
+    Attributes
+    ----------
+    index : int
+        Position in the stream, from 0.
+    classes : ndarray of shape (n_classes,)
+        The labels that arrive, in the stream's order.
+    X_train, y_train, X_test, y_test : ndarray
+        Their samples and labels, in the data set's order.
+
+    Examples
+    --------
+    >>> from lmrc.data.datasets import digits
+    >>> from lmrc.data.stream import ClassStream
+    >>> ClassStream(digits(), batches=5)[-1]
+    ClassBatch(4: classes [8, 9], 266 training and 88 test samples)
+    """
+
+    index: int
+    classes: Array
+    X_train: Array
+    y_train: Array
+    X_test: Array
+    y_test: Array
+
+    def __repr__(self) -> str:
+        return (
+            f"ClassBatch({self.index}: classes {self.classes.tolist()}, "
+            f"{len(self.y_train)} training and {len(self.y_test)} test samples)"
+        )
+
+
+class ClassStream:
+    """The classes of a data set, split into batches that arrive one after another.
+
+    It can be iterated, indexed and sliced; a slice is a stream of its own, counted anew from 0.
+    A batch's samples are picked when it is asked for, and not kept: one batch of a memory-mapped
+    data set is in memory at a time.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where the samples come from.
+    batches : int, sequence of int, or sequence of sequences of labels
+        The number of batches (their numbers of classes as equal as possible); or the number of
+        classes in each; or the very labels of each. Labels named nowhere are left out of the
+        stream.
+    order : "natural" or int, default="natural"
+        The order of the classes: sorted, or ``numpy.random.default_rng(order).permutation`` of
+        that. Not for `batches` that name the labels: these are an order already.
+
+    Examples
+    --------
+    >>> from lmrc.data.datasets import digits
+    >>> from lmrc.data.stream import ClassStream
+    >>> stream = ClassStream(digits(), batches=[4, 3, 3])
+    >>> for batch in stream:
+    ...     print(batch.index, batch.classes, batch.X_train.shape)
+    0 [0 1 2 3] (539, 8, 8)
+    1 [4 5 6] (408, 8, 8)
+    2 [7 8 9] (400, 8, 8)
+    >>> ClassStream(digits(), batches=5, order=1993).order
+    array([4, 0, 5, 9, 3, 6, 8, 2, 7, 1])
+    >>> ClassStream(digits(), batches=[[0, 1], [2, 3]])
+    ClassStream('digits', 2 batches of 2, 2 classes)
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batches: int | Sequence[int] | Sequence[Sequence[Any]],
+        order: Literal["natural"] | int = "natural",
+    ) -> None:
+        self.dataset = dataset
+        self._batches = _split(_ordered(dataset.classes, order), batches, order)
+
+    @property
+    def order(self) -> Array:
+        """All classes of the stream, in the order of their arrival."""
+        return self.seen(-1) if self._batches else self.dataset.classes[:0]
+
+    @property
+    def batch_of(self) -> Mapping[Any, int]:
+        """The index of the batch in which each class arrives, by label."""
+        return {label: i for i, labels in enumerate(self._batches) for label in labels.tolist()}
+
+    def seen(self, index: SupportsIndex) -> Array:
+        """Return the classes that have arrived by the end of batch `index`.
+
+        Examples
+        --------
+        >>> from lmrc.data.datasets import digits
+        >>> from lmrc.data.stream import ClassStream
+        >>> ClassStream(digits(), batches=5).seen(1)
+        array([0, 1, 2, 3])
+        """
+        return np.concatenate(self._batches[: self._position(index) + 1])
+
+    def test_up_to(self, index: SupportsIndex) -> tuple[Array, Array]:
+        """Return X, y of the test samples of all classes that have arrived by batch `index`.
+
+        They come in the data set's order, not batch by batch.
+
+        Examples
+        --------
+        >>> from lmrc.data.datasets import digits
+        >>> from lmrc.data.stream import ClassStream
+        >>> X, y = ClassStream(digits(), batches=5).test_up_to(1)
+        >>> X.shape, sorted(set(y.tolist()))
+        ((181, 8, 8), [0, 1, 2, 3])
+        """
+        return _pick(self.dataset.X_test, self.dataset.y_test, self.seen(index))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[ClassBatch]:
+        return (self[i] for i in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> ClassBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> ClassStream: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> ClassBatch | ClassStream:
+        if isinstance(index, slice):
+            part = copy.copy(self)
+            part._batches = self._batches[index]
+            return part
+        position = self._position(index)
+        classes = self._batches[position]
+        return ClassBatch(
+            position,
+            classes,
+            *_pick(self.dataset.X_train, self.dataset.y_train, classes),
+            *_pick(self.dataset.X_test, self.dataset.y_test, classes),
+        )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(len(labels)) for labels in self._batches)
+        return f"ClassStream({self.dataset.name!r}, {len(self)} batches of {sizes} classes)"
+
+    def _position(self, index: SupportsIndex) -> int:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"class batch {position} of a stream of {len(self)}.")
+        return position % len(self)
+
+
+def _pick(X: Array, y: Array, classes: Array) -> tuple[Array, Array]:
+    chosen = np.flatnonzero(np.isin(y, classes))
+    return X[chosen], y[chosen]
+
+
+def _ordered(classes: Array, order: Any) -> Array:
+    if isinstance(order, str) and order == "natural":
+        return classes
+    if isinstance(order, Integral) and int(order) >= 0:
+        return np.random.default_rng(int(order)).permutation(classes)
+    raise ValueError(f'order must be "natural" or a seed (an int of at least 0), got {order!r}.')
+
+
+def _split(classes: Array, batches: Any, order: Any) -> list[Array]:
+    """Cut the ordered classes into batches, in whichever of the three ways was asked for."""
+    if isinstance(batches, Integral):
+        if not 1 <= int(batches) <= len(classes):
+            raise ValueError(
+                f"batches must be from 1 to the number of classes, {len(classes)}, got {batches}."
+            )
+        return np.array_split(classes, int(batches))
+    parts = list(batches) if isinstance(batches, Sequence | np.ndarray) else []
+    if parts and all(isinstance(part, Integral) for part in parts):
+        return _split_by_size(classes, [int(part) for part in parts])
+    if parts and all(
+        isinstance(part, Sequence | np.ndarray) and not isinstance(part, str) for part in parts
+    ):
+        if order != "natural":
+            raise ValueError(
+                f"batches names the labels, which is an order already, but order={order!r}; "
+                'leave order="natural", or give the number of classes in each batch.'
+            )
+        return _split_by_label(classes, [np.asarray(part).tolist() for part in parts])
+    raise ValueError(
+        "batches must be a number of batches, such as 5, a sequence of their numbers of classes, "
+        f"such as [4, 3, 3], or of their labels, such as [[0, 1], [2, 3]]; got {batches!r}."
+    )
+
+
+def _split_by_size(classes: Array, sizes: list[int]) -> list[Array]:
+    if min(sizes) < 1:
+        raise ValueError(f"each batch needs at least one class, got batches={sizes}.")
+    if sum(sizes) != len(classes):
+        raise ValueError(
+            f"batches={sizes} sums to {sum(sizes)}, but the data set has {len(classes)} classes; "
+            "to use only some of them, name the labels of each batch."
+        )
+    return np.split(classes, np.cumsum(sizes)[:-1])
+
+
+def _split_by_label(classes: Array, parts: list[list[Any]]) -> list[Array]:
+    if not all(parts):
+        raise ValueError(f"each batch needs at least one class, got batches={parts}.")
+    known = set(classes.tolist())
+    labels = [label for part in parts for label in part]
+    unknown = [label for label in labels if label not in known]
+    if unknown:
+        raise ValueError(
+            f"batches names {unknown[:5]}, which the data set does not hold; "
+            f"its labels are such as {classes[:5].tolist()}."
+        )
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ValueError(f"batches names {twice[:5]} more than once; name each class once.")
+    return [np.array(part, dtype=classes.dtype) for part in parts]

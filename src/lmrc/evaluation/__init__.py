@@ -1,0 +1,1 @@
+"""Learn a stream batch by batch, score every step, and sum it up."""

@@ -1,0 +1,220 @@
+"""What is measured over a stream of class batches: pure functions on arrays.
+
+Accuracies are shares from 0 to 1. In a `matrix`, a[i][j] is the accuracy on the test samples of
+batch j after learning batch i, for j ≤ i. What stands above the diagonal is not read, so rows may
+be ragged: row i needs i + 1 entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def average_incremental_accuracy(accuracies: Sequence[float]) -> float:
+    """Return the mean over all class batches of the accuracy on all classes seen so far.
+
+    (1/K) Σᵢ aᵢ, where aᵢ is the accuracy over all seen classes after batch i. The first batch
+    counts like the others. After Castro et al., End-to-End Incremental Learning, 2018.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import average_incremental_accuracy
+    >>> average_incremental_accuracy([1.0, 0.75, 0.5])
+    0.75
+    """
+    return float(np.mean(_at_least_one(accuracies)))
+
+
+def final_accuracy(accuracies: Sequence[float]) -> float:
+    """Return the accuracy on all classes after the last batch.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import final_accuracy
+    >>> final_accuracy([1.0, 0.75, 0.5])
+    0.5
+    """
+    return float(_at_least_one(accuracies)[-1])
+
+
+def forgetting(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
+    """Return how far the old batches have fallen from their best, on average.
+
+    (1/(K−1)) Σ_{j<K} (max_{j≤l<K} a[l][j] − a[K][j]) for the last batch K; 0.0 where nothing is
+    old yet. Negative if old batches got better. After Chaudhry et al., Riemannian Walk for
+    Incremental Learning, 2018.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import forgetting
+    >>> forgetting([[1.0], [0.75, 1.0], [0.5, 0.75, 1.0]])  # 1.0 → 0.5 and 1.0 → 0.75
+    0.375
+    """
+    rows = _lower_triangle(matrix)
+    last = len(rows) - 1
+    drops = [max(rows[i][j] for i in range(j, last)) - rows[last][j] for j in range(last)]
+    return float(np.mean(drops)) if drops else 0.0
+
+
+def backward_transfer(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
+    """Return how much the old batches have changed since they were learned, on average.
+
+    (1/(K−1)) Σ_{j<K} (a[K][j] − a[j][j]) for the last batch K; 0.0 where nothing is old yet.
+    Negative means forgetting. After Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual
+    Learning, 2017.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import backward_transfer
+    >>> backward_transfer([[0.75], [1.0, 1.0], [0.5, 0.75, 1.0]])  # 0.75 → 0.5 and 1.0 → 0.75
+    -0.25
+    """
+    rows = _lower_triangle(matrix)
+    last = len(rows) - 1
+    changes = [rows[last][j] - rows[j][j] for j in range(last)]
+    return float(np.mean(changes)) if changes else 0.0
+
+
+def topk_accuracy(y_true: ArrayLike, topk_labels: ArrayLike) -> float:
+    """Return the share of samples whose true label is among the k labels proposed for it.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        True labels.
+    topk_labels : array-like of shape (n, k)
+        Proposed labels, in any order.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import topk_accuracy
+    >>> topk_accuracy(["cat", "dog"], [["dog", "cat"], ["cat", "fish"]])
+    0.5
+    """
+    proposed = np.asarray(topk_labels)
+    if proposed.ndim != 2:
+        raise ValueError(f"topk_labels must be of shape (n, k), got {proposed.shape}.")
+    true, proposed = _paired(y_true, proposed, "topk_labels")
+    return float(np.mean((proposed == true[:, None]).any(axis=1)))
+
+
+def head_choice_accuracy(
+    y_true: ArrayLike, y_pred: ArrayLike, batch_of: Mapping[Any, int]
+) -> float:
+    """Return the share of samples whose predicted class arrived in the true class's batch.
+
+    With one head per class batch this is how often the right head wins, whether or not that head
+    then names the right class.
+
+    Parameters
+    ----------
+    y_true, y_pred : array-like of shape (n,)
+        True and predicted labels.
+    batch_of : mapping from label to int
+        The batch (head) of each class, such as ``ClassStream.batch_of``. Predicted labels that
+        are not in it count as wrong.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import head_choice_accuracy
+    >>> batch_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
+    >>> head_choice_accuracy(["cat", "bird"], ["dog", "cat"], batch_of)
+    0.5
+    """
+    true, predicted = _paired(y_true, y_pred, "y_pred")
+    return float(np.mean(_true_batches(true, batch_of) == batches_of(predicted, batch_of)))
+
+
+def head_given_accuracy(
+    y_true: ArrayLike, scores: ArrayLike, classes: ArrayLike, batch_of: Mapping[Any, int]
+) -> float:
+    """Return the accuracy when only the classes of the true class's batch compete.
+
+    This is the accuracy with the head given (the "task known"): the highest score among the
+    classes that arrived together with the true one wins.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        True labels.
+    scores : array-like of shape (n, n_classes)
+        Higher is likelier.
+    classes : array-like of shape (n_classes,)
+        The label of each column of `scores`, in any order.
+    batch_of : mapping from label to int
+        The batch (head) of each class, such as ``ClassStream.batch_of``.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import head_given_accuracy
+    >>> batch_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
+    >>> scores = [[0.2, 0.1, 0.9, 0.0], [0.1, 0.2, 0.3, 0.4]]  # "bird" and "fish" win overall
+    >>> head_given_accuracy(["cat", "bird"], scores, ["cat", "dog", "bird", "fish"], batch_of)
+    0.5
+    """
+    columns = np.asarray(classes)
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != len(columns):
+        raise ValueError(
+            f"scores must have one column for each of the {len(columns)} classes, "
+            f"got shape {values.shape}."
+        )
+    true, values = _paired(y_true, values, "scores")
+    competes = _true_batches(true, batch_of)[:, None] == batches_of(columns, batch_of)
+    winners = columns[np.where(competes, values, -np.inf).argmax(axis=1)]
+    return float(np.mean(winners == true))
+
+
+def batches_of(labels: ArrayLike, batch_of: Mapping[Any, int]) -> NDArray[np.intp]:
+    """Return the batch of each label, −1 for those that are in none.
+
+    Examples
+    --------
+    >>> from lmrc.evaluation.metrics import batches_of
+    >>> batches_of(["dog", "bird", "yeti"], {"dog": 0, "bird": 1})
+    array([ 0,  1, -1])
+    """
+    unique, inverse = np.unique(np.asarray(labels), return_inverse=True)
+    batches = np.array([batch_of.get(label, -1) for label in unique.tolist()], dtype=np.intp)
+    return batches[inverse]
+
+
+def _true_batches(true: NDArray[Any], batch_of: Mapping[Any, int]) -> NDArray[np.intp]:
+    batches = batches_of(true, batch_of)
+    if (batches < 0).any():
+        unknown = np.unique(true[batches < 0]).tolist()
+        raise ValueError(
+            f"y_true holds labels that batch_of does not, such as {unknown[:5]}; "
+            "name the batch of each class."
+        )
+    return batches
+
+
+def _paired(y_true: ArrayLike, others: ArrayLike, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    true, rows = np.asarray(y_true), np.asarray(others)
+    if len(true) != len(rows):
+        raise ValueError(f"y_true holds {len(true)} labels but {name} {len(rows)} rows.")
+    if len(true) == 0:
+        raise ValueError("y_true is empty; accuracy is defined over at least one sample.")
+    return true, rows
+
+
+def _at_least_one(accuracies: Sequence[float]) -> Sequence[float]:
+    if len(accuracies) == 0:
+        raise ValueError("accuracies is empty; learn and score at least one class batch first.")
+    return accuracies
+
+
+def _lower_triangle(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> list[list[float]]:
+    rows = [[float(accuracy) for accuracy in row] for row in matrix]
+    for i, row in enumerate(rows):
+        if len(row) <= i:
+            raise ValueError(
+                f"row {i} of the matrix holds {len(row)} accuracies; "
+                f"it needs one for each of the batches 0 to {i}."
+            )
+    return rows

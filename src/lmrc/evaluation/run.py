@@ -1,0 +1,280 @@
+"""Learn a stream batch by batch and yield one record after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrc.data.stream import ClassStream
+from lmrc.evaluation import metrics
+
+
+class Learner(Protocol):
+    """Anything that learns in parts: all that `evaluate` asks of a classifier."""
+
+    def partial_fit(self, X: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
+        """Learn more samples."""
+
+    def predict(self, X: Any) -> Any:
+        """Return one label per sample."""
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """What `evaluate` measured after one class batch, on test samples of all seen classes.
+
+    Accuracies are shares from 0 to 1; all values are plain Python ones.
+
+    Attributes
+    ----------
+    batch : int
+        Index of the batch just learned, from 0.
+    classes : list
+        Its labels.
+    n_classes_seen : int
+        Number of classes that have arrived so far.
+    accuracy : float
+        Over all seen classes.
+    top5 : float or None
+        The true label is among the five likeliest (or all, if the learner knows fewer). None if
+        the learner offers neither `similarities`, `decision_function` nor `predict_topk`.
+    batch_accuracies : list of float
+        One for each batch learned so far; any seen class may be predicted.
+    old_accuracy : float or None
+        Over the classes of all earlier batches; None at the first.
+    new_accuracy : float
+        Over the classes of the batch just learned.
+    head_choice : float
+        Share of samples whose predicted class arrived in the same batch as the true one.
+    head_given : float or None
+        Accuracy if only classes of the true class's batch compete; None for a learner without
+        scores.
+    head_confusion : list of list of int
+        Entry [i][j]: how many samples of batch i were given a class of batch j. It has a row and
+        a column for every batch of the stream, so that all records are of one shape.
+    per_class : dict
+        Accuracy by label. A seen class without test samples is missing.
+    train_seconds, test_seconds : float
+        Wall-clock time of learning the batch, and of predicting and scoring the test samples.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import SGDClassifier
+    >>> from lmrc.data.datasets import digits
+    >>> from lmrc.data.stream import ClassStream
+    >>> from lmrc.evaluation.run import evaluate
+    >>> stream = ClassStream(digits().as_vectors(), batches=5)
+    >>> record = next(evaluate(stream, SGDClassifier(random_state=0), announce_classes=True))
+    >>> record.classes, record.n_classes_seen, record.old_accuracy
+    ([0, 1], 2, None)
+    >>> sorted(record.to_dict()["per_class"])
+    ['0', '1']
+    """
+
+    batch: int
+    classes: list[Any]
+    n_classes_seen: int
+    accuracy: float
+    top5: float | None
+    batch_accuracies: list[float]
+    old_accuracy: float | None
+    new_accuracy: float
+    head_choice: float
+    head_given: float | None
+    head_confusion: list[list[int]]
+    per_class: dict[Any, float]
+    train_seconds: float
+    test_seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as a dict that JSON gives back as it was.
+
+        The labels in `per_class` become text, for JSON knows no other keys.
+        """
+        per_class = {str(label): accuracy for label, accuracy in self.per_class.items()}
+        return {**asdict(self), "per_class": per_class}
+
+
+def evaluate(
+    stream: ClassStream, learner: Learner, announce_classes: bool = False
+) -> Iterator[BatchRecord]:
+    """Teach `learner` the stream, one class batch after another, and yield a record after each.
+
+    Parameters
+    ----------
+    stream : ClassStream
+        The class batches. Each needs test samples.
+    learner : object with `partial_fit` and `predict`
+        A fresh one: it is trained in place, and after the last record holds the final state.
+        Where it has `classes_` and `similarities` or `decision_function`, or `predict_topk`,
+        the record says more.
+    announce_classes : bool, default=False
+        Pass ``classes=`` all classes of the stream to the first `partial_fit`, for learners such
+        as scikit-learn's `SGDClassifier` that must know them from the start.
+
+    Yields
+    ------
+    BatchRecord
+        Accuracy over all seen classes, and more.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import SGDClassifier
+    >>> from lmrc.data.datasets import digits
+    >>> from lmrc.data.stream import ClassStream
+    >>> from lmrc.evaluation.run import evaluate
+    >>> stream = ClassStream(digits().as_vectors(), batches=5)
+    >>> learner = SGDClassifier(random_state=0)
+    >>> for record in evaluate(stream, learner, announce_classes=True):
+    ...     print(f"{record.n_classes_seen} classes: {record.accuracy:.1f}")
+    2 classes: 1.0
+    4 classes: 0.5
+    6 classes: 0.4
+    8 classes: 0.4
+    10 classes: 0.2
+    """
+    _check(stream, learner)
+    for batch in stream:
+        announced = (
+            {"classes": np.sort(stream.order)} if announce_classes and not batch.index else {}
+        )
+        started = perf_counter()
+        learner.partial_fit(batch.X_train, batch.y_train, **announced)
+        train_seconds = perf_counter() - started
+        yield _score(stream, batch.index, learner, train_seconds)
+
+
+def summarize(records: Iterable[BatchRecord]) -> dict[str, Any]:
+    """Return the figures of a whole run.
+
+    Parameters
+    ----------
+    records : iterable of BatchRecord
+        All records of the run so far, from the first: what `evaluate` yields.
+
+    Returns
+    -------
+    dict
+        JSON-ready. ``average_…`` are means over the batches, `forgetting` and `backward_transfer`
+        as in `lmrc.evaluation.metrics`, the seconds are sums, the others are as of the last
+        record. None where the learner gave no scores.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import SGDClassifier
+    >>> from lmrc.data.datasets import digits
+    >>> from lmrc.data.stream import ClassStream
+    >>> from lmrc.evaluation.run import evaluate, summarize
+    >>> stream = ClassStream(digits().as_vectors(), batches=5)
+    >>> learner = SGDClassifier(random_state=0)
+    >>> summary = summarize(evaluate(stream, learner, announce_classes=True))
+    >>> round(summary["average_incremental_accuracy"], 1), summary["forgetting"] > 0.9
+    (0.5, True)
+    """
+    run = list(records)
+    if [record.batch for record in run] != list(range(len(run))):
+        raise ValueError(
+            f"records are of batches {[record.batch for record in run]}; "
+            "pass those of one run, in order, from batch 0."
+        )
+    accuracies = [record.accuracy for record in run]
+    matrix = [record.batch_accuracies for record in run]
+    top5 = [record.top5 for record in run if record.top5 is not None]
+    return {
+        "batches": len(run),
+        "average_incremental_accuracy": metrics.average_incremental_accuracy(accuracies),
+        "final_accuracy": metrics.final_accuracy(accuracies),
+        "average_top5": float(np.mean(top5)) if len(top5) == len(run) else None,
+        "forgetting": metrics.forgetting(matrix),
+        "backward_transfer": metrics.backward_transfer(matrix),
+        "head_choice": run[-1].head_choice,
+        "head_given": run[-1].head_given,
+        "train_seconds": sum(record.train_seconds for record in run),
+        "test_seconds": sum(record.test_seconds for record in run),
+    }
+
+
+def _check(stream: ClassStream, learner: Learner) -> None:
+    """Fail before hours of training, not after."""
+    missing = [name for name in ("partial_fit", "predict") if not hasattr(learner, name)]
+    if missing:
+        raise TypeError(f"{learner!r} has no {' and no '.join(missing)}; evaluate needs both.")
+    tested = set(metrics.batches_of(stream.dataset.y_test, stream.batch_of).tolist())
+    untested = sorted(set(range(len(stream))) - tested)
+    if untested:
+        raise ValueError(
+            f"class batches {untested} have no test samples; add some for at least one class of "
+            "each, or put these classes together with others."
+        )
+
+
+def _score(stream: ClassStream, index: int, learner: Learner, train_seconds: float) -> BatchRecord:
+    X, y = stream.test_up_to(index)
+    started = perf_counter()
+    predicted = np.asarray(learner.predict(X))
+    scored = _class_scores(learner, X)
+    top5 = _top5_labels(learner, X, scored, len(stream.seen(index)))
+    test_seconds = perf_counter() - started
+
+    if predicted.shape != y.shape:
+        raise ValueError(
+            f"{learner!r} predicted an array of shape {predicted.shape} for {len(y)} samples; "
+            "predict must return one label per sample."
+        )
+    batch_of = stream.batch_of
+    true_batch = metrics.batches_of(y, batch_of)
+    right = predicted == y
+    batch_accuracies = [float(right[true_batch == i].mean()) for i in range(index + 1)]
+    return BatchRecord(
+        batch=index,
+        classes=stream[index : index + 1].order.tolist(),
+        n_classes_seen=len(stream.seen(index)),
+        accuracy=float(right.mean()),
+        top5=None if top5 is None else metrics.topk_accuracy(y, top5),
+        batch_accuracies=batch_accuracies,
+        old_accuracy=float(right[true_batch < index].mean()) if index else None,
+        new_accuracy=batch_accuracies[-1],
+        head_choice=metrics.head_choice_accuracy(y, predicted, batch_of),
+        head_given=None if scored is None else metrics.head_given_accuracy(y, *scored, batch_of),
+        head_confusion=_confusion(true_batch, metrics.batches_of(predicted, batch_of), len(stream)),
+        per_class={label: float(right[y == label].mean()) for label in np.unique(y).tolist()},
+        train_seconds=train_seconds,
+        test_seconds=test_seconds,
+    )
+
+
+def _class_scores(learner: Any, X: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return scores of shape (n, n_classes) and the label of each column, if there are any."""
+    method = getattr(learner, "similarities", None) or getattr(learner, "decision_function", None)
+    if method is None or not hasattr(learner, "classes_"):
+        return None
+    classes, scores = np.asarray(learner.classes_), np.asarray(method(X))
+    if scores.ndim == 1 and len(classes) == 2:
+        # scikit-learn's convention for two classes: one column, positive for the second.
+        scores = np.column_stack([-scores, scores])
+    # Some decision functions are not by class (one-versus-one): better no figure than a wrong one.
+    return (scores, classes) if scores.shape == (len(X), len(classes)) else None
+
+
+def _top5_labels(
+    learner: Any, X: Any, scored: tuple[NDArray[Any], NDArray[Any]] | None, n_seen: int
+) -> NDArray[Any] | None:
+    if scored is not None:
+        scores, classes = scored
+        return classes[np.argsort(-scores, axis=1, kind="stable")[:, :5]]
+    if hasattr(learner, "predict_topk"):
+        return np.asarray(learner.predict_topk(X, min(5, n_seen)))
+    return None
+
+
+def _confusion(true: NDArray[np.intp], predicted: NDArray[np.intp], n: int) -> list[list[int]]:
+    counts = np.zeros((n, n), dtype=int)
+    known = predicted >= 0  # a foreign learner may answer with a label from outside the stream
+    np.add.at(counts, (true[known], predicted[known]), 1)
+    rows: list[list[int]] = counts.tolist()
+    return rows

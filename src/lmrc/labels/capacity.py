@@ -1,0 +1,239 @@
+"""How many label vectors fit: in theory (Eqs. 4 and 5 of the paper) and measured."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from scipy.special import betainc, betaln, log_ndtr
+
+LAWS = ("beta", "normal", "paper")
+
+_LARGEST_DIM = 10**7
+_LARGEST_BITS = 10**9
+_STEPS = 200  # of thresholds from 0 to 1
+
+
+def expected(
+    dim: int,
+    threshold: float,
+    max_tries: int = 10_000,
+    confidence: float = 0.99,
+    law: str = "beta",
+) -> int:
+    """Count the label vectors that fit in theory (Eq. 4).
+
+    Parameters
+    ----------
+    dim : int
+        Length d of a label vector, at least 2.
+    threshold : float
+        Highest cosine T between two label vectors, between -1 and 1.
+    max_tries : int
+        Tries γ for one vector.
+    confidence : float
+        Probability τ that the last vector is found within ``max_tries`` tries.
+    law : {"beta", "normal", "paper"}
+        Law of the cosine of two random unit vectors. ``"beta"`` is the exact one, ``"normal"``
+        its limit for large ``dim``, of standard deviation 1/√d. ``"paper"`` is Eq. 5 as printed,
+        of standard deviation 1/d: the variance 1/d taken for the standard deviation.
+
+    Returns
+    -------
+    int
+        The count, of any size. Algorithm 1 usually finds 0.8 to 1 times the exact law's count.
+
+    Examples
+    --------
+    >>> expected(dim=100, threshold=0.15)
+    111
+    >>> len(str(expected(dim=100, threshold=0.15, law="paper")))  # its digits, not itself
+    52
+    """
+    check_setting(dim, threshold, max_tries)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence!r} must lie between 0 and 1, as 0.99 does")
+    if law not in LAWS:
+        raise ValueError(f"law={law!r} is not known: choose one of {', '.join(map(repr, LAWS))}")
+
+    # Eq. 4: N = log(1 - e^(log(1-τ)/γ)) / log P(A) + 1. Both logarithms are negative.
+    numerator = _minus_log_success(math.log1p(-confidence), max_tries)
+    log_ratio = math.log(numerator) - _log_minus_log_probability(dim, threshold, law)
+    return _exp_as_int(log_ratio) + 1
+
+
+def measured(
+    dim: int,
+    threshold: float,
+    max_tries: int = 10_000,
+    limit: int | None = None,
+    random_state: Any = None,
+) -> int:
+    """Count the label vectors that Algorithm 1 finds before it gives up.
+
+    Parameters
+    ----------
+    dim, threshold, max_tries, random_state
+        As for :class:`~lmrc.labels.mapping.LabelMapping`.
+    limit : int, optional
+        Stop at this many. Give one where :func:`expected` is too large to wait for.
+
+    Examples
+    --------
+    >>> 30 < measured(dim=50, threshold=0.15, random_state=0) < 50
+    True
+    >>> measured(dim=100, threshold=0.5, limit=200, random_state=0)
+    200
+    """
+    from lmrc.labels.mapping import LabelMapping  # here, because the mapping's error asks us
+
+    mapping = LabelMapping(dim, threshold, max_tries, random_state)
+    mapping._fill(limit)
+    return len(mapping)
+
+
+def threshold_for(
+    n: int, dim: int, max_tries: int = 10_000, *, above: float = -1.0
+) -> float | None:
+    """Find the smallest threshold at which Algorithm 1 is all but sure to find ``n`` vectors.
+
+    Parameters
+    ----------
+    n : int
+        How many vectors.
+    dim, max_tries
+        As for :class:`~lmrc.labels.mapping.LabelMapping`.
+    above : float
+        Look at higher thresholds than this only.
+
+    Returns
+    -------
+    float or None
+        A multiple of 0.005; None where even 0.995 would not do.
+
+    Examples
+    --------
+    >>> threshold_for(200, dim=100)
+    0.195
+    """
+    check_setting(dim, 0.0, max_tries)
+    step = _first(
+        math.floor(above * _STEPS + 1e-6) + 1,
+        _STEPS,
+        lambda step: _surely_holds(n, dim, step / _STEPS, max_tries),
+    )
+    return None if step is None else step / _STEPS
+
+
+def dim_for(n: int, threshold: float, max_tries: int = 10_000, *, above: int = 1) -> int | None:
+    """Find the smallest dimension in which Algorithm 1 is all but sure to find ``n`` vectors.
+
+    Parameters
+    ----------
+    n : int
+        How many vectors.
+    threshold, max_tries
+        As for :class:`~lmrc.labels.mapping.LabelMapping`.
+    above : int
+        Look at higher dimensions than this only.
+
+    Returns
+    -------
+    int or None
+        None where no dimension up to ten million will do, as for many vectors at a threshold
+        of 0 or below.
+
+    Examples
+    --------
+    >>> dim_for(200, threshold=0.15)
+    165
+    """
+    check_setting(2, threshold, max_tries)
+    if threshold <= 0:  # P(A) does not grow with the dimension there, nor does the count
+        return None
+    return _first(above + 1, _LARGEST_DIM, lambda dim: _surely_holds(n, dim, threshold, max_tries))
+
+
+def check_setting(dim: int, threshold: float, max_tries: int) -> None:
+    """Refuse a dimension, threshold or number of tries with which Algorithm 1 makes no sense."""
+    if operator.index(dim) < 2:
+        raise ValueError(f"dim={dim} is too small: label vectors need at least 2 numbers")
+    if not -1 < threshold < 1:
+        raise ValueError(f"threshold={threshold} is no cosine between -1 and 1: try 0.15")
+    if operator.index(max_tries) < 1:
+        raise ValueError(f"max_tries={max_tries} must be at least 1: try 10000")
+
+
+def _log_minus_log_probability(dim: int, threshold: float, law: str) -> float:
+    """Return log(-log P(A)), finite even where P(A) rounds to 1."""
+    log_tail = _log_tail(dim, abs(threshold), law)
+    if threshold <= 0:  # all three laws are symmetric, so that P(A) is itself a tail
+        return math.log(-log_tail)
+    # log P(A) = log(1 - tail), which is -tail to the last digit where the tail is that small.
+    return log_tail if log_tail < -36 else math.log(-math.log1p(-math.exp(log_tail)))
+
+
+def _log_tail(dim: int, threshold: float, law: str) -> float:
+    """Return the logarithm of the probability that a cosine exceeds ``threshold`` ≥ 0."""
+    if law == "paper":
+        return float(log_ndtr(-threshold * dim))
+    if law == "normal":
+        return float(log_ndtr(-threshold * math.sqrt(dim)))
+    # Lemma 2: (t + 1)/2 ~ Beta(a, a), so that the tail is I_x(a, a) with x = (1 - T)/2.
+    a, x = (dim - 1) / 2, (1 - threshold) / 2
+    tail = float(betainc(a, a, x))
+    if tail > 1e-290:
+        return math.log(tail)
+    # Beyond that I_x(a, a) = x^a (1-x)^a / (a B(a, a)) · 2F1(2a, 1; a+1; x). We sum the series, of
+    # positive terms that shrink at least by 2x = 1 - T: scipy's hyp2f1 overflows for such a.
+    term = series = 1.0
+    k = 0
+    while term > 1e-17 * series:
+        term *= (2 * a + k) / (a + 1 + k) * x
+        series += term
+        k += 1
+    power = a * (math.log(x) + math.log1p(-x))
+    return power - math.log(a) - float(betaln(a, a)) + math.log(series)
+
+
+def _exp_as_int(exponent: float) -> int:
+    """Return e^exponent as an integer, rounded down, however large."""
+    bits = exponent / math.log(2)
+    if bits > _LARGEST_BITS:
+        raise ValueError(f"the count has about {bits * math.log10(2):.3g} digits: too many to hold")
+    shift = max(0, int(bits) - 60)
+    return int(math.exp(exponent - shift * math.log(2))) << shift
+
+
+def _minus_log_success(log_failure: float, max_tries: int) -> float:
+    """Return -log P(B) for the P(B) at which ``max_tries`` tries fail with a given probability.
+
+    That is -log(1 - e^(log_failure/γ)), the numerator of Eq. 4, right also where one of the two
+    differences from 1 is tiny.
+    """
+    log_miss = log_failure / max_tries
+    if log_miss > -math.log(2):
+        return -math.log(-math.expm1(log_miss))
+    return -math.log1p(-math.exp(log_miss))
+
+
+def _surely_holds(n: int, dim: int, threshold: float, max_tries: int) -> bool:
+    """Tell whether Algorithm 1 finds ``n`` vectors but for bad luck of about one in a thousand."""
+    if n <= 1:
+        return True
+    # Each of the n may fail with 0.001/n. Eq. 4 then counts too many: label vectors keep apart,
+    # so that the caps they forbid overlap less than those of independent vectors and leave less
+    # room. Over d = 2 to 200, γ = 10 to 100,000 and all thresholds the count found was close to
+    # 1/(1 + numerator/d) of Eq. 4's; 0.85 is for the scatter between seeds.
+    numerator = _minus_log_success(math.log(0.001 / n), max_tries)
+    log_count = math.log(numerator) - _log_minus_log_probability(dim, threshold, "beta")
+    return math.log(0.85) + log_count - math.log1p(numerator / dim) >= math.log(n)
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
+    """Bisect for the first integer in [low, high) from which on a condition holds."""
+    first = bisect.bisect_left(range(low, high), True, key=holds) + low
+    return first if first < high else None

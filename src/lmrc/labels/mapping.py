@@ -1,0 +1,395 @@
+"""Algorithm 1: random unit vectors as class labels, every two of them nearly orthogonal."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from lmrc.labels import capacity
+
+Floats = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.intp]
+
+_RELAX_STEP = 0.005
+_RELAX_END = 0.995
+_SMALLEST_BLOCK = 16
+_LARGEST_BLOCK = 8192
+_MOST_A_BLOCK = 1024  # new vectors
+_NUMBERS_A_BLOCK = 2**21  # 8 MB of float32
+_SMALLEST_CHUNK = 64
+_STREAMS = 8
+_NUMBERS_FOR_THREADS = 2**18
+_CHUNKS = 16
+_NORM_TOLERANCE = 1e-5
+
+
+class CapacityWarning(UserWarning):
+    """A full mapping raised its threshold to go on."""
+
+
+class CapacityError(ValueError):
+    """A mapping is full: Algorithm 1 gave up before it found the vectors asked for.
+
+    Attributes
+    ----------
+    found, asked : int
+        New vectors found, and asked for.
+    size : int
+        Vectors in the mapping, before as after: nothing was added.
+    dim, threshold, max_tries
+        The mapping's setting.
+    holds : int
+        How many vectors such a mapping holds in theory.
+    advised_threshold : float or None
+        A threshold at which all ``size + asked`` fit; None where there is none below 1.
+    advised_dim : int or None
+        A dimension in which they fit at the old threshold; None for a mapping that already has
+        vectors, as their dimension is settled.
+    """
+
+    def __init__(
+        self, found: int, asked: int, size: int, dim: int, threshold: float, max_tries: int
+    ) -> None:
+        self.found, self.asked, self.size = found, asked, size
+        self.dim, self.threshold, self.max_tries = dim, threshold, max_tries
+        self.holds = capacity.expected(dim, threshold, max_tries)
+        self.advised_threshold = capacity.threshold_for(
+            size + asked, dim, max_tries, above=threshold
+        )
+        self.advised_dim = (
+            capacity.dim_for(asked, threshold, max_tries, above=dim) if size == 0 else None
+        )
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        added = f" to add to the {self.size} it has" if self.size else ""
+        remedies = []
+        if self.advised_threshold is not None:
+            remedies.append(f"raise the threshold to {self.advised_threshold:g}")
+        if self.advised_dim is not None:
+            remedies.append(f"make the vectors longer, dim={self.advised_dim}")
+        if not remedies:
+            remedies.append("ask for fewer vectors, as no threshold below 1 would hold so many")
+        return (
+            f"found only {self.found} of the {self.asked} label vectors asked for{added}, so "
+            f"nothing was added: a mapping with dim={self.dim}, threshold={self.threshold:g} and "
+            f"max_tries={self.max_tries} holds about {self.holds}. "
+            f"To hold {self.size + self.asked}, {' or '.join(remedies)}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        setting = (self.dim, self.threshold, self.max_tries)
+        return type(self), (self.found, self.asked, self.size, *setting)
+
+
+class LabelMapping:
+    """Growing set of random unit vectors whose pairwise cosines keep to a threshold.
+
+    Vectors are drawn uniformly from the sphere; one that is too close to an earlier one is
+    thrown away (Algorithm 1). A vector once given never changes.
+
+    Parameters
+    ----------
+    dim : int
+        Length d of a vector.
+    threshold : float
+        Highest cosine T between two vectors.
+    max_tries : int
+        Tries γ for one vector: more than this many failures in a row, and the mapping is full.
+    random_state : None, int, SeedSequence, Generator or RandomState
+        Where the randomness comes from; the same one gives the same vectors. From a Generator
+        or RandomState only a seed is drawn.
+    vectors : array of shape (n, dim), optional
+        Unit vectors to start from. They are copied and taken as they are: the threshold binds
+        the vectors that come after them.
+
+    Attributes
+    ----------
+    threshold : float
+        The threshold now: ``on_full="relax"`` may have raised it.
+
+    Examples
+    --------
+    >>> mapping = LabelMapping(dim=100, threshold=0.15, random_state=0)
+    >>> first = mapping.extend(10)
+    >>> second = mapping.extend(10)
+    >>> cosines = mapping.vectors @ mapping.vectors.T
+    >>> len(mapping), bool((cosines[~np.eye(20, dtype=bool)] <= 0.15 + 1e-6).all())
+    (20, True)
+    """
+
+    def __init__(
+        self,
+        dim: int = 100,
+        threshold: float = 0.15,
+        max_tries: int = 10_000,
+        random_state: Any = None,
+        *,
+        vectors: npt.ArrayLike | None = None,
+    ) -> None:
+        capacity.check_setting(dim, threshold, max_tries)
+        self.dim = operator.index(dim)
+        self.threshold = float(threshold)
+        self.max_tries = operator.index(max_tries)
+        self._streams = _random_streams(random_state)
+        given = np.empty((0, dim)) if vectors is None else _checked_vectors(vectors, dim)
+        self._buffer = np.array(given, dtype=np.float32, order="C")
+        self._size = len(given)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        setting = f"dim={self.dim}, threshold={self.threshold:g}, max_tries={self.max_tries}"
+        return f"<LabelMapping of {len(self)} vectors, {setting}>"
+
+    @property
+    def vectors(self) -> Floats:
+        """All vectors so far, in order: a read-only array of shape (len(mapping), dim)."""
+        view = self._buffer[: self._size]
+        view.flags.writeable = False
+        return view
+
+    def extend(self, n: int, *, on_full: Literal["raise", "relax"] = "raise") -> Floats:
+        """Find ``n`` new vectors and add them.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        on_full : {"raise", "relax"}
+            What to do when the mapping is full: raise a :class:`CapacityError` and add nothing,
+            or raise the threshold in steps of 0.005 until the mapping can go on, and say so in
+            one :class:`CapacityWarning`.
+
+        Returns
+        -------
+        array of shape (n, dim), float32
+            The new vectors.
+
+        Examples
+        --------
+        >>> LabelMapping(dim=20, random_state=0).extend(3).shape
+        (3, 20)
+        >>> LabelMapping(dim=20, random_state=0).extend(100)
+        Traceback (most recent call last):
+            ...
+        lmrc.labels.mapping.CapacityError: found only ... of the 100 label vectors asked for...
+        """
+        if on_full not in ("raise", "relax"):
+            raise ValueError(f"on_full={on_full!r} is not known: choose 'raise' or 'relax'")
+        asked = operator.index(n)
+        if asked < 0:
+            raise ValueError(f"n={n} vectors cannot be added: ask for 0 or more")
+
+        size, threshold = self._size, self.threshold
+        try:
+            while not self._fill(size + asked):
+                if on_full == "raise" or self.threshold >= _RELAX_END:
+                    setting = (self.dim, self.threshold, self.max_tries)
+                    raise CapacityError(self._size - size, asked, size, *setting)
+                self.threshold = min(round(self.threshold + _RELAX_STEP, 6), _RELAX_END)
+            if self.threshold != threshold:
+                message = (
+                    f"the mapping was full: its threshold went from {threshold:g} to "
+                    f"{self.threshold:g} to make room for {asked} more vectors, {len(self)} in "
+                    "all. A larger dim would hold them at a lower threshold"
+                )
+                warnings.warn(message, CapacityWarning, stacklevel=2)
+        except BaseException:  # an interrupt, too, leaves the mapping as it was
+            self._size, self.threshold = size, threshold
+            raise
+        return self._buffer[size : self._size].copy()
+
+    def _fill(self, target: int | None) -> bool:
+        """Run Algorithm 1 up to ``target`` vectors in all; False where it gave up before."""
+        failures, acceptance = 0, 1.0
+        with _Threads() as threads:
+            while target is None or self._size < target:
+                if failures > self.max_tries:
+                    return False
+                count = self._block_size(target, acceptance)
+                positions, units = self._search(count, threads)
+                chosen, last = self._choose_in_order(positions, units, failures, target)
+                self._append(units[chosen])
+                failures = count - 1 - last
+                acceptance = (len(chosen) + 1) / (count + 1)
+        return True
+
+    def _block_size(self, target: int | None, acceptance: float) -> int:
+        """Choose how many candidates to draw at once, from the share accepted lately."""
+        # No more than a quarter of the mapping is to be found in one block: the candidates that
+        # pass are then few beside the label vectors, and so are their cosines with each other.
+        wanted = min(max(_SMALLEST_BLOCK, self._size // 4), _MOST_A_BLOCK)
+        if target is not None:
+            wanted = min(wanted, target - self._size)
+        most = min(_LARGEST_BLOCK, _NUMBERS_A_BLOCK // self.dim, self.max_tries + _SMALLEST_BLOCK)
+        return max(_SMALLEST_BLOCK, min(int(1.25 * wanted / acceptance), most))
+
+    def _search(self, count: int, threads: _Threads) -> tuple[Positions, Floats]:
+        """Draw a block of candidates and test them against the label vectors."""
+        if count * self.dim < _NUMBERS_FOR_THREADS:
+            return self._far_from_labels(self._draw(count, self._streams[0]))
+        # The shares are the same on any machine, and so are the vectors that a seed gives.
+        bounds = np.linspace(0, count, len(self._streams) + 1).astype(int)
+        shares = threads.map(
+            lambda share, stream: self._far_from_labels(self._draw(share, stream)),
+            np.diff(bounds).tolist(),
+            self._streams,
+        )
+        positions, units = zip(*shares, strict=True)
+        shifted = [start + share for start, share in zip(bounds, positions, strict=False)]
+        return np.concatenate(shifted), np.concatenate(units)
+
+    def _draw(self, count: int, stream: np.random.Generator) -> Floats:
+        """Draw candidates, not yet of unit length: Gaussian, so uniform in direction (Lemma 1)."""
+        return stream.standard_normal((count, self.dim), dtype=np.float32)
+
+    def _far_from_labels(self, block: Floats) -> tuple[Positions, Floats]:
+        """Select the candidates that keep to the threshold with every label vector.
+
+        Returns their positions in the block and, of unit length, themselves.
+        """
+        labels = self._buffer[: self._size]
+        positions = np.arange(len(block))
+        norms = np.sqrt(np.einsum("ij,ij->i", block, block))
+        highest = np.full(len(block), -np.inf, dtype=np.float32)
+        slack = _slack(self.dim)
+        # Near capacity all but one in some hundred candidates fail, and most of them early on:
+        # going on with the survivors only saves most of the products.
+        chunk = max(_SMALLEST_CHUNK, len(labels) // _CHUNKS)
+        for start in range(0, len(labels), chunk):
+            # v·c ≤ T‖v‖ instead of cos ≤ T: a candidate that fails is never normalised.
+            dots = (block @ labels[start : start + chunk].T).max(axis=1)
+            np.maximum(highest, dots, out=highest)
+            kept = np.flatnonzero(highest <= np.float32(self.threshold + slack) * norms)
+            if len(kept) < len(block):
+                block, norms, highest = block.take(kept, axis=0), norms[kept], highest[kept]
+                positions = positions[kept]
+        units = _normalised(block)
+        close = np.flatnonzero(highest > np.float32(self.threshold - slack) * norms)
+        failed = [i for i in close if _exact_cosines(units[i], labels).max() > self.threshold]
+        return np.delete(positions, failed), np.delete(units, failed, axis=0)
+
+    def _choose_in_order(
+        self,
+        positions: Positions,
+        units: Floats,
+        failures: int,
+        target: int | None,
+    ) -> tuple[list[int], int]:
+        """Accept candidates one after another, each one also far from those before it.
+
+        Returns which, and the block position of the last success. A position of ``-1 -
+        failures`` stands for a success before the block, that many failures ago.
+        """
+        most = len(units) if target is None else target - self._size
+        too_close = self._pairs_too_close(units)
+        blocked = np.zeros(len(units), dtype=bool)
+        chosen: list[int] = []
+        last = -1 - failures
+        for i, position in enumerate(positions.tolist()):
+            if len(chosen) == most or position - last - 1 > self.max_tries:
+                break
+            if not blocked[i]:
+                chosen.append(i)
+                blocked |= too_close[i]
+                last = position
+        return chosen, last
+
+    def _pairs_too_close(self, units: Floats) -> npt.NDArray[np.bool_]:
+        """Compare all pairs with the threshold; those too close to call in float64."""
+        cosines = units @ units.T
+        too_close = cosines > self.threshold
+        rows, columns = np.nonzero(np.abs(cosines - self.threshold) <= _slack(self.dim))
+        for i, j in zip(rows, columns, strict=True):
+            too_close[i, j] = _exact_cosines(units[i], units[[j]]).max() > self.threshold
+        return too_close
+
+    def _append(self, units: Floats) -> None:
+        """Add vectors at the end; the buffer doubles, so that n of them cost O(n)."""
+        size = self._size + len(units)
+        if size > len(self._buffer):
+            buffer = np.empty((max(size, 2 * len(self._buffer)), self.dim), dtype=np.float32)
+            buffer[: self._size] = self._buffer[: self._size]
+            self._buffer = buffer
+        self._buffer[self._size : size] = units
+        self._size = size
+
+
+class _Threads:
+    """Worker threads, started when first needed, that leave one BLAS thread to each of them.
+
+    BLAS's own threads wait for one another in every product, which is slow where other programs
+    use the processor, too, and leave drawing and comparing to a single thread.
+    """
+
+    def __enter__(self) -> _Threads:
+        self._open = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.close()
+
+    def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        if self._pool is None:
+            self._open.enter_context(threadpool_limits(1, user_api="blas"))
+            workers = min(_STREAMS, os.cpu_count() or 1)
+            self._pool = self._open.enter_context(ThreadPoolExecutor(workers))
+        return list(self._pool.map(function, *arguments))
+
+
+def _slack(dim: int) -> float:
+    """Bound the error of a float32 cosine: rounding grows as √dim, norms are right to 1e-5."""
+    return 2e-5 + 4 * math.sqrt(dim) * 2.0**-24
+
+
+def _normalised(block: Floats) -> Floats:
+    wide = block.astype(np.float64)
+    wide /= np.linalg.norm(wide, axis=1, keepdims=True)
+    return wide.astype(np.float32)
+
+
+def _exact_cosines(unit: Floats, labels: Floats) -> npt.NDArray[np.float64]:
+    """Cosines in float64 of the vectors as stored, and the inner products: both must keep to T."""
+    wide, one = labels.astype(np.float64), unit.astype(np.float64)
+    dots: npt.NDArray[np.float64] = wide @ one
+    cosines = dots / np.linalg.norm(wide, axis=1) / np.linalg.norm(one)
+    highest: npt.NDArray[np.float64] = np.maximum(dots, cosines)
+    return highest
+
+
+def _random_streams(random_state: Any) -> list[np.random.Generator]:
+    """Seed a few independent generators, so that large blocks are drawn by threads."""
+    if isinstance(random_state, np.random.RandomState):
+        entropy = random_state.randint(2**32, size=4, dtype=np.uint32)
+    else:
+        entropy = np.random.default_rng(random_state).integers(2**32, size=4, dtype=np.uint32)
+    seeds = np.random.SeedSequence(entropy.tolist()).spawn(_STREAMS)
+    # SFC64 draws a sixth faster than the default generator, and drawing is a third of the work.
+    return [np.random.Generator(np.random.SFC64(seed)) for seed in seeds]
+
+
+def _checked_vectors(vectors: npt.ArrayLike, dim: int) -> npt.NDArray[Any]:
+    given = np.asarray(vectors)
+    if given.ndim != 2 or given.shape[1] != dim:
+        raise ValueError(f"vectors has shape {given.shape}: it must be (n, {dim}), as dim={dim}")
+    norms = np.linalg.norm(given.astype(np.float64), axis=1)
+    wrong = np.flatnonzero(~(np.abs(norms - 1) <= _NORM_TOLERANCE))
+    if len(wrong):
+        raise ValueError(
+            f"vectors[{wrong[0]}] has norm {norms[wrong[0]]:g} instead of 1: "
+            "divide each vector by its norm"
+        )
+    return given

@@ -1,0 +1,1 @@
+"""Methods: each says what it optimises and how it predicts."""

@@ -1,0 +1,412 @@
+"""The contract of every classifier here, and the life of a class batch.
+
+A method is a subclass that says four things: the head it puts on the network (`make_head`), how it
+makes room for new classes (`grow`), what it minimises (`losses`) and how it scores (`scores`).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from lmrc.data.inputs import (
+    channel_statistics,
+    encode_labels,
+    is_image_batch,
+    join,
+    read_dataset,
+    read_images,
+    read_labels,
+    read_vectors,
+)
+from lmrc.methods import parameters as legal
+from lmrc.methods.parameters import Legal
+from lmrc.methods.state import pack
+from lmrc.nets.backbones import Factory
+from lmrc.nets.network import Network, build_trunk
+from lmrc.store import folder
+from lmrc.training.batches import AUGMENTATIONS, Batches, MiniBatch, pick_augmentation
+from lmrc.training.device import pick_device, use_bf16, use_compile
+from lmrc.training.loop import EpochRecord, Losses, Optimisation, train
+from lmrc.training.memory import Memory
+from lmrc.training.progress import progress
+
+#: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
+NETWORK, LABELS, POOL, EPOCH = range(4)
+
+PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+
+
+class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
+    """A classifier that learns new classes as they come. Base class of the methods.
+
+    Fitted attributes
+    -----------------
+    classes_ : array
+        Class labels in order of arrival, sorted within a class batch.
+    heads_ : list of arrays
+        The classes that came together, one entry per class batch that brought new ones.
+    input_shape_ : tuple of int
+        (features,) or (channels, height, width).
+    history_ : list of dict
+        Class batch, epoch, learning rate and loss terms as minimised, one entry per epoch.
+    network_ : nn.Module
+        The trained network, in evaluation mode. Takes raw inputs.
+    memory_ : Memory or None
+        The rehearsal pool; None where no image is kept.
+    n_batches_ : int
+        Number of class batches learnt.
+    seed_ : int
+        What ``random_state`` came to; with the batch and the epoch it fixes all chance.
+    """
+
+    classes_: NDArray[Any]
+    heads_: list[NDArray[Any]]
+    input_shape_: tuple[int, ...]
+    history_: list[dict[str, float]]
+    network_: Network
+    memory_: Memory | None
+    n_batches_: int
+    seed_: int
+
+    #: Parameters that shape the network: fixed by the first class batch.
+    _shaping: ClassVar[tuple[str, ...]] = ("backbone",)
+    #: Fitted attributes that a model file holds as plain values; a method adds its own.
+    _values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
+    _legal: ClassVar[dict[str, Legal]] = {
+        "memory_per_class": legal.integer(0),
+        "epochs": legal.integer(1),
+        "batch_size": legal.integer(2),
+        "learning_rate": legal.real(0, closed=False),
+        "halve_at": legal.milestones(),
+        "momentum": legal.real(0, 1),
+        "weight_decay": legal.real(0),
+        "augment": legal.one_of("auto", *AUGMENTATIONS),
+        "precision": legal.one_of("auto", "fp32", "bf16"),
+        "compile": legal.one_of("auto", True, False),
+        "verbose": legal.integer(0),
+    }
+
+    def __init__(
+        self,
+        *,
+        backbone: str | nn.Module | Factory = "auto",
+        memory_per_class: int = 0,
+        epochs: int = 70,
+        batch_size: int = 128,
+        learning_rate: float = 0.05,
+        halve_at: Sequence[float] = (50 / 70, 60 / 70),
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        augment: str = "auto",
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+        compile: bool | str = "auto",  # noqa: A002  # torch's own name for it
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.backbone = backbone
+        self.memory_per_class = memory_per_class
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.halve_at = halve_at
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.augment = augment
+        self.device = device
+        self.precision = precision
+        self.compile = compile
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # --- What a method defines -------------------------------------------------------------------
+
+    @abstractmethod
+    def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> nn.Module:
+        """Return the head for ``width`` features, with room for what has been learnt so far."""
+
+    @abstractmethod
+    def grow(self, network: Network, n_new: int) -> None:
+        """Make room in the network for ``n_new`` classes. It is a copy: change it in place."""
+
+    @abstractmethod
+    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
+        """Return the terms to minimise, by name: per sample (n,), or a scalar.
+
+        Parameters
+        ----------
+        network : Network
+            In training, already grown.
+        frozen : Network or None
+            The network as it was before this class batch, in evaluation mode; None at the first.
+        batch : MiniBatch
+        """
+
+    @abstractmethod
+    def scores(self, network: Network, x: Tensor) -> Tensor:
+        """Return one score per class, (n, n_classes): the highest wins."""
+
+    # --- Learning --------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Forget everything, then learn a first class batch.
+
+        Parameters
+        ----------
+        X, y
+            As in `partial_fit`.
+        """
+        draft = copy.copy(self)
+        for name in [name for name in vars(draft) if name.endswith("_")]:
+            delattr(draft, name)
+        return self._commit(draft, X, y, None)
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Learn a class batch: new classes, known ones, or both.
+
+        If it fails or is interrupted, the estimator is as it was before the call.
+
+        Parameters
+        ----------
+        X : array, tensor or torch Dataset
+            Vectors (n, features); images as arrays (n, height, width[, channels]), uint8 0…255 or
+            float 0…1, or as tensors (n, channels, height, width); or a ``Dataset`` of such items.
+        y : array of shape (n,)
+            Labels, ints or strings. May be left out where X is a ``Dataset`` of pairs.
+        classes : array, optional
+            All labels that may occur. Only validates.
+        """
+        return self._commit(copy.copy(self), X, y, classes)
+
+    def _commit(self, draft: Self, X: Any, y: Any, classes: Any) -> Self:
+        """Let a copy learn, and become that copy if it succeeds: all of it, or nothing."""
+        draft._learn(X, y, classes)
+        self.__dict__ = draft.__dict__
+        return self
+
+    def _learn(self, X: Any, y: Any, classes: Any) -> None:
+        """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
+        self._check_parameters()
+        device = pick_device(self.device)
+        first = not hasattr(self, "classes_")
+        x, y = self._read(X, y, first)
+        if first:
+            self.classes_, self.heads_, self.history_ = y[:0], [], []
+            self.n_batches_, self.memory_ = 0, None
+            self.seed_ = _draw_seed(self.random_state)
+        n_known = len(self.classes_)
+        new, targets = encode_labels(y, self.classes_, classes)
+        if len(new):
+            self.classes_ = np.concatenate([self.classes_, new])
+            self.heads_ = [*self.heads_, new]
+
+        # The model as it is goes on as the frozen copy; what is trained is a new one.
+        frozen = None if first else _on(device, self.network_)
+        with self._chance(NETWORK):
+            network = copy.deepcopy(frozen) if frozen else self._first_network(x).to(device)
+            if len(new):
+                self.grow(network, len(new))
+
+        for record in progress(
+            self._train(network, frozen, x, targets, n_known, device),
+            title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
+            epochs=self.epochs,
+            verbose=self.verbose,
+        ):
+            self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
+        self.network_ = network.eval()
+        self._remember(x, targets)
+        self.shape_settings_ = {name: getattr(self, name) for name in self._shaping}
+        self.n_batches_ += 1
+
+    def _train(
+        self,
+        network: Network,
+        frozen: Network | None,
+        x: Tensor,
+        targets: Tensor,
+        n_known: int,
+        device: torch.device,
+    ) -> Iterator[EpochRecord]:
+        """Train the network on the samples at hand and those of the pool."""
+        if self.memory_ is not None:
+            x, targets = join(x, self.memory_.x), torch.cat([targets, self.memory_.y])
+        augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
+        batches = Batches(
+            x,
+            targets,
+            n_known=n_known,
+            batch_size=self.batch_size,
+            augment=augment,
+            device=device,
+        )
+        if use_compile(self.compile, device):
+            network.trunk.backbone.compile()
+        return train(
+            network,
+            lambda batch: self.losses(network, frozen, batch),
+            batches,
+            Optimisation(
+                self.epochs,
+                self.learning_rate,
+                self.halve_at,
+                self.momentum,
+                self.weight_decay,
+            ),
+            seed=lambda epoch: self._seed(EPOCH, epoch),
+            bf16=use_bf16(self.precision, device),
+        )
+
+    def _first_network(self, x: Tensor) -> Network:
+        trunk, width = build_trunk(self.backbone, self.input_shape_, *channel_statistics(x))
+        return Network(trunk, self.make_head(width))
+
+    def _remember(self, x: Tensor, targets: Tensor) -> None:
+        """Draw the pool's share of this class batch."""
+        if self.memory_per_class == 0:
+            self.memory_ = None
+            return
+        memory = Memory.empty(x) if self.memory_ is None else self.memory_
+        generator = torch.Generator().manual_seed(self._seed(POOL))
+        self.memory_ = memory.updated(x, targets, self.memory_per_class, generator)
+
+    # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
+
+    def _seed(self, *purpose: int) -> int:
+        sequence = np.random.SeedSequence(self.seed_, spawn_key=(self.n_batches_, *purpose))
+        return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+
+    @contextmanager
+    def _chance(self, purpose: int) -> Iterator[None]:
+        """Lend torch's global generator this class batch's seed; the user's is untouched."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed(purpose))
+            yield
+
+    # --- Input -----------------------------------------------------------------------------------
+
+    def _read(self, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
+        if isinstance(X, torch.utils.data.Dataset):
+            X, own = read_dataset(X)
+            y = own if y is None else y
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        x = self._read_inputs(X, first)
+        return x, read_labels(y, len(x))
+
+    def _read_inputs(self, X: Any, first: bool = False) -> Tensor:
+        """Check X against what was fitted, or take its shape where this is the first batch."""
+        if isinstance(X, (list, tuple)) and np.ndim(X) > 2:
+            X = np.asarray(X)
+        if is_image_batch(X):
+            x = read_images(X)
+        else:
+            if isinstance(X, Tensor):
+                X = X.detach().cpu().numpy()
+            if first or len(self.input_shape_) == 1:
+                X = validate_data(self, X, dtype=np.float32, reset=first)
+            x = read_vectors(np.asarray(X, dtype=np.float32))
+        shape = tuple(x.shape[1:])
+        if first:
+            self.input_shape_ = shape
+        elif shape != self.input_shape_:
+            raise ValueError(
+                f"X holds {_describe(shape)}, but {type(self).__name__} was fitted on "
+                f"{_describe(self.input_shape_)}: bring X to that shape"
+            )
+        return x
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        legal.check(name, self.get_params(deep=False), self._legal)
+        for key, value in getattr(self, "shape_settings_", {}).items():
+            if getattr(self, key) is not value and getattr(self, key) != value:
+                raise ValueError(
+                    f"{name}: {key} was {value!r} at the first class batch and is now "
+                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
+                    "to begin anew"
+                )
+
+    # --- Prediction ------------------------------------------------------------------------------
+
+    def _all_scores(self, X: Any) -> NDArray[np.float32]:
+        """Score all classes, batch by batch; shape (n, n_classes), float32."""
+        check_is_fitted(self)
+        if isinstance(X, torch.utils.data.Dataset):
+            X, _ = read_dataset(X)
+        x = self._read_inputs(X)
+        device = self.network_.trunk.mean.device
+        size = max(16, PREDICT_ELEMENTS // x[0].numel())
+        bf16 = use_bf16(self.precision, device)
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            parts = [
+                self.scores(self.network_, part.to(device)).cpu() for part in torch.split(x, size)
+            ]
+        return torch.cat(parts).float().numpy()
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
+
+        Columns are as ``classes_``. For two classes: the second's score less the first's.
+        """
+        scores = self._all_scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of each sample."""
+        winners = self._all_scores(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[winners]
+        return labels
+
+    def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
+        """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
+        if not isinstance(k, (int, np.integer)) or k < 1:
+            raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
+        ranking = np.argsort(-self._all_scores(X), axis=1, kind="stable")
+        labels: NDArray[Any] = self.classes_[ranking[:, :k]]
+        return labels
+
+    # --- On disk ---------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a folder; `lmrc.load` reads it back.
+
+        Weights go into safetensors files, all else into JSON; nothing is pickled. A model that was
+        there before is replaced in one atomic step.
+        """
+        check_is_fitted(self)
+        folder.write(path, *pack(self))
+
+
+def _draw_seed(random_state: Any) -> int:
+    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def _on(device: torch.device, network: Network) -> Network:
+    """Return the network on a device; a copy where it is on another, so that it stays there."""
+    here = network.trunk.mean.device
+    return network if here == device else copy.deepcopy(network).to(device)
+
+
+def _describe(shape: tuple[int, ...]) -> str:
+    if len(shape) == 1:
+        return f"vectors of {shape[0]} features"
+    channels, height, width = shape
+    return f"images of {height}×{width} pixels and {channels} channel{'s' * (channels > 1)}"

@@ -1,0 +1,47 @@
+"""Fine-tuning: a softmax layer that grows with the classes, and no measure against forgetting."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.nets.multihead import GrowingLinear
+from lmrc.nets.network import Network
+from lmrc.training.batches import MiniBatch
+from lmrc.training.loop import Losses
+
+
+class FineTuneClassifier(IncrementalClassifier):
+    """The baseline that forgets: cross-entropy over all classes seen, on the data at hand.
+
+    Parameters are those of `LMRCClassifier`, without those of label vectors and consolidation.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from lmrc import FineTuneClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = FineTuneClassifier(random_state=0)
+    >>> clf.partial_fit(X[y < 2], y[y < 2]).score(X[y < 2], y[y < 2])
+    1.0
+    >>> clf.partial_fit(X[y == 2], y[y == 2]).score(X[y < 2], y[y < 2])  # all forgotten
+    0.0
+    """
+
+    def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> GrowingLinear:
+        """Return a linear layer, one output per class."""
+        return GrowingLinear(width, n_classes)
+
+    def grow(self, network: Network, n_new: int) -> None:
+        """Add one output per new class."""
+        network.head.add_classes(n_new)
+
+    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
+        """Return the cross-entropy of the softmax over all classes seen."""
+        return {"new": F.cross_entropy(network(batch.x), batch.y, reduction="none")}
+
+    def scores(self, network: Network, x: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = network(x)
+        return logits

@@ -1,0 +1,257 @@
+"""LMRC: Label Mapping with Response Consolidation. LM is LMRC with λ = 0."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lmrc.labels import capacity
+from lmrc.labels.mapping import CapacityWarning, LabelMapping
+from lmrc.methods import parameters as legal
+from lmrc.methods.base import LABELS, IncrementalClassifier
+from lmrc.methods.parameters import Legal
+from lmrc.nets.backbones import Factory
+from lmrc.nets.multihead import MultiHead
+from lmrc.nets.network import Network
+from lmrc.training.batches import MiniBatch
+from lmrc.training.loop import Losses
+
+NEARLY_FULL = 0.8  # share of the expected capacity at which the user is warned
+
+
+class LMRCClassifier(IncrementalClassifier):
+    """Label Mapping with Response Consolidation.
+
+    Every class has a random unit vector, its label vector. Every class batch gets a head of its
+    own, trained to answer with the label vector of the sample's class (New Classes Loss), while
+    the older heads are held to what they answered before (Response Loss). At prediction all heads
+    answer, and the class whose label vector is nearest to its own head's response wins.
+
+    There is no ``predict_proba``: a similarity says how near a response is to a label vector, one
+    class at a time. Nothing in the training makes these numbers add up to one or agree with
+    frequencies, and a softmax over them would bring back the very suppression of old classes that
+    the method avoids. Rank with ``similarities``, or calibrate on data of all classes.
+
+    Parameters
+    ----------
+    backbone : str, nn.Module or factory, default="auto"
+        "mlp", "cnn", "resnet18", "resnet34", or "auto": by the input's shape. A module is copied
+        and trained; a factory that has a parameter ``input_shape`` is given it.
+    label_dim : int, default=100
+        Dimension d of the label vectors.
+    threshold : float, default=0.15
+        Highest cosine T between two label vectors.
+    max_tries : int, default=10_000
+        Failed candidates in a row, γ, after which Label Mapping gives up.
+    on_full : {"relax", "raise"}, default="relax"
+        When no more vectors fit: raise the threshold in steps of 0.005, with a warning; or raise
+        `lmrc.CapacityError`, as the paper's algorithm.
+    response_weight : float, default=1.0
+        Weight λ of the Response Loss. 0 is LM: Label Mapping alone.
+    memory_per_class : int, default=0
+        Samples of each class kept for rehearsal. 0 keeps none.
+    epochs : int, default=70
+    batch_size : int, default=128
+    learning_rate : float, default=0.05
+    halve_at : tuple, default=(50/70, 60/70)
+        When to halve the learning rate: epochs (ints) or fractions of all epochs (floats).
+    momentum : float, default=0.9
+    weight_decay : float, default=5e-4
+    augment : {"auto", "none", "crop", "crop+flip"}, default="auto"
+        "auto": nothing for vectors and grey images under 28 pixels, crop for other grey images,
+        crop and flip for colour.
+    device : str or torch.device, default="auto"
+        "auto" takes cuda, mps or cpu, the first that is there.
+    precision : {"auto", "fp32", "bf16"}, default="auto"
+        "auto" is bf16 on GPUs that compute in it, fp32 elsewhere.
+    compile : {"auto", True, False}, default="auto"
+        Whether to compile the backbone; "auto" does so on a GPU.
+    random_state : int, RandomState or None, default=None
+        An int makes results repeatable: bit by bit on a CPU with the same number of threads.
+    verbose : int, default=0
+        1 shows progress on a terminal.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        Class labels in order of arrival, sorted within a class batch.
+    heads_ : list of arrays
+        The classes that each head governs.
+    label_vectors_ : array of shape (n_classes, label_dim)
+        Label vectors, rows as ``classes_``. They never move.
+    threshold_ : float
+        The threshold in force: higher than ``threshold`` once the mapping was relaxed.
+    input_shape_ : tuple of int
+        (features,) or (channels, height, width).
+    history_ : list of dict
+        Per epoch: class batch, learning rate, and the loss terms as minimised.
+    network_ : nn.Module
+        The network, in evaluation mode. Takes raw inputs, returns (batch, heads, label_dim).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from lmrc import LMRCClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = LMRCClassifier(random_state=0)
+    >>> clf.partial_fit(X[y < 2], y[y < 2]).classes_
+    array([0, 1])
+    >>> clf.partial_fit(X[y == 2], y[y == 2]).classes_  # the other classes' data is gone
+    array([0, 1, 2])
+    >>> clf.similarities(X).shape
+    (150, 3)
+    """
+
+    _shaping: ClassVar[tuple[str, ...]] = ("backbone", "label_dim")
+    _values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier._values, "threshold_")
+    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {
+        "label_dim": legal.integer(2),
+        "threshold": legal.real(-1, 1, closed=False),
+        "max_tries": legal.integer(1),
+        "on_full": legal.one_of("relax", "raise"),
+        "response_weight": legal.real(0),
+    }
+
+    def __init__(
+        self,
+        *,
+        backbone: str | nn.Module | Factory = "auto",
+        label_dim: int = 100,
+        threshold: float = 0.15,
+        max_tries: int = 10_000,
+        on_full: Literal["relax", "raise"] = "relax",
+        response_weight: float = 1.0,
+        memory_per_class: int = 0,
+        epochs: int = 70,
+        batch_size: int = 128,
+        learning_rate: float = 0.05,
+        halve_at: Sequence[float] = (50 / 70, 60 / 70),
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        augment: str = "auto",
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+        compile: bool | str = "auto",  # noqa: A002  # torch's own name for it
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            backbone=backbone,
+            memory_per_class=memory_per_class,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            halve_at=halve_at,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            augment=augment,
+            device=device,
+            precision=precision,
+            compile=compile,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.label_dim = label_dim
+        self.threshold = threshold
+        self.max_tries = max_tries
+        self.on_full = on_full
+        self.response_weight = response_weight
+
+    def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> MultiHead:
+        """Return normalised linear heads."""
+        return MultiHead(width, self.label_dim, n_heads, n_classes)
+
+    def grow(self, network: Network, n_new: int) -> None:
+        """Open a head for the new classes and draw their label vectors (Algorithm 1)."""
+        mapping = LabelMapping(
+            self.label_dim,
+            max(self.threshold, getattr(self, "threshold_", self.threshold)),
+            self.max_tries,
+            self._seed(LABELS),
+            vectors=network.head.label_vectors.cpu().numpy(),
+        )
+        vectors = mapping.extend(n_new, on_full=self.on_full)
+        network.head.add_label_vectors(torch.from_numpy(vectors))
+        network.head.open_head()
+        self.threshold_ = mapping.threshold
+        self._warn_if_nearly_full(len(mapping), n_new)
+
+    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
+        """Return the terms of Eq. 8, or of Eq. 10 where samples of known classes are at hand."""
+        o = network(batch.x)  # (n, heads, dim), unit vectors
+        c = network.head.label_vectors[batch.y]  # (n, dim), unit vectors
+        similarity = torch.einsum("nhd,nd->nh", o, c)
+        k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
+        terms = {}
+        if len(network.head) > k:
+            terms["new"] = -similarity[:, -1]  # Eq. 1
+        # Eq. 9: with a pool, every head learns every class. Without, the old heads review known
+        # classes where they come again, and Eq. 8 leaves them alone with new ones.
+        if k and self.memory_per_class > 0:
+            terms["review"] = -similarity[:, :k].sum(dim=1)
+        elif k and batch.known is not None:
+            terms["review"] = -similarity[:, :k].sum(dim=1) * batch.known
+        if frozen is not None and self.response_weight > 0:
+            with torch.no_grad():
+                v = frozen(batch.x)  # (n, k, dim): the response vectors, Eq. 6
+            terms["response"] = -self.response_weight * (o[:, :k] * v).sum(dim=(1, 2))  # Eq. 7
+        return terms
+
+    def scores(self, network: Network, x: Tensor) -> Tensor:
+        """Return the similarity of each class's label vector to its head's response (Eq. 2)."""
+        o, c = network(x), network.head.label_vectors
+        parts, head, row = [], 0, 0
+        # Heads in a row that govern equally many classes are one batched product.
+        for size, run in itertools.groupby(len(classes) for classes in self.heads_):
+            count = len(list(run))
+            vectors = c[row : row + count * size].view(count, size, -1)
+            answers = o[:, head : head + count].transpose(0, 1)  # (heads, n, dim)
+            similar = torch.bmm(answers, vectors.transpose(1, 2))  # (heads, n, size)
+            parts.append(similar.transpose(0, 1).reshape(len(o), -1))
+            head, row = head + count, row + count * size
+        return torch.cat(parts, dim=1)
+
+    def similarities(self, X: Any) -> NDArray[np.float32]:
+        """Return the cosine of each class's label vector to its head's response.
+
+        Parameters
+        ----------
+        X : array, tensor or torch Dataset
+            As in `partial_fit`.
+
+        Returns
+        -------
+        array of shape (n, n_classes)
+            In −1 … 1, columns as ``classes_``. `predict` takes the highest (Eq. 3).
+        """
+        return self._all_scores(X)
+
+    @property
+    def label_vectors_(self) -> NDArray[np.float32]:
+        """Label vectors, rows as ``classes_``."""
+        if "network_" not in vars(self):
+            raise AttributeError("label_vectors_ is there once a class batch has been learnt")
+        vectors: NDArray[np.float32] = self.network_.head.label_vectors.cpu().numpy().copy()
+        return vectors
+
+    def _warn_if_nearly_full(self, n_vectors: int, n_new: int) -> None:
+        """Warn at the class batch that passes the mark, and not once the mapping was relaxed."""
+        expected = capacity.expected(self.label_dim, self.threshold_, self.max_tries)
+        mark = NEARLY_FULL * expected
+        if self.threshold_ == self.threshold and n_vectors - n_new < mark <= n_vectors:
+            relax = self.on_full == "relax"
+            end = "the threshold will be raised bit by bit" if relax else "CapacityError is raised"
+            warnings.warn(
+                f"{n_vectors} label vectors of about {expected} that label_dim={self.label_dim} "
+                f"holds under threshold={self.threshold_:g} are in use. Once it is full, {end}; a "
+                "new model with a larger label_dim has more room",
+                CapacityWarning,
+                stacklevel=2,
+            )

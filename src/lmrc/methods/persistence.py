@@ -1,0 +1,77 @@
+"""Models back from disk."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.finetune import FineTuneClassifier
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.state import unpack
+from lmrc.nets.backbones import Factory
+from lmrc.store import folder
+from lmrc.store.folder import ModelFileError
+
+#: What a model file may name. It never names code to import.
+CLASSES: dict[str, type[IncrementalClassifier]] = {
+    cls.__name__: cls for cls in (LMRCClassifier, FineTuneClassifier)
+}
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    backbone: nn.Module | Factory | None = None,
+    device: str | torch.device = "auto",
+) -> Any:
+    """Read a model that was written with ``save``.
+
+    Parameters
+    ----------
+    path : path
+        The model's folder.
+    backbone : nn.Module or factory, optional
+        Needed where the model was trained with a custom backbone: the same module or factory (its
+        weights are replaced by those of the file).
+    device : str or torch.device, default="auto"
+        Where to put the network.
+
+    Returns
+    -------
+    classifier
+        It predicts as before, and its next ``partial_fit`` goes on as if it had never been away.
+
+    Raises
+    ------
+    ModelFileError
+        If the folder is no model, is damaged, or needs a newer lmrc.
+    """
+    description, tensors = folder.read(path)
+    try:
+        cls = CLASSES[description["class"]]
+        settings = dict(description["settings"])
+        settings["halve_at"] = tuple(settings["halve_at"])
+        custom = settings["backbone"] is None
+        if custom and backbone is None:
+            raise ModelFileError(
+                f"{path} was trained with a custom backbone, which a file cannot hold: pass the "
+                "same module or factory as lmrc.load(path, backbone=…)"
+            )
+        if backbone is not None and not custom:
+            raise ModelFileError(
+                f"{path} has the backbone {settings['backbone']!r}: leave backbone= out"
+            )
+        settings["backbone"] = backbone if custom else settings["backbone"]
+        model = cls(**settings, device=device)
+        model._check_parameters()
+        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then replaced
+            unpack(model, description, tensors)
+    except ModelFileError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ModelFileError(f"{path} does not hold a model of this lmrc: {error}") from error
+    return model

@@ -1,0 +1,60 @@
+"""What a model file holds: all that prediction and the next class batch need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from lmrc.nets.network import Network, build_trunk
+from lmrc.training.device import pick_device
+from lmrc.training.memory import Memory
+
+Tensors = dict[str, dict[str, Tensor]]
+
+
+def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
+    """Take a fitted classifier apart: plain values, and groups of tensors."""
+    settings = model.get_params(deep=False)
+    del settings["device"]  # a matter of the machine, not of the model
+    if not isinstance(model.backbone, str):
+        settings["backbone"] = None  # code: the user brings it again
+    if not isinstance(model.random_state, (int, np.integer)):
+        settings["random_state"] = None  # what it came to is in seed_
+    description = {
+        "class": type(model).__name__,
+        "settings": settings,
+        "classes": model.classes_.tolist(),
+        "head_sizes": [len(head) for head in model.heads_],
+        "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
+        **{name: getattr(model, name) for name in model._values},
+    }
+    tensors: Tensors = {"weights": {}, "labels": {}}
+    for name, tensor in model.network_.state_dict().items():
+        tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
+    if model.memory_ is not None:
+        tensors["pool"] = {"x": model.memory_.x, "y": model.memory_.y}
+    return description, {group: members for group, members in tensors.items() if members}
+
+
+def unpack(model: Any, description: dict[str, Any], tensors: Tensors) -> None:
+    """Put a classifier together again; its parameters are set already."""
+    model.classes_ = np.array(description["classes"])
+    model.heads_ = np.split(model.classes_, np.cumsum(description["head_sizes"])[:-1])
+    for name in model._values:
+        setattr(model, name, description[name])
+    model.input_shape_ = tuple(model.input_shape_)
+    if len(model.input_shape_) == 1:
+        model.n_features_in_ = model.input_shape_[0]
+    if description["feature_names"]:
+        model.feature_names_in_ = np.array(description["feature_names"], dtype=object)
+    weights = {**tensors["weights"], **tensors.get("labels", {})}
+    mean, std = weights["trunk.mean"], weights["trunk.std"]
+    trunk, width = build_trunk(model.backbone, model.input_shape_, mean, std)
+    network = Network(trunk, model.make_head(width, len(model.heads_), len(model.classes_)))
+    network.load_state_dict(weights)
+    model.network_ = network.to(pick_device(model.device)).eval()
+    pool = tensors.get("pool")
+    model.memory_ = Memory(pool["x"], pool["y"]) if pool else None
+    model.shape_settings_ = {name: getattr(model, name) for name in model._shaping}

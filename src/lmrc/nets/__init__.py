@@ -1,0 +1,1 @@
+"""Networks: backbones, and heads on top of them."""

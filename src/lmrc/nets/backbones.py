@@ -1,0 +1,167 @@
+"""Backbones: from a normalised input to a feature vector.
+
+A backbone is any ``nn.Module`` that maps a batch of inputs to features of shape (batch, width);
+a module that returns feature maps has them averaged over space.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: (features,) for vectors, (channels, height, width) for images.
+InputShape = tuple[int, ...]
+Factory = Callable[..., nn.Module]
+
+SMALL_IMAGE = 64  # up to here a ResNet keeps the full resolution in its stem
+
+
+def mlp(input_shape: InputShape) -> nn.Module:
+    """Two hidden layers of 256: for vectors, and for images seen as vectors."""
+    n_inputs = int(torch.Size(input_shape).numel())
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(n_inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()
+    )
+
+
+def cnn(input_shape: InputShape) -> nn.Module:
+    """Two 3×3 convolutions (32, 64) with 2×2 max-pooling and a hidden layer of 128.
+
+    The network of the paper's softmax-suppression probe. Maps over 8×8 are averaged down first.
+    """
+    channels, height, width = input_shape
+    rows, columns = (min(8, -(-side // 4)) for side in (height, width))
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AdaptiveAvgPool2d((rows, columns)),
+        nn.Flatten(),
+        nn.Linear(64 * rows * columns, 128),
+        nn.ReLU(),
+    )
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut (He et al., 2016)."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or n_in != n_out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Residual mapping."""
+        out = torch.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return torch.relu(out + shortcut)
+
+
+class ResNet(nn.Module):
+    """ResNet with 512 features; parameters are named as torchvision's, so that its weights load."""
+
+    def __init__(self, input_shape: InputShape, depths: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        channels, *sides = input_shape
+        small = max(sides) <= SMALL_IMAGE
+        self.conv1 = (
+            nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
+            if small
+            else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+        )
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        n_in = 64
+        for level, depth in enumerate(depths):
+            n_out, stride = 64 * 2**level, 1 if level == 0 else 2
+            blocks = [BasicBlock(n_in, n_out, stride)]
+            blocks += [BasicBlock(n_out, n_out, 1) for _ in range(depth - 1)]
+            setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
+            n_in = n_out
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of shape (batch, 512)."""
+        x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
+        for level in range(1, 5):
+            x = getattr(self, f"layer{level}")(x)
+        return x.mean(dim=(2, 3))
+
+
+def resnet18(input_shape: InputShape) -> nn.Module:
+    """ResNet-18: 3×3 stem without pooling up to 64 pixels, the usual stem above."""
+    return ResNet(input_shape, (2, 2, 2, 2))
+
+
+def resnet34(input_shape: InputShape) -> nn.Module:
+    """ResNet-34: 3×3 stem without pooling up to 64 pixels, the usual stem above."""
+    return ResNet(input_shape, (3, 4, 6, 3))
+
+
+BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+}
+
+
+def pick(input_shape: InputShape) -> str:
+    """Name the backbone that ``"auto"`` stands for: by the shape of the input alone."""
+    if len(input_shape) == 1:
+        return "mlp"
+    channels, *sides = input_shape
+    return "cnn" if (channels == 1 and max(sides) <= 28) or max(sides) < 16 else "resnet18"
+
+
+def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Module:
+    """Make a fresh backbone for inputs of the given shape.
+
+    Parameters
+    ----------
+    backbone : str, nn.Module or callable
+        A name ("auto", "mlp", "cnn", "resnet18", "resnet34"), a module (a copy is returned), or a
+        factory: a function or class that returns a module. A factory with a parameter called
+        ``input_shape`` is given it.
+    input_shape : tuple of int
+        (features,) or (channels, height, width).
+    """
+    if isinstance(backbone, nn.Module):
+        return copy.deepcopy(backbone)
+    if isinstance(backbone, str):
+        name = pick(input_shape) if backbone == "auto" else backbone
+        if name not in BACKBONES:
+            known = ", ".join(["auto", *BACKBONES])
+            raise ValueError(f"backbone={name!r} is not known: use one of {known}, or an nn.Module")
+        if name != "mlp" and len(input_shape) == 1:
+            raise ValueError(
+                f"backbone={name!r} takes images, but the input is vectors of {input_shape[0]} "
+                "features: use backbone='mlp', or reshape the input to (n, height, width)"
+            )
+        return BACKBONES[name](input_shape)
+    module: Any = (
+        backbone(input_shape=input_shape)
+        if "input_shape" in inspect.signature(backbone).parameters
+        else backbone()
+    )
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"the backbone factory returned {type(module).__name__}, not an nn.Module")
+    return module

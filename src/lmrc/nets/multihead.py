@@ -1,0 +1,96 @@
+"""Heads that grow: one per class batch (the paper's), or one row per class (the baselines')."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def _fresh_rows(n_rows: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw weights and biases for new outputs, uniform in ±1/√width as in ``nn.Linear``."""
+    bound = 1 / math.sqrt(width)
+    weight = torch.empty(n_rows, width).uniform_(-bound, bound)
+    bias = torch.empty(n_rows).uniform_(-bound, bound)
+    return weight.to(like), bias.to(like)
+
+
+class MultiHead(nn.Module):
+    """Normalised linear heads M₁ … M_k, one per class batch, as one stacked parameter.
+
+    ``forward`` maps features (batch, width) to unit responses (batch, heads, dim).
+
+    Parameters
+    ----------
+    width : int
+        Number of features.
+    dim : int
+        Dimension d of the label vectors.
+    n_heads : int
+        Heads to begin with.
+
+    Attributes
+    ----------
+    weight : Parameter of shape (heads, dim, width)
+    bias : Parameter of shape (heads, dim)
+    label_vectors : Tensor of shape (classes, dim)
+        The label vector of each class, in order of arrival. Never trained.
+    """
+
+    label_vectors: Tensor
+
+    def __init__(self, width: int, dim: int, n_heads: int = 0, n_classes: int = 0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(n_heads, dim, width))
+        self.bias = nn.Parameter(torch.zeros(n_heads, dim))
+        self.register_buffer("label_vectors", torch.zeros(n_classes, dim))
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def open_head(self) -> None:
+        """Add one head; those that are there keep their weights."""
+        _, dim, width = self.weight.shape
+        weight, bias = _fresh_rows(dim, width, like=self.weight)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight[None]]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias[None]]))
+
+    def add_label_vectors(self, vectors: Tensor) -> None:
+        """Append the label vectors of new classes; earlier ones never move."""
+        self.label_vectors = torch.cat([self.label_vectors, vectors.to(self.label_vectors)])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return unit responses of shape (batch, heads, dim)."""
+        n_heads, dim, width = self.weight.shape
+        out = F.linear(features, self.weight.reshape(-1, width), self.bias.reshape(-1))
+        # Unit length in fp32: a cosine near 1 needs the digits that bf16 lacks.
+        return F.normalize(out.float().view(-1, n_heads, dim), dim=-1)
+
+
+class GrowingLinear(nn.Module):
+    """A linear classifier with one output per class: the softmax layer that grows.
+
+    Parameters
+    ----------
+    width : int
+        Number of features.
+    n_classes : int
+        Outputs to begin with.
+    """
+
+    def __init__(self, width: int, n_classes: int = 0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(n_classes, width))
+        self.bias = nn.Parameter(torch.zeros(n_classes))
+
+    def add_classes(self, n_new: int) -> None:
+        """Add outputs for new classes; those that are there keep their weights."""
+        weight, bias = _fresh_rows(n_new, self.weight.shape[1], like=self.weight)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias]))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits of shape (batch, classes)."""
+        return F.linear(features, self.weight, self.bias).float()

@@ -1,0 +1,71 @@
+"""A network: raw input → normalised → backbone → features → head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmrc.nets.backbones import Factory, InputShape, build
+
+
+class Trunk(nn.Module):
+    """All that heads share: normalisation with fixed statistics, then the backbone.
+
+    Takes raw inputs, uint8 0…255 or float, so that a model file needs nothing beside it.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Scale uint8 to 0…1, then standardise each channel or feature."""
+        scaled = x.to(self.mean.dtype) / 255 if x.dtype == torch.uint8 else x
+        return (scaled - self.mean) / self.std
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of shape (batch, width)."""
+        features: Tensor = self.backbone(self.normalise(x))
+        # Convolutional modules of any origin are welcome: average what is left of space.
+        return features.flatten(2).mean(2) if features.ndim > 2 else features
+
+
+class Network(nn.Module):
+    """A trunk and the head of a method on top of it."""
+
+    trunk: Trunk
+    head: Any  # each method has its own kind
+
+    def __init__(self, trunk: Trunk, head: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+
+    def forward(self, x: Tensor) -> Any:
+        """Return what the head makes of the features."""
+        return self.head(self.trunk(x))
+
+
+def build_trunk(
+    backbone: str | nn.Module | Factory, input_shape: InputShape, mean: Tensor, std: Tensor
+) -> tuple[Trunk, int]:
+    """Make a trunk and find the width of its features by a dry pass."""
+    trunk = Trunk(build(backbone, input_shape).cpu(), mean, std)
+    was_training = trunk.training
+    with torch.no_grad():
+        features = trunk.eval()(torch.zeros(2, *input_shape))
+    trunk.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"the backbone must map (batch, {', '.join(map(str, input_shape))}) to features of "
+            f"shape (batch, width), but a batch of 2 gave {shape}"
+        )
+    return trunk, int(features.shape[1])

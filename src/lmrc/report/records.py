@@ -1,0 +1,154 @@
+"""The files of a run folder: what was asked (run.json) and what was measured (records.jsonl).
+
+``records.jsonl`` holds one JSON line for each method, seed and class batch, appended when it is
+finished. With ``run.json`` it is all that tables, figures and the page are made from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmrc.evaluation.run import BatchRecord
+
+RECORDS = "records.jsonl"
+DESCRIPTION = "run.json"
+
+#: The records of some runs: by method in order of appearance, then by seed, in order of batches.
+Runs = dict[str, dict[int, list["RunRecord"]]]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one class batch came to, and all it takes to measure it again.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method as tables show it.
+    seed : int
+        The ``random_state`` of the learner.
+    settings : dict
+        Data set, class batches and every parameter of the learner; plain JSON values.
+    record : BatchRecord
+        What `lmrc.evaluate` measured.
+    versions : dict
+        Versions of Python and of the packages that matter.
+    hardware : str
+        The machine, in words.
+    threads : int
+        Number of threads torch computed with.
+    """
+
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    record: BatchRecord
+    versions: dict[str, str]
+    hardware: str
+    threads: int
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON, without its end of line."""
+        whole = {**vars(self), "record": self.record.to_dict()}
+        return json.dumps(whole, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> RunRecord:
+        """Return the record that `to_json` wrote; its classes in ``per_class`` are text."""
+        whole = json.loads(line)
+        return cls(**{**whole, "record": BatchRecord(**whole["record"])})
+
+
+@dataclass(frozen=True)
+class Description:
+    """What was asked of a run, in words, and what it showed.
+
+    Attributes
+    ----------
+    experiment : str
+        Which experiment the folder belongs to.
+    title, question : str
+        Its name, and what it asks.
+    command : str
+        The exact command that runs it again.
+    headline : str
+        The result in one sentence; empty until the run has ended.
+    findings : list of str
+        What the reader sees, sentence by sentence; empty until the run has ended.
+    """
+
+    experiment: str
+    title: str
+    question: str
+    command: str
+    headline: str = ""
+    findings: list[str] = field(default_factory=list)
+
+
+def append_record(folder: Path, record: RunRecord) -> None:
+    """Add a record to the folder's file, and return once it is on the disk."""
+    with (folder / RECORDS).open("a", encoding="utf-8") as file:
+        file.write(record.to_json() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(folder: Path) -> list[RunRecord]:
+    """Read the folder's records, in the order in which they were made.
+
+    A last line without its end is one that a killed run did not finish; it does not count.
+    """
+    path = folder / RECORDS
+    return list(_parse(path, path.read_text(encoding="utf-8")))
+
+
+def _parse(path: Path, text: str) -> Iterator[RunRecord]:
+    # Not splitlines: it would also break at separators that may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            yield RunRecord.from_json(line)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{path}, line {number} is not a record ({error}); "
+                "remove the line, or run the experiment again."
+            ) from error
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Write the folder's ``run.json``, whole or not at all."""
+    text = json.dumps(asdict(description), ensure_ascii=False, indent=1)
+    replace_file(folder / DESCRIPTION, text.encode() + b"\n")
+
+
+def read_description(folder: Path) -> Description:
+    """Read the folder's ``run.json``."""
+    path = folder / DESCRIPTION
+    try:
+        return Description(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} does not describe a run ({error}); run the experiment again."
+        ) from error
+
+
+def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
+    """Group records by method, in order of appearance, and by seed; sort each by class batch."""
+    runs: Runs = {}
+    for record in records:
+        runs.setdefault(record.method, {}).setdefault(record.seed, []).append(record)
+    for seeds in runs.values():
+        for run in seeds.values():
+            run.sort(key=lambda line: line.record.batch)
+    return runs
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of either."""
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_bytes(content)
+    draft.replace(path)

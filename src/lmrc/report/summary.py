@@ -1,0 +1,177 @@
+"""What the records of a method come to over its seeds: means, deviations, tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from lmrc.evaluation.run import BatchRecord, summarize
+from lmrc.report.records import RunRecord, by_method_and_seed
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation over seeds; no deviation for one seed alone."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def over(cls, values: Iterable[float | None]) -> Spread | None:
+        """Return the spread of those values that are there, None for none.
+
+        Examples
+        --------
+        >>> from lmrc.report.summary import Spread
+        >>> Spread.over([0.5, 0.25, 0.75])
+        Spread(mean=0.5, deviation=0.25)
+        >>> Spread.over([0.5, None])
+        Spread(mean=0.5, deviation=None)
+        """
+        present = [value for value in values if value is not None]
+        if not present:
+            return None
+        return cls(fmean(present), stdev(present) if len(present) > 1 else None)
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method over its seeds. Shares are from 0 to 1.
+
+    Attributes
+    ----------
+    method : str
+        Its name.
+    runs : list of list of BatchRecord
+        One run per seed, in order of class batches.
+    classes_seen : list of int
+        Number of classes known after each class batch.
+    accuracy : list of Spread
+        Accuracy over all seen classes after each class batch.
+    average, final, old, new, forgetting, head_choice, head_given : Spread or None
+        Average incremental accuracy; then, after the last class batch: accuracy over all, old and
+        new classes, forgetting, and how often the right head wins and what accuracy would be if
+        it always did. Over runs that learnt the whole stream; None while there is none.
+    per_class : dict of str to Spread
+        Accuracy on each class after the last class batch, in order of arrival.
+    head_confusion : list of list of int
+        Test samples by their class batch and by the one they were given to, after the last class
+        batch, summed over the seeds; empty while no run learnt the whole stream.
+    """
+
+    method: str
+    runs: list[list[BatchRecord]]
+    classes_seen: list[int]
+    accuracy: list[Spread]
+    average: Spread | None
+    final: Spread | None
+    old: Spread | None
+    new: Spread | None
+    forgetting: Spread | None
+    head_choice: Spread | None
+    head_given: Spread | None
+    per_class: dict[str, Spread]
+    head_confusion: list[list[int]]
+
+
+def summarize_methods(records: Iterable[RunRecord]) -> list[MethodSummary]:
+    """Sum the records up, method by method in their order of appearance.
+
+    Examples
+    --------
+    >>> from lmrc.report.summary import summarize_methods
+    >>> summarize_methods([])
+    []
+    """
+    return [
+        _summarize(method, [[line.record for line in run] for run in seeds.values()])
+        for method, seeds in by_method_and_seed(records).items()
+    ]
+
+
+def _summarize(method: str, runs: list[list[BatchRecord]]) -> MethodSummary:
+    longest = max(runs, key=len)
+    # A confusion has a row for every class batch of the stream, so it tells whether all are done.
+    whole = [run for run in runs if len(run) == len(run[0].head_confusion)]
+    ends = [run[-1] for run in whole]
+    sums = [summarize(run) for run in whole]
+    reached = [[run[i].accuracy for run in runs if len(run) > i] for i in range(len(longest))]
+    return MethodSummary(
+        method=method,
+        runs=runs,
+        classes_seen=[record.n_classes_seen for record in longest],
+        accuracy=[spread for values in reached if (spread := Spread.over(values))],
+        average=Spread.over(total["average_incremental_accuracy"] for total in sums),
+        final=Spread.over(end.accuracy for end in ends),
+        old=Spread.over(end.old_accuracy for end in ends),
+        new=Spread.over(end.new_accuracy for end in ends),
+        forgetting=Spread.over(total["forgetting"] for total in sums),
+        head_choice=Spread.over(end.head_choice for end in ends),
+        head_given=Spread.over(end.head_given for end in ends),
+        per_class=_per_class(longest, ends),
+        head_confusion=_sum([end.head_confusion for end in ends]),
+    )
+
+
+def _per_class(run: list[BatchRecord], ends: list[BatchRecord]) -> dict[str, Spread]:
+    """Return the accuracy on each class, in its order of arrival in `run`."""
+    # Labels read back from JSON are text, those of a record just made may be ints.
+    tables = [{str(label): share for label, share in end.per_class.items()} for end in ends]
+    labels = [str(label) for record in run for label in record.classes]
+    spreads = {label: Spread.over(table.get(label) for table in tables) for label in labels}
+    return {label: spread for label, spread in spreads.items() if spread}
+
+
+def _sum(matrices: Sequence[list[list[int]]]) -> list[list[int]]:
+    return [
+        [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)
+    ]
+
+
+def percent(spread: Spread | None) -> str:
+    """Return a share for the reader: in percent, with its deviation if there is one.
+
+    Examples
+    --------
+    >>> from lmrc.report.summary import Spread, percent
+    >>> percent(Spread(0.8041, 0.012)), percent(Spread(0.8041, None)), percent(None)
+    ('80.4 ± 1.2', '80.4', '–')
+    """
+    if spread is None:
+        return "–"
+    mean, deviation = spread
+    return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
+
+
+def markdown_table(summaries: Iterable[MethodSummary]) -> str:
+    """Return average incremental and last accuracy of each method as a Markdown table."""
+    lines = [
+        "| method | average incremental accuracy (%) | accuracy after the last class batch (%) |",
+        "| --- | ---: | ---: |",
+    ]
+    for summary in summaries:
+        name = summary.method.replace("|", r"\|")
+        lines.append(f"| {name} | {percent(summary.average)} | {percent(summary.final)} |")
+    return "\n".join(lines)
+
+
+def csv_table(summaries: Sequence[MethodSummary]) -> str:
+    """Return one row per method, shares from 0 to 1, each followed by its deviation (``_sd``)."""
+    batches = max((len(summary.accuracy) for summary in summaries), default=0)
+    columns = [f"after_batch_{i + 1}" for i in range(batches)]
+    columns += ["average_incremental_accuracy", "final_accuracy", "old_accuracy", "new_accuracy"]
+    columns += ["forgetting", "head_choice", "head_given"]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["method", "seeds", *(c + end for c in columns for end in ("", "_sd"))])
+    for s in summaries:
+        missing = [None] * (batches - len(s.accuracy))
+        spreads = [*s.accuracy, *missing, s.average, s.final, s.old, s.new]
+        spreads += [s.forgetting, s.head_choice, s.head_given]
+        table.writerow(
+            [s.method, len(s.runs), *(cell for spread in spreads for cell in spread or ("", ""))]
+        )
+    return text.getvalue()

@@ -1,0 +1,1 @@
+"""Training: mini-batches on the device, the rehearsal pool, the one loop."""

@@ -1,0 +1,37 @@
+"""Where and how precisely to compute."""
+
+from __future__ import annotations
+
+import torch
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """Resolve ``"auto"`` to cuda, mps or cpu, and refuse a device that is not there."""
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        picked = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r} is not known: use 'auto', 'cuda', 'mps' or 'cpu'"
+        ) from error
+    missing = (picked.type == "cuda" and not torch.cuda.is_available()) or (
+        picked.type == "mps" and not torch.backends.mps.is_available()
+    )
+    if missing:
+        raise ValueError(f"device={device!r} is not available here: use device='auto' or 'cpu'")
+    return picked
+
+
+def use_bf16(precision: str, device: torch.device) -> bool:
+    """Resolve ``"auto"``: bfloat16 on a GPU that computes in it, float32 elsewhere."""
+    if precision == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return precision == "bf16"
+
+
+def use_compile(choice: bool | str, device: torch.device) -> bool:
+    """Resolve ``"auto"``: compile on a GPU, run eagerly elsewhere."""
+    return device.type == "cuda" if choice == "auto" else bool(choice)

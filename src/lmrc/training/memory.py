@@ -1,0 +1,48 @@
+"""The rehearsal pool: a few samples of every class, drawn at random once (Sec. 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmrc.data.inputs import join
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A pool of raw samples and their class indices. Immutable: an update returns a new one."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor) -> Memory:
+        """Return a pool without samples, for inputs of the given kind."""
+        return cls(like[:0].clone(), torch.zeros(0, dtype=torch.long))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def updated(self, x: Tensor, y: Tensor, per_class: int, generator: torch.Generator) -> Memory:
+        """Return a pool that also holds the classes of y, at most ``per_class`` samples of each.
+
+        What is in the pool stays (up to ``per_class``): a class is filled up, never redrawn.
+        """
+        kept = _first_of_each(self.y, per_class)
+        held, held_y = self.x[kept], self.y[kept]
+        room = per_class - torch.bincount(held_y, minlength=int(y.max()) + 1 if len(y) else 0)
+        shuffled = torch.randperm(len(y), generator=generator)
+        chosen = shuffled[_first_of_each(y[shuffled], room)]
+        return Memory(join(held, x[chosen]), torch.cat([held_y, y[chosen]]))
+
+
+def _first_of_each(y: Tensor, room: Tensor | int) -> Tensor:
+    """Return positions of the first samples of each class, ``room`` (one for all or each) many."""
+    by_class = torch.argsort(y, stable=True)
+    sorted_y = y[by_class]
+    # Rank of a sample within its class: its place less the place where its class begins.
+    rank = torch.arange(len(y)) - torch.searchsorted(sorted_y, sorted_y)
+    limit = room[sorted_y] if isinstance(room, Tensor) else room
+    return by_class[rank < limit].sort().values

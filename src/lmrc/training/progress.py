@@ -1,0 +1,39 @@
+"""Progress of a class batch on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from lmrc.training.loop import EpochRecord
+
+
+def progress(
+    records: Iterable[EpochRecord], *, title: str, epochs: int, verbose: int
+) -> Iterator[EpochRecord]:
+    """Pass epoch records on; with ``verbose``, show them on the way (on a terminal alone)."""
+    if not verbose or not sys.stderr.isatty():
+        yield from records
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    with Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[terms]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bar:
+        task = bar.add_task(title, total=epochs, terms="")
+        for record in records:
+            shown = (k for k in record if k not in ("epoch", "learning_rate"))
+            bar.update(task, advance=1, terms="  ".join(f"{k} {record[k]:.3f}" for k in shown))
+            yield record

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from lmrc.data.datasets import Dataset, digits, load_dataset
+
+
+def make(**changes):
+    parts = {
+        "name": "toy",
+        "X_train": np.zeros((4, 3), np.float32),
+        "y_train": np.array([2, 0, 1, 0]),
+        "X_test": np.zeros((2, 3), np.float32),
+        "y_test": np.array([1, 2]),
+    }
+    return Dataset(**(parts | changes))
+
+
+def test_classes_are_sorted_and_unique():
+    assert make().classes.tolist() == [0, 1, 2]
+
+
+def test_string_labels_from_an_object_array_become_plain_strings():
+    dataset = make(
+        y_train=np.array(["b", "a", "b", "c"], dtype=object),
+        y_test=np.array(["a", "c"], dtype=object),
+    )
+    assert dataset.classes.tolist() == ["a", "b", "c"]
+    assert dataset.y_train.dtype.kind == "U"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_train": [0, 1, 2]}, "X_train holds 4 samples but y_train 3 labels"),
+        ({"y_test": [0]}, "X_test holds 2 samples but y_test 1 labels"),
+        ({"y_test": [1, 7]}, r"such as \[7\]"),
+        ({"y_train": [0.0, 1.0, 2.0, 0.5]}, "ints or strings, got type float64"),
+        ({"y_train": np.zeros((4, 2), int)}, r"y_train must be of shape \(n,\), got \(4, 2\)"),
+        ({"y_test": ["a", "b"]}, "use ints in both or strings in both"),
+        ({"X_test": np.zeros((2, 5), np.float32)}, r"shape \(5,\)"),
+        ({"X_test": np.zeros((2, 3), np.uint8)}, "type uint8; prepare both parts alike"),
+        ({"X_train": np.zeros(4)}, r"X_train must be numbers .* got shape \(4,\)"),
+        ({"X_train": np.array([["a"]] * 4)}, "type <U1"),
+        (
+            {"X_train": np.zeros((0, 3), np.float32), "y_train": np.array([], int)},
+            "X_train holds 0 samples",
+        ),
+    ],
+)
+def test_wrong_parts_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+def test_memory_mapped_samples_are_not_copied(tmp_path):
+    np.save(tmp_path / "X.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    dataset = make(X_train=X)
+    assert isinstance(dataset.X_train, np.memmap)
+    assert np.shares_memory(dataset.X_train, X)
+
+
+def test_dataset_cannot_be_changed_by_accident():
+    with pytest.raises(AttributeError):
+        make().name = "other"
+
+
+def test_as_vectors_flattens_and_scales_bytes_but_not_floats():
+    images = np.array([[[0, 255], [51, 102]]] * 4, np.uint8)
+    vectors = make(X_train=images, X_test=images[:2]).as_vectors()
+    np.testing.assert_allclose(vectors.X_train[0], [0, 1, 0.2, 0.4], rtol=1e-6)
+    assert vectors.X_test.shape == (2, 4)
+    assert vectors.X_train.dtype == np.float32
+
+    floats = make(X_train=np.full((4, 3), 7.5), X_test=np.full((2, 3), 7.5)).as_vectors()
+    assert floats.X_test.max() == 7.5
+
+
+def test_digits_scale_ink_to_bytes():
+    X = digits().X_train
+    assert X.dtype == np.uint8
+    steps = [0, 16, 32, 48, 64, 80, 96, 112, 128, 143, 159, 175, 191, 207, 223, 239, 255]
+    assert np.unique(X).tolist() == steps
+
+
+def _rescaled():
+    return np.rint(load_digits().images * 255 / 16).astype(np.uint8)
+
+
+def test_digits_split_is_fixed_stratified_and_complete():
+    first, second = digits(), digits()
+    np.testing.assert_array_equal(first.X_test, second.X_test)
+    np.testing.assert_array_equal(first.y_train, second.y_train)
+
+    whole = np.bincount(load_digits().target)
+    train, test = np.bincount(first.y_train), np.bincount(first.y_test)
+    np.testing.assert_array_equal(train + test, whole)
+    np.testing.assert_allclose(test / whole, 0.25, atol=0.01)
+    together = np.concatenate([first.X_train, first.X_test])
+    assert sorted(x.tobytes() for x in together) == sorted(x.tobytes() for x in _rescaled())
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.5, 0.99])
+def test_digits_keep_all_classes_in_both_parts(fraction):
+    dataset = digits(test_fraction=fraction)
+    assert set(dataset.y_train) == set(dataset.y_test) == set(range(10))
+    assert len(dataset.y_test) == pytest.approx(1797 * fraction, abs=1)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.5, 30])
+def test_digits_reject_a_fraction_out_of_range(fraction):
+    with pytest.raises(ValueError, match=f"between 0.01 and 0.99, got {fraction}"):
+        digits(test_fraction=fraction)
+
+
+def test_load_dataset_by_name():
+    assert load_dataset("digits").name == "digits"
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match="unknown data set 'digit'; known are: digits"):
+        load_dataset("digit")

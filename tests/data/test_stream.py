@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+
+from lmrc.data.datasets import Dataset, digits
+from lmrc.data.stream import ClassStream
+
+
+@pytest.fixture(scope="module")
+def letters():
+    """Seven classes a…g, three training samples and one test sample each, interleaved."""
+    names = np.array(list("gfedcba"))
+    y_train = np.tile(names, 3)
+    return Dataset(
+        "letters",
+        np.arange(21, dtype=np.float32)[:, None],
+        y_train,
+        np.arange(100, 107, dtype=np.float32)[:, None],
+        names,
+    )
+
+
+def classes_of(stream):
+    return [batch.classes.tolist() for batch in stream]
+
+
+def test_number_of_batches_is_split_as_equally_as_possible(letters):
+    assert classes_of(ClassStream(letters, 3)) == [list("abc"), list("de"), list("fg")]
+
+
+def test_sizes(letters):
+    assert classes_of(ClassStream(letters, [1, 4, 2])) == [["a"], list("bcde"), list("fg")]
+
+
+def test_sizes_may_be_an_array(letters):
+    assert [len(c) for c in classes_of(ClassStream(letters, np.array([5, 2])))] == [5, 2]
+
+
+def test_labels_name_the_batches_and_may_leave_classes_out(letters):
+    stream = ClassStream(letters, [["g", "a"], ["c"]])
+    assert classes_of(stream) == [["g", "a"], ["c"]]
+    assert stream.order.tolist() == ["g", "a", "c"]
+    assert set(stream.test_up_to(-1)[1]) == {"a", "c", "g"}
+
+
+def test_seed_is_numpy_permutation_of_the_sorted_classes():
+    stream = ClassStream(digits(), 5, order=1993)
+    expected = np.random.default_rng(1993).permutation(10)
+    np.testing.assert_array_equal(stream.order, expected)
+    np.testing.assert_array_equal(np.concatenate(classes_of(stream)), expected)
+
+
+def test_each_batch_holds_exactly_the_samples_of_its_classes(letters):
+    stream = ClassStream(letters, 3, order=0)
+    seen = []
+    for i, batch in enumerate(stream):
+        assert batch.index == i
+        assert set(batch.y_train) == set(batch.y_test) == set(batch.classes)
+        # X tells where a sample stood: values and labels must still belong together.
+        np.testing.assert_array_equal(
+            letters.y_train[batch.X_train[:, 0].astype(int)], batch.y_train
+        )
+        np.testing.assert_array_equal(
+            letters.y_test[batch.X_test[:, 0].astype(int) - 100], batch.y_test
+        )
+        seen += batch.X_train[:, 0].tolist()
+    assert sorted(seen) == list(range(21))
+
+
+def test_indexing_counts_from_both_ends(letters):
+    stream = ClassStream(letters, 3)
+    assert len(stream) == 3
+    assert stream[2].classes.tolist() == stream[-1].classes.tolist() == ["f", "g"]
+    assert stream[-1].index == 2
+    assert stream[np.int64(1)].index == 1
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"class batch {index} of a stream of 3"):
+            stream[index]
+
+
+def test_a_slice_is_a_stream_of_its_own(letters):
+    rest = ClassStream(letters, 3)[1:]
+    assert classes_of(rest) == [["d", "e"], ["f", "g"]]
+    assert [batch.index for batch in rest] == [0, 1]
+    assert rest.order.tolist() == list("defg")
+    assert rest.batch_of == {"d": 0, "e": 0, "f": 1, "g": 1}
+
+
+def test_an_empty_slice_is_an_empty_stream(letters):
+    nothing = ClassStream(letters, 3)[3:]
+    assert (len(nothing), list(nothing), nothing.order.tolist()) == (0, [], [])
+
+
+def test_seen_grows_batch_by_batch(letters):
+    stream = ClassStream(letters, 3)
+    assert stream.seen(0).tolist() == list("abc")
+    assert stream.seen(1).tolist() == list("abcde")
+    assert stream.seen(-1).tolist() == stream.order.tolist() == list("abcdefg")
+
+
+def test_test_samples_up_to_a_batch_come_in_the_order_of_the_data_set(letters):
+    X, y = ClassStream(letters, 3).test_up_to(1)
+    assert y.tolist() == list("edcba")
+    assert X[:, 0].tolist() == [102, 103, 104, 105, 106]
+
+
+def test_only_the_batch_asked_for_is_read():
+    class Counting(np.ndarray):
+        rows_read = 0
+
+        def __getitem__(self, key):
+            if isinstance(key, np.ndarray):
+                Counting.rows_read += len(key)
+            return np.asarray(self)[key]
+
+    whole = digits()
+    X = whole.X_train.view(Counting)
+    stream = ClassStream(Dataset("d", X, whole.y_train, whole.X_test, whole.y_test), 5)
+    stream[:3].seen(1)
+    assert Counting.rows_read == 0
+    batch = stream[1]
+    assert Counting.rows_read == len(batch.y_train) < 300
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        (0, "from 1 to the number of classes, 7, got 0"),
+        (8, "got 8"),
+        ([3, 3], "sums to 6, but the data set has 7 classes"),
+        ([3, 5], "sums to 8"),
+        ([7, 0], "at least one class"),
+        ([["a"], []], "at least one class"),
+        ([["a", "z"]], r"names \['z'\], which the data set does not hold"),
+        ([["a"], ["b", "a"]], r"names \['a'\] more than once"),
+        (["a", "b"], r"got \['a', 'b'\]"),
+        ([], r"got \[\]"),
+        (2.5, "got 2.5"),
+        ([[0, 1]], "which the data set does not hold"),
+    ],
+)
+def test_wrong_batches_are_named(letters, batches, message):
+    with pytest.raises(ValueError, match=message):
+        ClassStream(letters, batches)
+
+
+def test_text_that_looks_like_a_number_is_not_that_number():
+    with pytest.raises(ValueError, match=r"names \['1', '2'\]"):
+        ClassStream(digits(), [["1"], ["2"]])
+
+
+@pytest.mark.parametrize("order", ["shuffled", -1, 1.5, None])
+def test_wrong_order_is_named(letters, order):
+    with pytest.raises(ValueError, match=f"got {order!r}"):
+        ClassStream(letters, 3, order=order)
+
+
+def test_a_seed_contradicts_named_labels(letters):
+    with pytest.raises(ValueError, match="an order already, but order=3"):
+        ClassStream(letters, [["a"], ["b"]], order=3)

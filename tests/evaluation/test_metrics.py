@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+
+from lmrc.evaluation.metrics import (
+    average_incremental_accuracy,
+    backward_transfer,
+    batches_of,
+    final_accuracy,
+    forgetting,
+    head_choice_accuracy,
+    head_given_accuracy,
+    topk_accuracy,
+)
+
+# Batch 0 rises before it falls: its best (0.95) is not what it was when learned (0.9).
+MATRIX = [[0.9], [0.95, 0.8], [0.5, 0.7, 1.0], [0.6, 0.3, 0.8, 0.9]]
+BATCH_OF = {0: 0, 1: 0, 2: 1, 3: 1}
+
+
+def test_average_incremental_accuracy_counts_the_first_batch():
+    assert average_incremental_accuracy([1.0, 0.5, 0.3]) == pytest.approx(0.6)
+
+
+def test_final_accuracy_is_the_last():
+    assert final_accuracy(np.array([1.0, 0.5, 0.3])) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("metric", [average_incremental_accuracy, final_accuracy])
+def test_no_batches_have_no_accuracy(metric):
+    with pytest.raises(ValueError, match="at least one class batch"):
+        metric([])
+
+
+def test_forgetting_is_from_the_best():
+    # (0.95 − 0.6 + 0.8 − 0.3 + 1.0 − 0.8) / 3
+    assert forgetting(MATRIX) == pytest.approx((0.35 + 0.5 + 0.2) / 3)
+
+
+def test_best_of_forgetting_is_sought_before_the_last_batch():
+    # Were the last row among the candidates, getting better would give 0 instead of −0.25.
+    assert forgetting([[0.5], [0.75, 1.0]]) == pytest.approx(-0.25)
+
+
+def test_backward_transfer_is_from_when_it_was_learned():
+    # (0.6 − 0.9 + 0.3 − 0.8 + 0.8 − 1.0) / 3
+    assert backward_transfer(MATRIX) == pytest.approx((-0.3 - 0.5 - 0.2) / 3)
+
+
+@pytest.mark.parametrize("metric", [forgetting, backward_transfer])
+def test_matrix_metrics_ignore_what_stands_above_the_diagonal(metric):
+    full = np.full((4, 4), np.nan)
+    for i, row in enumerate(MATRIX):
+        full[i, : i + 1] = row
+    assert metric(full) == pytest.approx(metric(MATRIX))
+
+
+@pytest.mark.parametrize("metric", [forgetting, backward_transfer])
+@pytest.mark.parametrize("matrix", [[], [[0.7]]])
+def test_nothing_old_means_nothing_lost(metric, matrix):
+    assert metric(matrix) == 0.0
+
+
+@pytest.mark.parametrize("metric", [forgetting, backward_transfer])
+def test_a_row_that_lacks_a_batch_is_named(metric):
+    with pytest.raises(ValueError, match="row 1 of the matrix holds 1 accuracies"):
+        metric([[1.0], [0.5]])
+
+
+def test_topk_accuracy_takes_any_place():
+    labels = [[3, 1], [2, 0], [1, 2], [0, 3]]
+    assert topk_accuracy([1, 2, 3, 3], labels) == 0.75
+    assert topk_accuracy(["a"], [["b", "a"]]) == 1.0
+
+
+def test_topk_accuracy_wants_a_row_per_sample():
+    with pytest.raises(ValueError, match=r"must be of shape \(n, k\), got \(2,\)"):
+        topk_accuracy([1, 2], [1, 2])
+    with pytest.raises(ValueError, match="2 labels but topk_labels 1 rows"):
+        topk_accuracy([1, 2], [[1, 2]])
+
+
+def test_head_choice_forgives_the_wrong_class_of_the_right_batch():
+    # right class; right batch; wrong batch; a label nobody knows
+    assert head_choice_accuracy([0, 0, 2, 3], [0, 1, 1, 99], BATCH_OF) == 0.5
+
+
+def test_head_choice_needs_the_batch_of_each_true_class():
+    with pytest.raises(ValueError, match=r"labels that batch_of does not, such as \[7\]"):
+        head_choice_accuracy([0, 7], [0, 0], BATCH_OF)
+
+
+def test_head_given_lets_only_the_true_batch_compete():
+    scores = [
+        [0.1, 0.0, 0.9, 0.8],  # true 0: 2 wins overall, 0 within its batch
+        [0.2, 0.1, 0.9, 0.8],  # true 1: 0 wins within its batch
+        [9.0, 9.0, -2.0, -1.0],  # true 3: wins within its batch though negative
+    ]
+    assert head_given_accuracy([0, 1, 3], scores, [0, 1, 2, 3], BATCH_OF) == pytest.approx(2 / 3)
+
+
+def test_head_given_reads_columns_by_their_label():
+    scores = [[0.9, 0.8, 0.0, 0.1]]
+    assert head_given_accuracy([0], scores, [2, 3, 1, 0], BATCH_OF) == 1.0
+    assert head_given_accuracy([0], scores, [2, 3, 0, 1], BATCH_OF) == 0.0
+
+
+def test_head_given_counts_a_batch_without_columns_as_wrong():
+    assert head_given_accuracy([2, 0], [[1.0, 0.0]] * 2, [0, 1], BATCH_OF) == 0.5
+
+
+def test_head_given_wants_a_column_per_class():
+    with pytest.raises(ValueError, match=r"each of the 4 classes, got shape \(1, 2\)"):
+        head_given_accuracy([0], [[1.0, 0.0]], [0, 1, 2, 3], BATCH_OF)
+
+
+def test_no_samples_have_no_accuracy():
+    with pytest.raises(ValueError, match="at least one sample"):
+        head_choice_accuracy([], [], BATCH_OF)
+
+
+def test_batches_of_keeps_the_order_of_the_labels():
+    assert batches_of([3, 0, 5, 2], BATCH_OF).tolist() == [1, 0, -1, 1]

@@ -1,0 +1,359 @@
+"""What every classifier does with what a user gives it."""
+
+import copy
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+import lmrc
+from lmrc import FineTuneClassifier, LMRCClassifier, ModelFileError, TrainingError
+from lmrc.checks import blobs
+
+X, Y = blobs()[0]
+X2, Y2 = blobs()[1]
+RNG = np.random.default_rng(0)
+
+
+def quick(**settings):
+    return LMRCClassifier(**{"epochs": 2, "random_state": 0} | settings)
+
+
+def images(shape, n=12):
+    return RNG.integers(0, 256, (n, *shape), dtype=np.uint8), np.arange(n) % 3
+
+
+# --- Inputs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1), (10, 12, 3), (9, 9, 4)])
+def test_images_as_arrays_tensors_bytes_floats_and_datasets_mean_the_same(shape):
+    pixels, y = images(shape)
+    channels_last = pixels if pixels.ndim == 4 else pixels[..., None]
+    tensor = torch.from_numpy(channels_last).permute(0, 3, 1, 2)
+    dataset = torch.utils.data.TensorDataset(tensor, torch.from_numpy(y))
+    model = quick().partial_fit(pixels, y)
+    assert model.input_shape_ == tuple(tensor.shape[1:])
+    expected = model.similarities(pixels)
+    for same in (tensor, pixels / 255, (pixels / 255).astype(np.float32), dataset):
+        np.testing.assert_allclose(model.similarities(same), expected, atol=1e-4)
+    again = quick().partial_fit(dataset)
+    np.testing.assert_allclose(again.similarities(pixels), expected, atol=1e-4)
+
+
+def test_vectors_as_lists_tensors_and_frames():
+    import pandas as pd
+
+    expected = quick().fit(X, Y).similarities(X)
+    for same in (X.tolist(), torch.from_numpy(X), X.astype(np.float32)):
+        np.testing.assert_array_equal(quick().fit(same, Y).similarities(same), expected)
+    frame = pd.DataFrame(X, columns=list("abcdefgh"))
+    model = quick().fit(frame, Y)
+    assert model.feature_names_in_.tolist() == list("abcdefgh")
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"a": "z"}))
+
+
+def test_normalisation_is_the_first_batchs_for_good():
+    model = quick().partial_fit(X, Y)
+    mean = model.network_.trunk.mean.clone()
+    np.testing.assert_allclose(mean, X.mean(0), rtol=1e-5)
+    model.partial_fit(X2 + 100, Y2)
+    assert torch.equal(model.network_.trunk.mean, mean)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: (X2[:, :5], Y2), "5 features, but LMRCClassifier is expecting 8 features"),
+        (lambda: images((8, 8)), "images of 8×8 pixels.*fitted on vectors of 8 features"),
+        (lambda: (X2, Y2[:-1]), "40 in X, 39 in y"),
+        (lambda: (X2[:0], Y2[:0]), "0 sample"),
+        (lambda: (np.where(X2 > 3, np.nan, X2), Y2), "NaN"),
+        (lambda: (X2, [f"{label}" for label in Y2]), "keep to one type"),
+        (lambda: (X2, None), "requires y"),
+    ],
+)
+def test_a_wrong_batch_is_refused_and_changes_nothing(wrong, words):
+    model = quick().partial_fit(X, Y)
+    before, answers = dict(vars(model)), model.similarities(X)
+    with pytest.raises(ValueError, match=words):
+        model.partial_fit(*wrong())
+    assert vars(model) == before
+    np.testing.assert_array_equal(model.similarities(X), answers)
+
+
+def test_a_wrong_first_batch_leaves_an_unfitted_estimator():
+    model = quick()
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(np.where(X > 3, np.nan, X), Y)
+    assert not hasattr(model, "classes_")
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_announced_classes_only_validate():
+    model = quick().partial_fit(X, Y, classes=[0, 1, 2, 3])
+    assert model.classes_.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="classes="):
+        model.partial_fit(X2, Y2, classes=[0, 1])
+
+
+def test_predict_refuses_other_shapes_and_unfitted_models():
+    pixels, y = images((8, 8))
+    model = quick().partial_fit(pixels, y)
+    with pytest.raises(ValueError, match=r"images of 9×8 pixels and 1 channel, .*8×8"):
+        model.predict(np.zeros((2, 9, 8), dtype=np.uint8))
+    with pytest.raises(ValueError, match="vectors of 64 features"):
+        model.predict(pixels.reshape(len(pixels), -1))
+    with pytest.raises(NotFittedError):
+        quick().predict(X)
+    with pytest.raises(NotFittedError):
+        quick().save("nowhere")
+
+
+# --- Classes --------------------------------------------------------------------------------------
+
+
+def test_classes_are_in_order_of_arrival_sorted_within_a_batch():
+    model = quick()
+    for labels in (["pig", "cow"], ["ant", "cow", "elk"], ["bee"]):
+        X = RNG.standard_normal((4 * len(labels), 8))
+        model.partial_fit(X, np.repeat(labels, 4))
+    assert model.classes_.tolist() == ["cow", "pig", "ant", "elk", "bee"]
+    assert [head.tolist() for head in model.heads_] == [["cow", "pig"], ["ant", "elk"], ["bee"]]
+    assert model.similarities(X).shape == (4, 5)
+    assert set(model.predict(X)) <= set(model.classes_)
+
+
+def test_known_and_new_classes_in_one_batch():
+    model = quick(epochs=30).partial_fit(X, Y)
+    both_X, both_y = np.concatenate([X, X2]), np.concatenate([Y, Y2])
+    model.partial_fit(both_X, both_y)
+    assert [head.tolist() for head in model.heads_] == [[0, 1], [2, 3]]
+    assert "review" in model.history_[-1]
+    assert model.score(both_X, both_y) > 0.95
+
+
+def test_one_class_and_one_sample_are_enough():
+    model = quick().partial_fit(X[:1], Y[:1])
+    assert model.predict(X).tolist() == [0] * len(X)
+    assert model.decision_function(X).shape == (len(X), 1)
+    model.partial_fit(X2[:1], Y2[:1])
+    assert model.similarities(X).shape == (len(X), 2)
+    assert model.decision_function(X).shape == (len(X),)
+
+
+def test_two_classes_follow_scikit_learns_convention():
+    model = quick(epochs=10).fit(X, Y)
+    scores, decision = model.similarities(X), model.decision_function(X)
+    np.testing.assert_allclose(decision, scores[:, 1] - scores[:, 0])
+    np.testing.assert_array_equal(model.predict(X), (decision > 0).astype(int))
+    assert scores.dtype == np.float32
+
+
+def test_topk_is_best_first_and_cut_to_the_classes_there_are():
+    model = quick().partial_fit(X, Y).partial_fit(X2, Y2)
+    top = model.predict_topk(X, k=3)
+    assert top.shape == (len(X), 3)
+    np.testing.assert_array_equal(top[:, 0], model.predict(X))
+    ranks = np.argsort(-model.similarities(X), axis=1)
+    np.testing.assert_array_equal(top, model.classes_[ranks[:, :3]])
+    assert model.predict_topk(X).shape == (len(X), 4)
+    with pytest.raises(ValueError, match="k=0"):
+        model.predict_topk(X, 0)
+
+
+def test_there_are_no_probabilities():
+    assert not hasattr(quick(), "predict_proba")
+    assert "predict_proba" in LMRCClassifier.__doc__
+
+
+def test_fit_forgets_everything():
+    model = quick().partial_fit(X, Y).fit(X2, Y2)
+    assert model.classes_.tolist() == [2, 3]
+    assert model.n_batches_ == 1
+    np.testing.assert_array_equal(model.similarities(X), quick().fit(X2, Y2).similarities(X))
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.where(X > 3, np.nan, X), Y)
+    assert model.classes_.tolist() == [2, 3], "a failed fit keeps the model, too"
+
+
+# --- Parameters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"epochs": 2.5},
+        {"batch_size": 1},
+        {"learning_rate": 0},
+        {"learning_rate": float("nan")},
+        {"momentum": 1.0},
+        {"weight_decay": -1},
+        {"halve_at": 5},
+        {"halve_at": (0.5, 1.5)},
+        {"augment": "blur"},
+        {"precision": "fp8"},
+        {"compile": "yes"},
+        {"memory_per_class": -1},
+        {"memory_per_class": True},
+        {"label_dim": 1},
+        {"threshold": 1.0},
+        {"max_tries": 0},
+        {"on_full": "stop"},
+        {"response_weight": -0.5},
+        {"backbone": "vgg"},
+        {"device": "abacus"},
+    ],
+)
+def test_a_wrong_parameter_is_named_with_its_value(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value!r}")):
+        quick(**wrong).fit(X, Y)
+
+
+def test_unknown_parameters_are_refused():
+    with pytest.raises(TypeError, match="treshold"):
+        LMRCClassifier(treshold=0.1)
+
+
+@pytest.mark.parametrize("change", [{"backbone": "cnn"}, {"label_dim": 50}])
+def test_what_shapes_the_network_is_fixed_by_the_first_batch(change):
+    ((name, value),) = change.items()
+    model = quick().partial_fit(X, Y).set_params(**change)
+    with pytest.raises(ValueError, match=f"{name} was .* is now {value!r}.*call fit"):
+        model.partial_fit(X2, Y2)
+    model.set_params(**{name: "auto" if name == "backbone" else 100}).partial_fit(X2, Y2)
+
+
+def test_other_parameters_may_change_between_batches():
+    model = quick().partial_fit(X, Y).set_params(epochs=4, learning_rate=0.01)
+    model.partial_fit(X2, Y2)
+    assert [r["learning_rate"] for r in model.history_] == [0.05, 0.025, 0.01, 0.01, 0.01, 0.0025]
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some CPUs have no bf16 of their own
+def test_bf16_trains_and_stays_close_to_fp32():
+    exact = quick(epochs=20).fit(X, Y)
+    rough = quick(epochs=20, precision="bf16").fit(X, Y)
+    assert rough.network_.head.weight.dtype == torch.float32
+    assert rough.score(X, Y) == exact.score(X, Y) == 1
+    assert not np.array_equal(rough.similarities(X), exact.similarities(X))
+
+
+# --- Own backbones --------------------------------------------------------------------------------
+
+
+def test_a_module_is_trained_as_a_copy():
+    mine = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+    before = copy.deepcopy(mine.state_dict())
+    model = quick(backbone=mine).fit(X, Y)
+    assert torch.equal(mine[0].weight, before["0.weight"])
+    assert not torch.equal(model.network_.trunk.backbone[0].weight, mine[0].weight)
+    assert model.network_.head.weight.shape == (1, 100, 16)
+
+
+# --- Chance ---------------------------------------------------------------------------------------
+
+
+def test_random_state_none_and_generator_objects():
+    one, other = quick(random_state=None).fit(X, Y), quick(random_state=None).fit(X, Y)
+    assert not np.array_equal(one.similarities(X), other.similarities(X))
+    same = [
+        quick(random_state=np.random.RandomState(3)).fit(X, Y).similarities(X) for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*same)
+
+
+def test_training_is_in_the_seeds_order_not_the_callers():
+    torch.manual_seed(1)
+    first = quick().partial_fit(X, Y).partial_fit(X2, Y2)
+    torch.manual_seed(2)
+    second = quick().partial_fit(X, Y)
+    second.predict(X)
+    torch.rand(5)
+    second.partial_fit(X2, Y2)
+    np.testing.assert_array_equal(first.similarities(X), second.similarities(X))
+
+
+def test_a_loss_that_explodes_changes_nothing():
+    model = FineTuneClassifier(epochs=2, random_state=0).partial_fit(X, Y)
+    answers = model.decision_function(X)
+    model.set_params(learning_rate=1e30, epochs=20)
+    with pytest.raises(TrainingError, match="lower learning_rate"):
+        model.partial_fit(X2, Y2)
+    assert model.classes_.tolist() == [0, 1]
+    np.testing.assert_array_equal(model.decision_function(X), answers)
+
+
+# --- On disk --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array(["a", "b"]), np.array([7, -3]), np.array([True, False])]
+)
+def test_labels_come_back_with_their_type(tmp_path, labels):
+    model = quick().fit(X, labels[Y])
+    model.save(tmp_path / "m")
+    loaded = lmrc.load(tmp_path / "m")
+    assert loaded.classes_.tolist() == model.classes_.tolist()
+    assert loaded.classes_.dtype == model.classes_.dtype
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_everything_said_of_a_model_comes_back(tmp_path):
+    model = quick(halve_at=(1, 0.5), memory_per_class=2).partial_fit(X, Y).partial_fit(X2, Y2)
+    model.save(tmp_path / "m")
+    loaded = lmrc.load(tmp_path / "m")
+    assert loaded.get_params() == model.get_params()
+    assert loaded.history_ == model.history_
+    assert loaded.threshold_ == model.threshold_
+    assert [head.tolist() for head in loaded.heads_] == [[0, 1], [2, 3]]
+    np.testing.assert_array_equal(loaded.label_vectors_, model.label_vectors_)
+    assert torch.equal(loaded.memory_.x, model.memory_.x)
+    with pytest.raises(ValueError, match="5 features"):
+        loaded.predict(X[:, :5])
+
+
+def test_a_custom_backbone_is_brought_again(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 12)
+
+        def forward(self, x):
+            return self.layer(x).relu()
+
+    model = quick(backbone=Net).fit(X, Y)
+    model.save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match=r"backbone=…"):
+        lmrc.load(tmp_path / "m")
+    for same in (Net, Net()):
+        loaded = lmrc.load(tmp_path / "m", backbone=same)
+        np.testing.assert_array_equal(loaded.similarities(X), model.similarities(X))
+        loaded.partial_fit(X2, Y2)
+    with pytest.raises(ModelFileError, match=r"layer\.weight"):
+        lmrc.load(tmp_path / "m", backbone=nn.Linear(8, 12))
+    quick().fit(X, Y).save(tmp_path / "n")
+    with pytest.raises(ModelFileError, match="leave backbone= out"):
+        lmrc.load(tmp_path / "n", backbone=Net)
+
+
+def test_loading_leaves_the_global_generator_alone(tmp_path):
+    quick().fit(X, Y).save(tmp_path / "m")
+    before = torch.random.get_rng_state()
+    lmrc.load(tmp_path / "m")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_pickling_and_deep_copies_go_on_alike():
+    model = quick(memory_per_class=2).partial_fit(X, Y)
+    twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+    expected = model.partial_fit(X2, Y2).similarities(X)
+    for twin in twins:
+        np.testing.assert_array_equal(twin.partial_fit(X2, Y2).similarities(X), expected)

@@ -1,0 +1,294 @@
+"""LMRC against the paper's equations, by hand."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmrc import CapacityError, CapacityWarning, LMRCClassifier
+from lmrc.checks import blobs
+from lmrc.nets.multihead import MultiHead
+from lmrc.nets.network import Network, Trunk
+from lmrc.training.batches import MiniBatch
+from lmrc.training.loop import total
+
+
+def approx(expected):
+    return pytest.approx(expected, abs=1e-5)
+
+
+def quick(**settings):
+    return LMRCClassifier(**{"epochs": 3, "random_state": 0} | settings)
+
+
+def taught(n_batches, **settings):
+    model = quick(**settings)
+    for X, y in blobs()[:n_batches]:
+        model.partial_fit(X, y)
+    return model
+
+
+# --- The losses, on a network whose answers are known: the input is the feature vector ------------
+
+
+def network(*heads):
+    """A network in R² whose heads answer x, turned: each by a (cos, sin)."""
+    head = MultiHead(2, 2, n_heads=len(heads))
+    for weight, (cos, sin) in zip(head.weight.data, heads, strict=True):
+        weight.copy_(torch.tensor([[cos, -sin], [sin, cos]]))
+    head.add_label_vectors(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
+    return Network(Trunk(nn.Identity(), torch.zeros(2), torch.ones(2)), head)
+
+
+STRAIGHT, A_BIT_LEFT, MORE_LEFT, BACK = (1, 0), (0.8, 0.6), (0.6, 0.8), (-1, 0)
+EAST = torch.tensor([[3.0, 0.0]])  # a head answers with its own turn; length does not matter
+
+
+def terms(model, trained, frozen, x=EAST, y=(1,), known=None):
+    batch = MiniBatch(x, torch.tensor(y), None if known is None else torch.tensor(known))
+    return {name: term.tolist() for name, term in model.losses(trained, frozen, batch).items()}
+
+
+def test_first_batch_has_the_new_classes_loss_alone():
+    assert terms(quick(), network(MORE_LEFT), None) == {"new": approx([-0.8])}  # Eq. 1
+
+
+def test_response_loss_compares_each_old_head_with_its_frozen_self():
+    trained = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT)  # the last head is the new one
+    frozen = network(A_BIT_LEFT, BACK)
+    got = terms(quick(response_weight=5.0), trained, frozen)
+    # Eq. 1: the new head's (0.8, 0.6) against the label vector (0, 1).
+    # Eq. 7: (0.6, 0.8)·(0.8, 0.6) = 0.96 and (1, 0)·(-1, 0) = -1.
+    assert got == {"new": approx([-0.6]), "response": approx([-5 * (0.96 - 1)])}
+
+
+def test_total_is_equation_8():
+    trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(A_BIT_LEFT)
+    batch = MiniBatch(EAST.repeat(2, 1), torch.tensor([0, 1]), None)
+    loss = total(quick(response_weight=2.0).losses(trained, frozen, batch))
+    assert loss.item() == approx(-((0.8 + 0.6) / 2 + 2 * 0.96))
+
+
+def test_lm_is_without_response_loss():
+    got = terms(quick(response_weight=0.0), network(MORE_LEFT, A_BIT_LEFT), network(STRAIGHT))
+    assert got == {"new": approx([-0.6])}
+
+
+def test_with_a_pool_every_head_learns_every_class():
+    trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
+    model = quick(memory_per_class=1)
+    got = terms(model, trained, frozen, EAST.repeat(2, 1), (0, 1), (True, False))
+    assert got["new"] == approx([-0.8, -0.6])
+    assert got["review"] == approx([-(0.6 + 1), -(0.8 + 0)])  # Eq. 9
+    assert got["response"] == approx([-(0.96 - 1)] * 2)  # Eq. 10: over all samples
+
+
+def test_without_a_pool_only_known_classes_are_reviewed():
+    trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
+    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 1), (True, False))
+    assert got["new"] == approx([-0.8, -0.6])
+    assert got["review"] == approx([-(0.6 + 1), 0])
+
+
+def test_a_batch_without_new_classes_has_no_new_classes_loss():
+    trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(MORE_LEFT, A_BIT_LEFT)
+    got = terms(quick(), trained, frozen, EAST, (1,), (True,))
+    assert got == {"review": approx([-(0.8 + 0.6)]), "response": approx([-2])}
+
+
+def test_the_winner_takes_all():
+    model = quick()
+    model.heads_ = [np.array([0, 1]), np.array([2])]
+    # Eq. 2: head 1 answers (0.6, 0.8) and governs (1, 0) and (0, 1); head 2 answers (-1, 0).
+    got = model.scores(network(MORE_LEFT, BACK), EAST)
+    torch.testing.assert_close(got, torch.tensor([[0.6, 0.8, 1.0]]))
+
+
+def test_scores_of_uneven_heads_are_each_heads_own():
+    sizes = [2, 2, 1, 3, 3]
+    torch.manual_seed(0)
+    head = MultiHead(4, 6)
+    for _ in sizes:
+        head.open_head()
+    head.add_label_vectors(nn.functional.normalize(torch.randn(sum(sizes), 6)))
+    net = Network(Trunk(nn.Identity(), torch.zeros(4), torch.ones(4)), head)
+    model = quick()
+    model.heads_ = [np.zeros(size) for size in sizes]
+    x = torch.randn(7, 4)
+    governor = np.repeat(np.arange(5), sizes)
+    one_by_one = [net(x)[:, h] @ c for h, c in zip(governor, head.label_vectors, strict=True)]
+    torch.testing.assert_close(model.scores(net, x), torch.stack(one_by_one, dim=1))
+
+
+# --- Where gradients flow -------------------------------------------------------------------------
+
+
+def gradients(model, known=None):
+    """Gradients of one step of the second class batch, by name, heads apart."""
+    frozen = model.network_
+    trained = copy.deepcopy(frozen).train()
+    trained.head.open_head()
+    trained.head.add_label_vectors(torch.eye(100)[:2])
+    X, _ = blobs()[1]
+    x = torch.from_numpy(X).float()
+    batch = MiniBatch(x, torch.full((len(x),), 3), known)
+    total(model.losses(trained, frozen, batch)).backward()
+    assert all(p.grad is None for p in frozen.parameters())
+    first = trained.trunk.backbone[1].weight.grad
+    old, new = trained.head.weight.grad
+    return {"backbone": first.norm().item(), "old": old.norm().item(), "new": new.norm().item()}
+
+
+def test_gradients_reach_backbone_old_heads_and_new_head():
+    assert all(norm > 1e-4 for norm in gradients(jolted(taught(1))).values())
+
+
+def test_lm_leaves_old_heads_alone():
+    norms = gradients(taught(1, response_weight=0.0))
+    assert norms["old"] == 0
+    assert norms["new"] > 0 < norms["backbone"]
+
+
+def jolted(model):
+    """Take the old head off its frozen self's answers, where the Response Loss is at its best."""
+    frozen_losses = model.losses
+
+    def losses(trained, frozen, batch):
+        with torch.no_grad():
+            trained.head.weight[0] += 0.1 * torch.randn_like(trained.head.weight[0])
+        return frozen_losses(trained, frozen, batch)
+
+    model.losses = losses
+    return model
+
+
+def test_response_loss_is_at_its_best_where_nothing_has_moved():
+    norms = gradients(taught(1, response_weight=1.0))
+    assert norms["old"] < 1e-6 < norms["new"]
+
+
+def test_a_later_batch_changes_the_backbone_but_not_label_vectors_nor_the_frozen_copy():
+    model = taught(1)
+    before = model.network_
+    weights = copy.deepcopy(before.state_dict())
+    vectors = model.label_vectors_
+    model.partial_fit(*blobs()[1])
+    assert model.network_ is not before
+    for name, tensor in before.state_dict().items():
+        assert torch.equal(tensor, weights[name]), f"the frozen copy's {name} moved"
+    moved = model.network_.trunk.backbone[1].weight - before.trunk.backbone[1].weight
+    assert moved.norm() > 1e-3
+    np.testing.assert_array_equal(model.label_vectors_[:2], vectors)
+
+
+def test_the_frozen_copy_is_in_evaluation_mode():
+    backbone = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+    model = quick(backbone=backbone).partial_fit(*blobs()[0])
+    statistics = model.network_.trunk.backbone[1].running_mean.clone()
+    before = model.network_
+    model.partial_fit(*blobs()[1])
+    assert torch.equal(before.trunk.backbone[1].running_mean, statistics)
+    assert not before.training
+    assert not model.network_.training
+
+
+# --- What it does -------------------------------------------------------------------------------
+
+
+def test_consolidation_keeps_old_responses():
+    """On the new data the old head moves less with the Response Loss than without."""
+    X_new, y_new = blobs()[1]
+    moved = {}
+    for weight in (0.0, 1.0):
+        model = taught(1, response_weight=weight, epochs=20)
+        before = model.similarities(X_new)
+        after = model.partial_fit(X_new, y_new).similarities(X_new)[:, :2]
+        moved[weight] = np.abs(after - before).mean()
+    assert moved[1.0] < 0.5 * moved[0.0]
+
+
+def test_learns_small_tables_with_its_defaults():
+    X, y = (np.concatenate(part) for part in zip(*blobs(30), strict=True))
+    test_X, test_y = (np.concatenate(part) for part in zip(*blobs(30, seed=1), strict=True))
+    assert LMRCClassifier(random_state=0).fit(X, y).score(test_X, test_y) > 0.95
+
+
+def test_history_holds_loss_terms_as_minimised():
+    model = taught(2, response_weight=3.0)
+    assert [(r["batch"], r["epoch"]) for r in model.history_] == [
+        (b, e) for b in (0, 1) for e in range(3)
+    ]
+    first, last = model.history_[0], model.history_[-1]
+    assert first.keys() == {"batch", "epoch", "learning_rate", "new", "loss"}
+    assert -3 <= last["response"] < -2.5
+    assert last["loss"] == approx(last["new"] + last["response"])
+
+
+def test_rehearsal_keeps_its_pool_and_no_pool_keeps_nothing():
+    assert taught(2).memory_ is None
+    memory = taught(2, memory_per_class=4).memory_
+    assert torch.bincount(memory.y).tolist() == [4, 4, 4, 4]
+    pooled = {tuple(row) for X, _ in blobs()[:2] for row in X.astype(np.float32).tolist()}
+    assert {tuple(row) for row in memory.x.tolist()} <= pooled
+
+
+def test_rehearsal_remembers_more():
+    X, y = (np.concatenate(part) for part in zip(*blobs(seed=1), strict=True))
+    assert taught(3, memory_per_class=5, epochs=30).score(X, y) > taught(3, epochs=30).score(X, y)
+
+
+def test_label_vectors_are_unit_and_apart():
+    vectors = taught(3).label_vectors_.astype(np.float64)
+    assert vectors.shape == (6, 100)
+    cosines = vectors @ vectors.T
+    np.testing.assert_allclose(np.diag(cosines), 1, atol=1e-6)
+    assert (cosines - np.eye(6)).max() <= 0.15 + 1e-6
+
+
+def test_no_label_vectors_before_the_first_batch():
+    with pytest.raises(AttributeError, match="once a class batch"):
+        _ = quick().label_vectors_
+    assert not hasattr(quick(), "label_vectors_")
+
+
+def many_classes(n, first=0):
+    y = np.arange(first, first + n)
+    return np.random.default_rng(first).standard_normal((n, 8)), y
+
+
+def test_a_full_mapping_is_relaxed_with_a_warning():
+    model = quick(label_dim=5, epochs=1, max_tries=200)
+    with pytest.warns(CapacityWarning, match="threshold"):
+        model.partial_fit(*many_classes(30))
+    assert model.threshold_ > model.threshold == 0.15
+    cosines = model.label_vectors_.astype(np.float64) @ model.label_vectors_.T
+    assert np.triu(cosines, 1).max() <= model.threshold_ + 1e-6
+    relaxed = model.threshold_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CapacityWarning)
+        model.partial_fit(*many_classes(2, first=30))
+    assert model.threshold_ >= relaxed, "what was relaxed stays relaxed"
+
+
+def test_a_full_mapping_can_be_an_error_that_changes_nothing():
+    model = quick(label_dim=5, on_full="raise", max_tries=200, epochs=1).partial_fit(
+        *many_classes(2)
+    )
+    with pytest.raises(CapacityError, match="30"):
+        model.partial_fit(*many_classes(30, first=2))
+    assert len(model.classes_) == len(model.label_vectors_) == 2
+
+
+def test_it_warns_once_when_nearly_full():
+    model = quick(epochs=1)  # about 112 label vectors fit, the mark is at 90
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(*many_classes(80))
+    with pytest.warns(CapacityWarning, match="91 label vectors of about 11[12] .* are in use"):
+        model.partial_fit(*many_classes(11, first=80))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(*many_classes(1, first=91))

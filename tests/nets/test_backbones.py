@@ -1,0 +1,123 @@
+import pytest
+import torch
+from torch import nn
+
+from lmrc.nets.backbones import BACKBONES, build, pick
+from lmrc.nets.network import Trunk, build_trunk
+
+SHAPES = {
+    "mlp": (7,),
+    "cnn": (1, 8, 8),
+    "resnet18": (3, 32, 32),
+    "resnet34": (3, 32, 32),
+}
+
+
+def trunk_of(backbone, shape):
+    return build_trunk(backbone, shape, torch.zeros(1), torch.ones(1))
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_maps_a_batch_to_feature_vectors(name):
+    trunk, width = trunk_of(name, SHAPES[name])
+    assert trunk(torch.rand(3, *SHAPES[name])).shape == (3, width)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 9), (4, 70, 33)])
+def test_cnn_takes_images_of_any_size(shape):
+    trunk, width = trunk_of("cnn", shape)
+    assert trunk(torch.rand(2, *shape)).shape == (2, width) == (2, 128)
+
+
+def test_resnet18_has_the_parameters_of_the_usual_one():
+    weights = build("resnet18", (3, 224, 224)).state_dict()
+    # torchvision's resnet18 has 11,689,512 parameters, 513,000 of them in its classifier `fc`.
+    parameters = dict(build("resnet18", (3, 224, 224)).named_parameters())
+    assert sum(p.numel() for p in parameters.values()) == 11_689_512 - 513_000
+    assert weights["conv1.weight"].shape == (64, 3, 7, 7)
+    assert weights["layer1.1.bn2.running_mean"].shape == (64,)
+    assert weights["layer4.0.downsample.0.weight"].shape == (512, 256, 1, 1)
+    assert weights["layer4.0.downsample.1.num_batches_tracked"].shape == ()
+    assert "layer1.0.downsample.0.weight" not in weights
+
+
+def test_resnet34_has_the_parameters_of_the_usual_one():
+    parameters = build("resnet34", (3, 224, 224)).parameters()
+    assert sum(p.numel() for p in parameters) == 21_797_672 - 513_000
+
+
+@pytest.mark.parametrize(("side", "stem", "final"), [(64, 3, 8), (65, 7, 3)])
+def test_resnet_keeps_small_images_at_full_resolution(side, stem, final):
+    network = build("resnet18", (3, side, side))
+    assert network.conv1.kernel_size == (stem, stem)
+    maps = {}
+    network.layer4.register_forward_hook(lambda *args: maps.update(shape=args[-1].shape))
+    network.eval()(torch.zeros(1, 3, side, side))
+    assert maps["shape"] == (1, 512, final, final)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((4,), "mlp"),
+        ((1, 8, 8), "cnn"),
+        ((1, 28, 28), "cnn"),
+        ((3, 32, 32), "resnet18"),
+        ((1, 64, 64), "resnet18"),
+        ((3, 224, 224), "resnet18"),
+    ],
+)
+def test_auto_picks_by_shape(shape, name):
+    assert pick(shape) == name
+
+
+def test_a_module_is_copied():
+    mine = nn.Linear(4, 6)
+    copied = build(mine, (4,))
+    assert copied is not mine
+    assert copied.weight is not mine.weight
+    assert torch.equal(copied.weight, mine.weight)
+
+
+def test_a_factory_is_given_the_shape_if_it_asks():
+    def with_shape(input_shape):
+        return nn.Linear(input_shape[0], 3)
+
+    assert trunk_of(with_shape, (5,))[1] == 3
+    assert trunk_of(lambda: nn.Linear(5, 2), (5,))[1] == 2
+
+
+def test_width_is_found_by_a_dry_pass_and_maps_are_averaged():
+    trunk, width = trunk_of(nn.Conv2d(3, 11, 3), (3, 8, 8))
+    assert width == 11
+    x = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(trunk(x), trunk.backbone(x).mean(dim=(2, 3)))
+
+
+def test_dry_pass_leaves_batchnorm_alone():
+    trunk, _ = trunk_of(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), (4,))
+    assert trunk.training
+    assert trunk.backbone[1].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(
+    ("backbone", "shape", "error", "words"),
+    [
+        ("resnet19", (3, 32, 32), ValueError, "resnet19.*resnet18"),
+        ("cnn", (12,), ValueError, "12 features.*mlp"),
+        (lambda: "a network", (4,), TypeError, "str, not an nn.Module"),
+        (nn.Flatten(0), (4,), ValueError, r"shape \(batch, width\)"),
+    ],
+)
+def test_what_is_no_backbone_is_refused(backbone, shape, error, words):
+    with pytest.raises(error, match=words):
+        trunk_of(backbone, shape)
+
+
+def test_trunk_normalises_bytes_and_floats_alike():
+    mean, std = torch.tensor([0.5]).view(1, 1, 1), torch.tensor([0.25]).view(1, 1, 1)
+    trunk = Trunk(nn.Flatten(), mean, std)
+    pixels = torch.tensor([[[[0, 51], [204, 255]]]], dtype=torch.uint8)
+    expected = torch.tensor([[-2.0, -1.2, 1.2, 2.0]])
+    torch.testing.assert_close(trunk(pixels), expected)
+    torch.testing.assert_close(trunk(pixels.float() / 255), expected)

@@ -1,0 +1,60 @@
+import torch
+from torch.nn import functional as F
+
+from lmrc.nets.multihead import GrowingLinear, MultiHead
+
+
+def heads(n_heads, width=6, dim=4):
+    torch.manual_seed(0)
+    head = MultiHead(width, dim)
+    for _ in range(n_heads):
+        head.open_head()
+    return head
+
+
+def test_responses_are_unit_vectors_one_per_head():
+    responses = heads(3)(torch.randn(5, 6))
+    assert responses.shape == (5, 3, 4)
+    torch.testing.assert_close(responses.norm(dim=-1), torch.ones(5, 3))
+
+
+def test_stacked_heads_answer_as_single_layers_would():
+    head, x = heads(2), torch.randn(5, 6)
+    for i in range(2):
+        alone = F.normalize(F.linear(x, head.weight[i], head.bias[i]))
+        torch.testing.assert_close(head(x)[:, i], alone)
+
+
+def test_a_new_head_leaves_the_others_as_they_are():
+    head, x = heads(2), torch.randn(5, 6)
+    before = head(x)
+    head.open_head()
+    assert len(head) == 3
+    assert torch.equal(head(x)[:, :2], before)
+    assert not torch.equal(head.weight[2], head.weight[1])
+    assert head.weight.requires_grad
+
+
+def test_new_weights_are_spread_as_a_linear_layers():
+    head = heads(1, width=100, dim=500)
+    assert head.weight.abs().max() <= 0.1
+    torch.testing.assert_close(head.weight.std(), torch.tensor(0.1 / 3**0.5), rtol=0.02, atol=0)
+
+
+def test_label_vectors_are_appended_and_never_trained():
+    head = heads(1)
+    head.add_label_vectors(torch.eye(4)[:2])
+    head.add_label_vectors(torch.eye(4)[2:3])
+    assert torch.equal(head.label_vectors, torch.eye(4)[:3])
+    assert "label_vectors" in head.state_dict()
+    assert "label_vectors" not in dict(head.named_parameters())
+
+
+def test_growing_linear_keeps_old_outputs():
+    torch.manual_seed(0)
+    head, x = GrowingLinear(6), torch.randn(5, 6)
+    head.add_classes(2)
+    before = head(x)
+    head.add_classes(3)
+    assert head(x).shape == (5, 5)
+    assert torch.equal(head(x)[:, :2], before)

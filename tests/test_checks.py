@@ -1,0 +1,113 @@
+"""Every classifier here satisfies the public checks, and the checks notice those that do not."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmrc import FineTuneClassifier, LMRCClassifier, checks
+
+CLASSIFIERS = {
+    "lmrc": LMRCClassifier(epochs=3, random_state=0),
+    "lm": LMRCClassifier(epochs=3, random_state=0, response_weight=0.0),
+    "lmrc with pool": LMRCClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "lmrc with own backbone": LMRCClassifier(
+        epochs=3,
+        random_state=0,
+        backbone=nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2)),
+    ),
+    "finetune": FineTuneClassifier(epochs=3, random_state=0),
+    "finetune with pool": FineTuneClassifier(epochs=3, random_state=0, memory_per_class=3),
+}
+
+
+@pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifier(name, check):
+    check(CLASSIFIERS[name])
+
+
+class Moves(LMRCClassifier):
+    """Draws all label vectors anew with every class batch."""
+
+    def grow(self, network, n_new):
+        super().grow(network, n_new)
+        vectors = torch.randn_like(network.head.label_vectors)
+        network.head.label_vectors.copy_(nn.functional.normalize(vectors))
+
+
+class Learns(FineTuneClassifier):
+    """Adapts its weights while it predicts."""
+
+    def scores(self, network, x):
+        network.head.bias.mul_(0.9)
+        return super().scores(network, x)
+
+
+class Crowd(FineTuneClassifier):
+    """Scores a row by the company it is in."""
+
+    def scores(self, network, x):
+        scores = super().scores(network, x)
+        return scores - scores.mean(0)
+
+
+class InPlace(FineTuneClassifier):
+    """Trains the model that is in use."""
+
+    def grow(self, network, n_new):
+        super().grow(network, n_new)
+        if hasattr(self, "network_"):
+            self.network_.trunk.mean.add_(1)
+
+
+class Hoards(FineTuneClassifier):
+    """Grows with the number of samples."""
+
+    def _remember(self, x, targets):
+        super()._remember(x, targets)
+        self.network_.register_buffer("hoard", x.clone())
+
+
+class Reckless(FineTuneClassifier):
+    """Draws from the global generator."""
+
+    def _seed(self, *purpose):
+        return int(torch.randint(0, 2**31, ()))
+
+
+class Amnesic(LMRCClassifier):
+    """Forgets its batch number on the way to disk."""
+
+    _values = tuple(name for name in LMRCClassifier._values if name != "n_batches_")
+    n_batches_ = 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Moves, checks.check_old_classes_keep_their_place),
+        (Learns, checks.check_predict_changes_nothing),
+        (Crowd, checks.check_rows_are_independent),
+        (InPlace, checks.check_interrupted_batch_changes_nothing),
+        (Hoards, checks.check_growth_is_by_head_alone),
+        (Reckless, checks.check_same_seed_same_model),
+    ],
+)
+def test_checks_notice(broken, check):
+    with pytest.raises(AssertionError):
+        check(broken(epochs=3, random_state=0))
+
+
+def test_saving_check_notices_what_is_not_saved(monkeypatch):
+    from lmrc.methods import persistence
+
+    monkeypatch.setitem(persistence.CLASSES, "Amnesic", Amnesic)
+    with pytest.raises(AssertionError):
+        checks.check_saved_model_goes_on(Amnesic(epochs=3, random_state=0))
+
+
+def test_blobs_are_separable():
+    X, y = (np.concatenate(part) for part in zip(*checks.blobs(), strict=True))
+    assert X.shape == (120, 8)
+    assert FineTuneClassifier(epochs=20, random_state=0).fit(X, y).score(X, y) > 0.9

@@ -1,0 +1,85 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmrc.training.batches import PADDING, Batches, crop_and_flip, pick_augmentation, split_sizes
+
+CPU = torch.device("cpu")
+
+
+def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none"):
+    batches = Batches(x, y, n_known=n_known, batch_size=batch_size, augment=augment, device=CPU)
+    return list(batches.epoch(torch.Generator().manual_seed(seed)))
+
+
+@given(n=st.integers(1, 500), size=st.integers(2, 64))
+def test_no_sample_is_dropped_and_none_stands_alone(n, size):
+    sizes = split_sizes(n, size)
+    assert sum(sizes) == n
+    assert max(sizes) <= size + 1
+    assert n == 1 or min(sizes) > 1
+    assert all(s == size for s in sizes[:-1])
+
+
+def test_every_sample_comes_once_with_its_label():
+    x = torch.arange(23.0)[:, None]
+    batches = epoch(x, torch.arange(23) % 7)
+    seen = torch.cat([batch.x for batch in batches])[:, 0]
+    assert seen.sort().values.tolist() == list(range(23))
+    assert torch.equal(torch.cat([batch.y for batch in batches]), seen.long() % 7)
+
+
+def test_order_is_by_seed_alone():
+    x, y = torch.arange(50.0)[:, None], torch.zeros(50, dtype=torch.long)
+    first, again, other = (
+        torch.cat([batch.x for batch in epoch(x, y, seed=seed)]) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_known_marks_classes_that_were_there_before():
+    y = torch.tensor([0, 1, 2, 3] * 3)
+    for batch in epoch(torch.zeros(12, 1), y, n_known=2):
+        assert torch.equal(batch.known, batch.y < 2)
+    assert all(batch.known is None for batch in epoch(torch.zeros(12, 1), y + 2, n_known=2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((5,), "none"),
+        ((1, 8, 8), "none"),
+        ((1, 27, 27), "none"),
+        ((1, 28, 28), "crop"),
+        ((3, 32, 32), "crop+flip"),
+    ],
+)
+def test_auto_augmentation_by_shape(shape, name):
+    assert pick_augmentation(shape) == name
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_crop_and_flip_is_what_one_would_do_by_hand(dtype):
+    torch.manual_seed(0)
+    x = torch.randint(0, 255, (6, 3, 5, 7)).to(dtype)
+    corner = torch.randint(0, 2 * PADDING + 1, (6, 2))
+    flip = torch.tensor([True, False] * 3)
+    got = crop_and_flip(x, corner, flip)
+    for image, (top, left), mirrored, out in zip(x, corner, flip, got, strict=True):
+        black = torch.zeros(3, 5 + 2 * PADDING, 7 + 2 * PADDING, dtype=dtype)
+        black[:, PADDING : PADDING + 5, PADDING : PADDING + 7] = image
+        cropped = black[:, top : top + 5, left : left + 7]
+        assert torch.equal(out, cropped.flip(2) if mirrored else cropped)
+    assert got.dtype == dtype
+
+
+def test_crop_alone_never_mirrors():
+    x = torch.zeros(64, 1, 9, 9)
+    x[:, :, :, 0] = 1  # a bar at the left can move, but stays left of the middle or leaves
+    for batch in epoch(x, torch.zeros(64, dtype=torch.long), augment="crop", batch_size=64):
+        assert batch.x[:, :, :, PADDING + 1 :].sum() == 0
+        assert len({tuple(image.flatten().tolist()) for image in batch.x}) > 9
+    mirrored = epoch(x, torch.zeros(64, dtype=torch.long), augment="crop+flip", batch_size=64)
+    assert mirrored[0].x[:, :, :, PADDING + 1 :].sum() > 0

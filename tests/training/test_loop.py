@@ -1,0 +1,89 @@
+import pytest
+import torch
+from torch import nn
+
+from lmrc.training.batches import Batches
+from lmrc.training.loop import Optimisation, TrainingError, total, train
+
+CPU = torch.device("cpu")
+PLAN = Optimisation(epochs=3, learning_rate=0.1, halve_at=(), momentum=0.0, weight_decay=0.0)
+
+
+def batches(n=10, batch_size=4):
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(n) % 2
+    return Batches(x, y, n_known=0, batch_size=batch_size, augment="none", device=CPU)
+
+
+def squared_error(network):
+    return lambda batch: {"new": (network(batch.x)[:, 0] - batch.y).square()}
+
+
+def run(network, losses, plan=PLAN, **kwargs):
+    return list(train(network, losses, batches(**kwargs), plan, seed=lambda epoch: epoch))
+
+
+def test_terms_are_means_over_samples_and_their_sum_is_the_loss():
+    terms = {"new": torch.tensor([1.0, 3.0]), "penalty": torch.tensor(5.0)}
+    assert total(terms) == 7.0
+    network = nn.Linear(2, 1)
+    plan = Optimisation(1, 1e-9, (), 0.0, 0.0)  # a rate so small that the weights stand still
+    (record,) = run(
+        network,
+        lambda b: {"new": (network(b.x)[:, 0] - b.y).square(), "penalty": network.bias.sum() * 0 + 2},
+        plan,
+    )
+    data = batches()
+    by_hand = (network(data.x)[:, 0] - data.y).square().mean().item()
+    assert record["new"] == pytest.approx(by_hand)
+    assert record["penalty"] == 2
+    assert record["loss"] == pytest.approx(by_hand + 2)
+
+
+def test_a_step_is_plain_sgd():
+    network = nn.Linear(2, 1)
+    by_hand = [p.detach().clone().requires_grad_() for p in network.parameters()]
+    data = batches()
+    plan = Optimisation(1, 0.1, (), 0.0, 0.01)
+    run(network, squared_error(network), plan, batch_size=10)
+    loss = (data.x @ by_hand[0].T + by_hand[1] - data.y[:, None]).square().mean()
+    loss.backward()
+    for p, hand in zip(network.parameters(), by_hand, strict=True):
+        torch.testing.assert_close(p, hand - 0.1 * (hand.grad + 0.01 * hand))
+
+
+def test_the_loss_falls_and_records_say_what_happened():
+    network = nn.Linear(2, 1)
+    plan = Optimisation(6, 0.05, (0.5, 5), 0.9, 0.0)
+    records = run(network, squared_error(network), plan)
+    assert [r["epoch"] for r in records] == list(range(6))
+    assert [r["learning_rate"] for r in records] == [0.05] * 3 + [0.025] * 2 + [0.0125]
+    assert records[-1]["loss"] < records[0]["loss"]
+
+
+def test_chance_in_the_network_is_seeded_and_the_users_generator_is_left_alone():
+    def trained():
+        torch.manual_seed(7)
+        network = nn.Sequential(nn.Linear(2, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+        before = torch.random.get_rng_state()
+        run(network, squared_error(network))
+        assert torch.equal(torch.random.get_rng_state(), before)
+        return network[0].weight
+
+    assert torch.equal(trained(), trained())
+
+
+def test_frozen_weights_stay():
+    network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    network[0].requires_grad_(False)
+    before = network[0].weight.clone(), network[1].weight.clone()
+    run(network, squared_error(network))
+    assert torch.equal(network[0].weight, before[0])
+    assert not torch.equal(network[1].weight, before[1])
+
+
+def test_a_loss_that_explodes_is_an_error_that_names_the_remedy():
+    network = nn.Linear(2, 1)
+    plan = Optimisation(20, 1e6, (), 0.9, 0.0)
+    with pytest.raises(TrainingError, match=r"lower learning_rate \(now 1e\+06\)"):
+        run(network, squared_error(network), plan)
