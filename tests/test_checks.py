@@ -5,7 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import FineTuneClassifier, LMRCClassifier, checks
+from lmrc import (
+    EWCClassifier,
+    FineTuneClassifier,
+    JointClassifier,
+    LMRCClassifier,
+    LwFClassifier,
+    checks,
+)
 
 CLASSIFIERS = {
     "lmrc": LMRCClassifier(epochs=3, random_state=0),
@@ -18,6 +25,12 @@ CLASSIFIERS = {
     ),
     "finetune": FineTuneClassifier(epochs=3, random_state=0),
     "finetune with pool": FineTuneClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "ewc": EWCClassifier(epochs=3, random_state=0),
+    "ewc with pool": EWCClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "lwf-mc": LwFClassifier(epochs=3, random_state=0),
+    "lwf-mc with pool": LwFClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "lwf-mt": LwFClassifier(heads="multi", epochs=3, random_state=0),
+    "joint": JointClassifier(epochs=3, random_state=0),
 }
 
 

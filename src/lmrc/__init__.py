@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from lmrc.labels.mapping import CapacityWarning as CapacityWarning
     from lmrc.labels.mapping import LabelMapping as LabelMapping
     from lmrc.methods.base import IncrementalClassifier as IncrementalClassifier
+    from lmrc.methods.ewc import EWCClassifier as EWCClassifier
     from lmrc.methods.finetune import FineTuneClassifier as FineTuneClassifier
+    from lmrc.methods.joint import JointClassifier as JointClassifier
     from lmrc.methods.lmrc import LMRCClassifier as LMRCClassifier
+    from lmrc.methods.lwf import LwFClassifier as LwFClassifier
     from lmrc.methods.persistence import load as load
     from lmrc.store.folder import ModelFileError as ModelFileError
     from lmrc.training.loop import TrainingError as TrainingError
@@ -31,10 +34,13 @@ _HOME = {
     "CapacityWarning": "labels.mapping",
     "ClassStream": "data.stream",
     "Dataset": "data.datasets",
+    "EWCClassifier": "methods.ewc",
     "FineTuneClassifier": "methods.finetune",
     "IncrementalClassifier": "methods.base",
+    "JointClassifier": "methods.joint",
     "LMRCClassifier": "methods.lmrc",
     "LabelMapping": "labels.mapping",
+    "LwFClassifier": "methods.lwf",
     "ModelFileError": "store.folder",
     "TrainingError": "training.loop",
     "capacity": "labels.capacity",

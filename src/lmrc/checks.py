@@ -99,19 +99,19 @@ def check_interrupted_batch_changes_nothing(classifier: IncrementalClassifier) -
     X, y = blobs()[1]
     untouched = _taught(classifier, 1).partial_fit(X, y)
     model: Any = _taught(classifier, 1)
-    before = _state(model)
-    method, calls = model.losses, iter(["one step"])
+    before, method, steps = _state(model), type(model), iter(["one step"])
 
-    def interrupted(*args: Any) -> Any:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return method(*args)
+    class Interrupted(method):  # type: ignore[misc,valid-type]
+        def losses(self, *args: Any) -> Any:
+            if next(steps, None) is None:
+                raise KeyboardInterrupt
+            return super().losses(*args)
 
-    model.losses = interrupted
+    model.__class__ = Interrupted
     try:
         model.partial_fit(X, y)
     except KeyboardInterrupt:
-        del model.losses
+        model.__class__ = method
     else:
         raise AssertionError("an interrupt was swallowed, or training takes one step alone")
     _assert_same_state(before, _state(model))
@@ -130,6 +130,8 @@ def check_known_classes_open_no_head(classifier: IncrementalClassifier) -> None:
 
 def check_growth_is_by_head_alone(classifier: IncrementalClassifier) -> None:
     """Without a pool a model grows by the same bytes each time, however many samples it saw."""
+    if classifier.keeps_data:
+        return  # it says so: joint training is a bound to compare with
     few, many = (
         [_sizes(_taught(_without_pool(classifier), n_batches, n)) for n_batches in (1, 2, 3)]
         for n in (20, 60)

@@ -114,6 +114,7 @@ def test_beta_law_is_scipys_where_that_has_digits(dim, threshold):
     ("arguments", "message"),
     [
         ({"dim": 1}, "dim=1 is too small"),
+        ({"dim": 10.5}, "dim=10.5 must be a whole number"),
         ({"threshold": 1.0}, "threshold=1.0"),
         ({"threshold": -1.0}, "threshold=-1.0"),
         ({"threshold": math.nan}, "threshold=nan"),
@@ -126,11 +127,6 @@ def test_beta_law_is_scipys_where_that_has_digits(dim, threshold):
 def test_expected_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         expected(**{"dim": 100, "threshold": 0.15} | arguments)
-
-
-def test_dimension_must_be_whole():
-    with pytest.raises(TypeError):
-        expected(10.5, 0.15)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +174,14 @@ def test_advice_grows_with_the_count():
 def test_no_advice_where_there_is_none():
     assert threshold_for(10_000, dim=2) is None
     assert dim_for(100, threshold=0.0) is None
+    assert dim_for(3, threshold=-0.4) is None
     assert dim_for(10**6, threshold=1e-5) is None
+
+
+def test_advice_for_astronomic_counts_and_single_tries():
+    # With one try each, all n²/2 pairs must do at the first go: the tail is to be about 1e-43.
+    n, dim = 10**20, 100
+    threshold = threshold_for(n, dim, max_tries=1)
+    assert threshold is not None
+    assert 1e-46 < stats.beta.sf((1 + threshold) / 2, (dim - 1) / 2, (dim - 1) / 2) < 1e-43
+    assert threshold_for(n, dim=10, max_tries=1) is None

@@ -8,20 +8,36 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmrc import FineTuneClassifier, LMRCClassifier
+from lmrc import (
+    EWCClassifier,
+    FineTuneClassifier,
+    JointClassifier,
+    LMRCClassifier,
+    LwFClassifier,
+)
 from lmrc.checks import blobs
 
 X, Y = (np.concatenate(part) for part in zip(*blobs(), strict=True))
 
 
-@parametrize_with_checks([LMRCClassifier(), FineTuneClassifier()])
+ESTIMATORS = [
+    LMRCClassifier(),  # all defaults: they must do for small tables
+    FineTuneClassifier(epochs=15),
+    EWCClassifier(epochs=15),
+    LwFClassifier(epochs=15),
+    LwFClassifier(heads="multi", epochs=15),
+    JointClassifier(epochs=15),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("estimator", [LMRCClassifier, FineTuneClassifier])
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_clone_and_set_params(estimator):
-    model = estimator(epochs=5, random_state=0).set_params(learning_rate=0.02)
+    model = clone(estimator).set_params(learning_rate=0.02, epochs=5, random_state=0)
     copied = clone(model.fit(X, Y))
     assert copied.get_params() == model.get_params()
     assert copied.learning_rate == 0.02

@@ -101,7 +101,7 @@ def edit(model, change):
 
 def test_newer_formats_are_named(model):
     edit(model, lambda manifest: manifest.update(format_version=2))
-    with pytest.raises(ModelFileError, match="format 2, .* upgrade lmrc"):
+    with pytest.raises(ModelFileError, match=r"format 2, .* upgrade lmrc"):
         folder.read(model)
 
 

@@ -28,11 +28,8 @@ def test_terms_are_means_over_samples_and_their_sum_is_the_loss():
     assert total(terms) == 7.0
     network = nn.Linear(2, 1)
     plan = Optimisation(1, 1e-9, (), 0.0, 0.0)  # a rate so small that the weights stand still
-    (record,) = run(
-        network,
-        lambda b: {"new": (network(b.x)[:, 0] - b.y).square(), "penalty": network.bias.sum() * 0 + 2},
-        plan,
-    )
+    losses = squared_error(network)
+    (record,) = run(network, lambda batch: losses(batch) | {"penalty": torch.tensor(2.0)}, plan)
     data = batches()
     by_hand = (network(data.x)[:, 0] - data.y).square().mean().item()
     assert record["new"] == pytest.approx(by_hand)
@@ -80,6 +77,14 @@ def test_frozen_weights_stay():
     run(network, squared_error(network))
     assert torch.equal(network[0].weight, before[0])
     assert not torch.equal(network[1].weight, before[1])
+
+
+def test_training_works_where_the_caller_has_switched_gradients_off():
+    network = nn.Linear(2, 1)
+    with torch.no_grad():
+        records = run(network, squared_error(network))
+        assert not torch.is_grad_enabled()
+    assert records[-1]["loss"] < records[0]["loss"]
 
 
 def test_a_loss_that_explodes_is_an_error_that_names_the_remedy():

@@ -25,7 +25,7 @@ def is_image_batch(X: Any) -> bool:
 
 def read_images(X: NDArray[Any] | Tensor) -> Tensor:
     """Check a batch of images and view it as (n, channels, height, width), uint8 or float32."""
-    images = X.detach() if isinstance(X, Tensor) else _tensor(np.asarray(X))
+    images = X.detach().cpu() if isinstance(X, Tensor) else _tensor(np.asarray(X))
     if len(images) == 0:
         raise ValueError("Found array with 0 sample(s): a class batch needs at least one image")
     if images.ndim == 3:
@@ -172,6 +172,8 @@ def read_dataset(dataset: torch.utils.data.Dataset[Any]) -> tuple[Any, list[Any]
 
 def join(a: Tensor, b: Tensor) -> Tensor:
     """Concatenate two batches of inputs; uint8 beside float is brought to 0…1 first."""
+    if len(b) == 0:
+        return a  # as it is: neither copied nor laid out anew
     if a.dtype != b.dtype:
         a, b = (x.float() / 255 if x.dtype == torch.uint8 else x for x in (a, b))
     return torch.cat([a, b])

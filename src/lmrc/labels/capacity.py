@@ -152,19 +152,26 @@ def dim_for(n: int, threshold: float, max_tries: int = 10_000, *, above: int = 1
     165
     """
     check_setting(2, threshold, max_tries)
-    if threshold <= 0:  # P(A) does not grow with the dimension there, nor does the count
-        return None
     return _first(above + 1, _LARGEST_DIM, lambda dim: _surely_holds(n, dim, threshold, max_tries))
 
 
 def check_setting(dim: int, threshold: float, max_tries: int) -> None:
-    """Refuse a dimension, threshold or number of tries with which Algorithm 1 makes no sense."""
-    if operator.index(dim) < 2:
-        raise ValueError(f"dim={dim} is too small: label vectors need at least 2 numbers")
+    """Refuse a dimension, threshold or number of tries that makes no sense in Algorithm 1."""
+    whole_number("dim", dim, at_least=2)
+    whole_number("max_tries", max_tries, at_least=1)
     if not -1 < threshold < 1:
         raise ValueError(f"threshold={threshold} is no cosine between -1 and 1: try 0.15")
-    if operator.index(max_tries) < 1:
-        raise ValueError(f"max_tries={max_tries} must be at least 1: try 10000")
+
+
+def whole_number(name: str, value: int, at_least: int) -> int:
+    """Return the value as an int, or refuse it by name."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} must be a whole number") from None
+    if number < at_least:
+        raise ValueError(f"{name}={value} is too small: it must be at least {at_least}")
+    return number
 
 
 def _log_minus_log_probability(dim: int, threshold: float, law: str) -> float:

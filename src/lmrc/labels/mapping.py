@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,15 +23,18 @@ Positions = npt.NDArray[np.intp]
 
 _RELAX_STEP = 0.005
 _RELAX_END = 0.995
-_SMALLEST_BLOCK = 16
-_LARGEST_BLOCK = 8192
-_MOST_A_BLOCK = 1024  # new vectors
-_NUMBERS_A_BLOCK = 2**21  # 8 MB of float32
-_SMALLEST_CHUNK = 64
-_STREAMS = 8
-_NUMBERS_FOR_THREADS = 2**18
-_CHUNKS = 16
 _NORM_TOLERANCE = 1e-5
+
+# Set for speed, on two cores with a full mapping of 3,400 vectors at d = 200, T = 0.2.
+_BLOCK = (16, 2**14)  # candidates drawn at once, at least and at most,
+_BLOCK_NUMBERS = 2**22  # but no more than these many numbers, 16 MB,
+_BLOCK_FINDS = 1024  # and no more than are likely to hold these many new vectors
+_CHUNK = (64, 1024)  # label vectors they are compared with before the failed ones go
+_CHUNKS = 24
+_THREADED_NUMBERS = 2**18  # a smaller block is not worth the threads
+_STREAMS = 4
+
+_one_mapping_with_threads = threading.Lock()
 
 
 class CapacityWarning(UserWarning):
@@ -138,9 +142,8 @@ class LabelMapping:
         vectors: npt.ArrayLike | None = None,
     ) -> None:
         capacity.check_setting(dim, threshold, max_tries)
-        self.dim = operator.index(dim)
+        self.dim, self.max_tries = operator.index(dim), operator.index(max_tries)
         self.threshold = float(threshold)
-        self.max_tries = operator.index(max_tries)
         self._streams = _random_streams(random_state)
         given = np.empty((0, dim)) if vectors is None else _checked_vectors(vectors, dim)
         self._buffer = np.array(given, dtype=np.float32, order="C")
@@ -188,10 +191,7 @@ class LabelMapping:
         """
         if on_full not in ("raise", "relax"):
             raise ValueError(f"on_full={on_full!r} is not known: choose 'raise' or 'relax'")
-        asked = operator.index(n)
-        if asked < 0:
-            raise ValueError(f"n={n} vectors cannot be added: ask for 0 or more")
-
+        asked = capacity.whole_number("n", n, at_least=0)
         size, threshold = self._size, self.threshold
         try:
             while not self._fill(size + asked):
@@ -218,7 +218,7 @@ class LabelMapping:
             while target is None or self._size < target:
                 if failures > self.max_tries:
                     return False
-                count = self._block_size(target, acceptance)
+                count = self._block_size(target, acceptance, failures)
                 positions, units = self._search(count, threads)
                 chosen, last = self._choose_in_order(positions, units, failures, target)
                 self._append(units[chosen])
@@ -226,30 +226,31 @@ class LabelMapping:
                 acceptance = (len(chosen) + 1) / (count + 1)
         return True
 
-    def _block_size(self, target: int | None, acceptance: float) -> int:
-        """Choose how many candidates to draw at once, from the share accepted lately."""
+    def _block_size(self, target: int | None, acceptance: float, failures: int) -> int:
+        """Choose how many candidates to draw at once, given the share accepted lately."""
         # No more than a quarter of the mapping is to be found in one block: the candidates that
         # pass are then few beside the label vectors, and so are their cosines with each other.
-        wanted = min(max(_SMALLEST_BLOCK, self._size // 4), _MOST_A_BLOCK)
+        least, most = _BLOCK
+        wanted = min(max(least, self._size // 4), _BLOCK_FINDS)
         if target is not None:
             wanted = min(wanted, target - self._size)
-        most = min(_LARGEST_BLOCK, _NUMBERS_A_BLOCK // self.dim, self.max_tries + _SMALLEST_BLOCK)
-        return max(_SMALLEST_BLOCK, min(int(1.25 * wanted / acceptance), most))
+        tries_left = self.max_tries + 1 - failures  # if all of them fail, this is the last block
+        most = min(most, _BLOCK_NUMBERS // self.dim, tries_left)
+        return max(least, min(int(1.25 * wanted / acceptance), most))
 
     def _search(self, count: int, threads: _Threads) -> tuple[Positions, Floats]:
         """Draw a block of candidates and test them against the label vectors."""
-        if count * self.dim < _NUMBERS_FOR_THREADS:
+        if count * self.dim < _THREADED_NUMBERS:
             return self._far_from_labels(self._draw(count, self._streams[0]))
         # The shares are the same on any machine, and so are the vectors that a seed gives.
-        bounds = np.linspace(0, count, len(self._streams) + 1).astype(int)
-        shares = threads.map(
+        bounds = [count * share // _STREAMS for share in range(_STREAMS + 1)]
+        found = threads.map(
             lambda share, stream: self._far_from_labels(self._draw(share, stream)),
             np.diff(bounds).tolist(),
             self._streams,
         )
-        positions, units = zip(*shares, strict=True)
-        shifted = [start + share for start, share in zip(bounds, positions, strict=False)]
-        return np.concatenate(shifted), np.concatenate(units)
+        positions = [start + share for start, (share, _) in zip(bounds, found, strict=False)]
+        return np.concatenate(positions), np.concatenate([units for _, units in found])
 
     def _draw(self, count: int, stream: np.random.Generator) -> Floats:
         """Draw candidates, not yet of unit length: Gaussian, so uniform in direction (Lemma 1)."""
@@ -265,9 +266,9 @@ class LabelMapping:
         norms = np.sqrt(np.einsum("ij,ij->i", block, block))
         highest = np.full(len(block), -np.inf, dtype=np.float32)
         slack = _slack(self.dim)
-        # Near capacity all but one in some hundred candidates fail, and most of them early on:
-        # going on with the survivors only saves most of the products.
-        chunk = max(_SMALLEST_CHUNK, len(labels) // _CHUNKS)
+        # Near capacity all but one in thousands of candidates fail, and most of them early on:
+        # to go on with the survivors only saves most of the products.
+        chunk = min(max(_CHUNK[0], len(labels) // _CHUNKS), _CHUNK[1])
         for start in range(0, len(labels), chunk):
             # v·c ≤ T‖v‖ instead of cos ≤ T: a candidate that fails is never normalised.
             dots = (block @ labels[start : start + chunk].T).max(axis=1)
@@ -308,11 +309,11 @@ class LabelMapping:
         return chosen, last
 
     def _pairs_too_close(self, units: Floats) -> npt.NDArray[np.bool_]:
-        """Compare all pairs with the threshold; those too close to call in float64."""
+        """Tell which later vectors are too close to which earlier ones (rows)."""
         cosines = units @ units.T
         too_close = cosines > self.threshold
-        rows, columns = np.nonzero(np.abs(cosines - self.threshold) <= _slack(self.dim))
-        for i, j in zip(rows, columns, strict=True):
+        unsure = np.triu(np.abs(cosines - self.threshold) <= _slack(self.dim), k=1)
+        for i, j in np.argwhere(unsure):
             too_close[i, j] = _exact_cosines(units[i], units[[j]]).max() > self.threshold
         return too_close
 
@@ -328,10 +329,10 @@ class LabelMapping:
 
 
 class _Threads:
-    """Worker threads, started when first needed, that leave one BLAS thread to each of them.
+    """Worker threads with one BLAS thread each, started when first needed.
 
-    BLAS's own threads wait for one another in every product, which is slow where other programs
-    use the processor, too, and leave drawing and comparing to a single thread.
+    BLAS's own threads wait for one another in every product, which takes long where other
+    programs use the processor, too; and they leave drawing and comparing to a single thread.
     """
 
     def __enter__(self) -> _Threads:
@@ -344,6 +345,8 @@ class _Threads:
 
     def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
         if self._pool is None:
+            # The limit is the whole process's: two at a time might not restore the old one.
+            self._open.enter_context(_one_mapping_with_threads)
             self._open.enter_context(threadpool_limits(1, user_api="blas"))
             workers = min(_STREAMS, os.cpu_count() or 1)
             self._pool = self._open.enter_context(ThreadPoolExecutor(workers))
@@ -377,7 +380,7 @@ def _random_streams(random_state: Any) -> list[np.random.Generator]:
     else:
         entropy = np.random.default_rng(random_state).integers(2**32, size=4, dtype=np.uint32)
     seeds = np.random.SeedSequence(entropy.tolist()).spawn(_STREAMS)
-    # SFC64 draws a sixth faster than the default generator, and drawing is a third of the work.
+    # SFC64 is a sixth faster than the default generator, and drawing a fifth of the work.
     return [np.random.Generator(np.random.SFC64(seed)) for seed in seeds]
 
 

@@ -7,6 +7,7 @@ makes room for new classes (`grow`), what it minimises (`losses`) and how it sco
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,6 @@ from lmrc.data.inputs import (
     channel_statistics,
     encode_labels,
     is_image_batch,
-    join,
     read_dataset,
     read_images,
     read_labels,
@@ -44,7 +44,7 @@ from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
 
 #: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
-NETWORK, LABELS, POOL, EPOCH = range(4)
+NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
 
@@ -81,10 +81,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     n_batches_: int
     seed_: int
 
+    #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
+    keeps_data: ClassVar[bool] = False
     #: Parameters that shape the network: fixed by the first class batch.
     _shaping: ClassVar[tuple[str, ...]] = ("backbone",)
     #: Fitted attributes that a model file holds as plain values; a method adds its own.
     _values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
+    #: Fitted attributes that are dicts of tensors, in a file of their own each.
+    _tensors: ClassVar[tuple[str, ...]] = ()
     _legal: ClassVar[dict[str, Legal]] = {
         "memory_per_class": legal.integer(0),
         "epochs": legal.integer(1),
@@ -98,6 +102,18 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         "compile": legal.one_of("auto", True, False),
         "verbose": legal.integer(0),
     }
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Write out what ``**settings`` stands for in a method's ``__init__``.
+
+        scikit-learn reads an estimator's parameters off that signature, and so do people.
+        """
+        super().__init_subclass__(**kwargs)
+        own = inspect.signature(cls.__init__).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in own.values()):
+            inherited = inspect.signature(super(cls, cls).__init__).parameters
+            merged = inherited | {n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}
+            cls.__init__.__signature__ = inspect.Signature(list(merged.values()))  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -159,6 +175,18 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return one score per class, (n, n_classes): the highest wins."""
 
+    # --- What a method may define ----------------------------------------------------------------
+
+    def start(self, frozen: Network | None, x: Tensor) -> Network:
+        """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
+        if frozen is not None:
+            return copy.deepcopy(frozen)
+        trunk, width = build_trunk(self.backbone, self.input_shape_, *channel_statistics(x))
+        return Network(trunk, self.make_head(width))
+
+    def keep(self, network: Network, samples: Memory) -> None:
+        """Keep what the next class batch needs of the samples just learnt, beside the network."""
+
     # --- Learning --------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -216,18 +244,20 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         # The model as it is goes on as the frozen copy; what is trained is a new one.
         frozen = None if first else _on(device, self.network_)
         with self._chance(NETWORK):
-            network = copy.deepcopy(frozen) if frozen else self._first_network(x).to(device)
+            network = self.start(frozen, x).to(device)
             if len(new):
                 self.grow(network, len(new))
 
+        samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, frozen, x, targets, n_known, device),
+            self._train(network, frozen, samples, n_known, device),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
             verbose=self.verbose,
         ):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
         self.network_ = network.eval()
+        self.keep(network, samples)
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in self._shaping}
         self.n_batches_ += 1
@@ -236,18 +266,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self,
         network: Network,
         frozen: Network | None,
-        x: Tensor,
-        targets: Tensor,
+        samples: Memory,
         n_known: int,
         device: torch.device,
     ) -> Iterator[EpochRecord]:
-        """Train the network on the samples at hand and those of the pool."""
-        if self.memory_ is not None:
-            x, targets = join(x, self.memory_.x), torch.cat([targets, self.memory_.y])
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         batches = Batches(
-            x,
-            targets,
+            samples.x,
+            samples.y,
             n_known=n_known,
             batch_size=self.batch_size,
             augment=augment,
@@ -270,16 +296,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             bf16=use_bf16(self.precision, device),
         )
 
-    def _first_network(self, x: Tensor) -> Network:
-        trunk, width = build_trunk(self.backbone, self.input_shape_, *channel_statistics(x))
-        return Network(trunk, self.make_head(width))
-
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""
         if self.memory_per_class == 0:
             self.memory_ = None
             return
-        memory = Memory.empty(x) if self.memory_ is None else self.memory_
+        memory = self.memory_ or Memory.empty(x)
         generator = torch.Generator().manual_seed(self._seed(POOL))
         self.memory_ = memory.updated(x, targets, self.memory_per_class, generator)
 
@@ -341,6 +363,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                     f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
                     "to begin anew"
                 )
+
+    def _refuse_pool(self, reason: str) -> None:
+        if self.memory_per_class > 0:
+            raise ValueError(
+                f"{type(self).__name__}: memory_per_class={self.memory_per_class} has no use here, "
+                f"as {reason}: set it to 0"
+            )
 
     # --- Prediction ------------------------------------------------------------------------------
 

@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.ewc import EWCClassifier
 from lmrc.methods.finetune import FineTuneClassifier
+from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lwf import LwFClassifier
 from lmrc.methods.state import unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
@@ -18,7 +21,14 @@ from lmrc.store.folder import ModelFileError
 
 #: What a model file may name. It never names code to import.
 CLASSES: dict[str, type[IncrementalClassifier]] = {
-    cls.__name__: cls for cls in (LMRCClassifier, FineTuneClassifier)
+    cls.__name__: cls
+    for cls in (
+        LMRCClassifier,
+        FineTuneClassifier,
+        EWCClassifier,
+        LwFClassifier,
+        JointClassifier,
+    )
 }
 
 

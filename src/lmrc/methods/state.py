@@ -35,6 +35,8 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
     if model.memory_ is not None:
         tensors["pool"] = {"x": model.memory_.x, "y": model.memory_.y}
+    for name in model._tensors:
+        tensors[name.rstrip("_")] = getattr(model, name)
     return description, {group: members for group, members in tensors.items() if members}
 
 
@@ -55,6 +57,8 @@ def unpack(model: Any, description: dict[str, Any], tensors: Tensors) -> None:
     network = Network(trunk, model.make_head(width, len(model.heads_), len(model.classes_)))
     network.load_state_dict(weights)
     model.network_ = network.to(pick_device(model.device)).eval()
+    for name in model._tensors:
+        setattr(model, name, tensors[name.rstrip("_")])
     pool = tensors.get("pool")
     model.memory_ = Memory(pool["x"], pool["y"]) if pool else None
     model.shape_settings_ = {name: getattr(model, name) for name in model._shaping}

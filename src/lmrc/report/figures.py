@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lmrc.report.summary import MethodSummary, percent
 
@@ -69,13 +69,11 @@ def accuracy_over_batches(summaries: Sequence[MethodSummary]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     with _style():
-        figure = Figure(figsize=(5.4, 3.9), layout="constrained")
+        figure = Figure(figsize=(4.9, 3.8), layout="constrained")
         axes = figure.add_subplot()
         for position, summary in enumerate(summaries):
             _line(axes, summary, look(position))
-        axes.set(
-            xlabel="classes seen", ylabel="accuracy over all seen classes (%)", ylim=(-2, 102)
-        )
+        axes.set(xlabel="classes seen", ylabel="accuracy over all seen classes (%)", ylim=(0, 102))
         seen = sorted({n for summary in summaries for n in summary.classes_seen})
         if len(seen) <= 12:
             axes.set_xticks(seen)
@@ -90,6 +88,7 @@ def accuracy_over_batches(summaries: Sequence[MethodSummary]) -> Figure:
             loc="outside lower center",
             ncols=1 if len(summaries) == 1 else 2,
             title="average incremental accuracy (%)",
+            title_fontproperties={"weight": "bold"},
             handlelength=3.2,
             columnspacing=1.8,
         )
@@ -108,7 +107,7 @@ def _line(axes: Axes, summary: MethodSummary, style: Look) -> None:
         markersize=5.5,
         linestyle=style.dashes,
         linewidth=1.9,
-        label=f"{summary.method}  {percent(summary.average)}",
+        label=f"{summary.method}: {percent(summary.average)}",
         clip_on=False,
         zorder=3,
     )
@@ -142,13 +141,13 @@ def head_confusion(
         heat = LinearSegmentedColormap.from_list(
             "heat", [to_rgba(HEAT, 0.0), to_rgba(HEAT, HEAT_OPACITY)]
         )
-        axes.pcolormesh(shares, cmap=heat, vmin=0, vmax=1, edgecolors="none", rasterized=False)
+        axes.pcolormesh(shares, cmap=heat, vmin=0, vmax=1, edgecolors="none")
         # Numbers that would not be readable are left to the colours.
         if len(counts) <= 10:
             for i, row in enumerate(shares):
                 for j, share in enumerate(row):
                     shown = f"{100 * share:.0f}"
-                    faint = 0.55 if shown == "0" else 1.0
+                    faint = 0.65 if shown == "0" else 1.0
                     axes.text(j + 0.5, i + 0.5, shown, ha="center", va="center", alpha=faint)
         places = [i + 0.5 for i in range(len(labels))]
         shown_labels = labels if len(labels) <= 10 else [str(i + 1) for i in range(len(labels))]
@@ -175,26 +174,27 @@ def to_svg(figure: Figure, *, name: str, description: str) -> str:
         What the figure shows, for those who do not see it.
     """
     buffer = io.StringIO()
-    with _style() as _:
+    with _style():
         figure.savefig(
             buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
+    # Inside a page, a rule for * would hold for all of it.
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
     svg = svg.replace("'DejaVu Sans'", FONT).replace(INK, "currentColor")
     label = html.escape(description)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" stroke-linejoin="round" ', 1)
 
 
 def svg_file(svg: str) -> str:
     """Return an SVG element as a file of its own, in dark ink on light and light ink on dark."""
     style = (
-        "<style>:root{color:#1b1c1e}"
-        "@media(prefers-color-scheme:dark){:root{color:#e8e6e1}}</style>"
+        "<style>:root{color:#1b1c1e}@media(prefers-color-scheme:dark){:root{color:#e8e6e1}}</style>"
     )
     end = svg.index(">") + 1
     return f'<?xml version="1.0" encoding="utf-8"?>\n{svg[:end]}{style}{svg[end:]}\n'
@@ -208,13 +208,25 @@ def to_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _style() -> AbstractContextManager[Any]:
-    """Return matplotlib's settings for the length of a figure; the user's own come back after."""
-    import matplotlib
+def _style() -> AbstractContextManager[None]:
+    """Return our settings of matplotlib for the length of a ``with``; then the user's come back."""
+    from matplotlib import style
 
-    return matplotlib.rc_context(
-        {
-            **matplotlib.rcParamsDefault,
-            "backend": matplotlib.rcParams._get("backend"),  # type: ignore[attr-defined]
-        }
-    )
+    ours = {
+        "font.family": "DejaVu Sans",  # comes with matplotlib, so text is laid out alike anywhere
+        "font.size": 9.5,
+        "axes.labelsize": 9.5,
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "legend.fontsize": 9.5,
+        "legend.frameon": False,
+        "text.color": INK,
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "axes.titlecolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "svg.fonttype": "none",  # text stays text: it is found, read aloud and set in FONT
+        "svg.hashsalt": "lmrc",  # the same records give the same bytes
+    }
+    return style.context(ours, after_reset=True)

@@ -90,7 +90,7 @@ def train(
         sums: dict[str, Tensor] = {}
         network.train()
         # Dropout and the like draw from torch's global generators: lend them this epoch's seed.
-        with torch.random.fork_rng(devices=devices):
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed(epoch))
             for batch in batches.epoch(generator.manual_seed(seed(epoch))):
                 with torch.autocast(batches.device.type, torch.bfloat16, enabled=bf16):

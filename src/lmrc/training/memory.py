@@ -12,7 +12,7 @@ from lmrc.data.inputs import join
 
 @dataclass(frozen=True)
 class Memory:
-    """A pool of raw samples and their class indices. Immutable: an update returns a new one."""
+    """Raw samples and their class indices. Immutable: an update returns a new one."""
 
     x: Tensor
     y: Tensor
@@ -24,6 +24,10 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def joined(self, x: Tensor, y: Tensor) -> Memory:
+        """Return a pool that holds these samples, too."""
+        return Memory(join(x, self.x), torch.cat([y, self.y]))
 
     def updated(self, x: Tensor, y: Tensor, per_class: int, generator: torch.Generator) -> Memory:
         """Return a pool that also holds the classes of y, at most ``per_class`` samples of each.

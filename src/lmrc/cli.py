@@ -1,0 +1,104 @@
+"""The command line: thin verbs over the package.
+
+What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmrc import __version__
+
+app = typer.Typer(
+    name="lmrc",
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,  # main() has its own way with errors
+)
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"lmrc {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Class-incremental learning without keeping old data.
+
+    Example: lmrc demo
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the page and the records.", file_okay=False)
+    ] = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 1,
+    epochs: Annotated[int, typer.Option(help="Passes over each class batch.", min=1)] = 12,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Teach a network ten digits, two at a time, and show what it forgets.
+
+    Compares LMRC, LM, fine-tuning, and LMRC with ten stored images per class, and writes a page
+    with tables and figures. Half a minute per seed.
+
+    Example: lmrc demo --seeds 5 --out runs/five-seeds
+    """
+    from lmrc.experiments.demo import main as run_demo
+
+    run_demo(out, seeds=seeds, epochs=epochs, quiet=quiet)
+
+
+def main() -> None:
+    """Run the command line and end the process.
+
+    The exit code is 0 if all is well, 1 if the work failed, 2 for wrong use and 130 for Ctrl-C.
+    An error is one line on standard error; ``lmrc --debug …`` shows its traceback.
+    """
+    try:
+        # Not standalone: typer would frame errors and print several lines.
+        code = app(standalone_mode=False, prog_name="lmrc")
+    except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
+        code = INTERRUPTED
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        code = getattr(error, "exit_code", 1)
+        print(f"lmrc: {_one_line(error)}", file=sys.stderr)
+    if code == INTERRUPTED:
+        print("lmrc: interrupted", file=sys.stderr)
+    sys.exit(code)
+
+
+def _one_line(error: Exception) -> str:
+    if hasattr(error, "format_message"):  # wrong use: the classes are click's or typer's own
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "lmrc"
+        # Their messages do not always name the value; what was typed does.
+        typed = shlex.join(["lmrc", *sys.argv[1:]])
+        message = f"{typed}: {error.format_message().rstrip('.')} (see {command} --help)"
+    elif isinstance(error, (ValueError, OSError, RuntimeError)):
+        message = str(error) or type(error).__name__
+    else:  # not foreseen, so the message alone may say nothing
+        message = f"{type(error).__name__}: {error} (lmrc --debug … shows where)"
+    return " ".join(message.split())

@@ -1,0 +1,51 @@
+"""What a run was made with: part of every record."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import numpy
+import torch
+
+import lmrc
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide about the numbers."""
+    return {
+        "lmrc": lmrc.__version__,
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def hardware() -> str:
+    """Return the machine in words, such as ``x86_64, AMD EPYC 7B13, 2 cores``. It names no host."""
+    cores = _cores()
+    return ", ".join(
+        part
+        for part in (platform.machine(), _processor(), f"{cores} core{'s' * (cores != 1)}")
+        if part
+    )
+
+
+def _cores() -> int:
+    """Return how many cores this process may use: fewer than there are, in a container."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    """Return the processor's name; Linux keeps it where `platform` does not look."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    name = platform.processor()
+    return "" if name == platform.machine() else name

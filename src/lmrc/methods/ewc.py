@@ -1,0 +1,106 @@
+"""Elastic Weight Consolidation: weights that mattered are held where they were."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from lmrc.methods import parameters as legal
+from lmrc.methods.base import KEEP, IncrementalClassifier
+from lmrc.methods.finetune import FineTuneClassifier
+from lmrc.methods.parameters import Legal
+from lmrc.nets.network import Network
+from lmrc.training.batches import MiniBatch
+from lmrc.training.loop import Losses
+from lmrc.training.memory import Memory
+
+CHUNK_ELEMENTS = 2**28  # gradient values held at a time: one gradient per sample is much
+
+
+class EWCClassifier(FineTuneClassifier):
+    """Fine-tuning with Elastic Weight Consolidation (Kirkpatrick et al., 2017).
+
+    Adds ½ λ Σᵢ Fᵢ (θᵢ − θᵢ*)² to the cross-entropy: θ* are the weights after the last class batch,
+    F the diagonal of the Fisher information, summed over all class batches so far.
+
+    Parameters are those of `FineTuneClassifier`, and:
+
+    Parameters
+    ----------
+    penalty : float, default=1000.0
+        Strength λ.
+
+    Attributes
+    ----------
+    fisher_ : dict of Tensor
+        F by the name of the weight.
+    """
+
+    _tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
+    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {"penalty": legal.real(0)}
+
+    fisher_: dict[str, Tensor]
+
+    def __init__(self, *, penalty: float = 1000.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.penalty = penalty
+
+    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
+        """Return the cross-entropy and the penalty for moving weights that mattered."""
+        terms = dict(super().losses(network, frozen, batch))
+        if frozen is not None and self.penalty > 0:
+            terms["ewc"] = self.weight_penalty(network, frozen)
+        return terms
+
+    def weight_penalty(self, network: Network, frozen: Network) -> Tensor:
+        """Return ½ λ Σ F (θ − θ*)², over the weights that were there before."""
+        # A stiffness over 1 / learning rate makes SGD overshoot and diverge. A weight that stiff
+        # does not move anyway, so it is enough to hold it that hard.
+        stiffest = 1 / self.learning_rate
+        moves = []
+        for (name, old), new in zip(frozen.named_parameters(), network.parameters(), strict=True):
+            stiffness = (self.penalty * self.fisher_[name].to(old)).clamp(max=stiffest)
+            # The classifier has grown: its first rows are the old classes'.
+            moves.append((stiffness * (new[: len(old)] - old.detach()).square()).sum())
+        return 0.5 * torch.stack(moves).sum()
+
+    def keep(self, network: Network, samples: Memory) -> None:
+        """Add this class batch's Fisher information to that of the earlier ones."""
+        generator = torch.Generator().manual_seed(self._seed(KEEP))
+        fisher = fisher_diagonal(network, samples.x, generator)
+        for name, earlier in getattr(self, "fisher_", {}).items():
+            fisher[name][: len(earlier)] += earlier.to(fisher[name])
+        self.fisher_ = fisher
+
+
+def fisher_diagonal(network: Network, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return the mean over samples of the squared gradient of log p(y | x), for each weight.
+
+    One gradient per sample, squared, then averaged: the square of the mean gradient would be about
+    zero at a minimum. The label y is drawn from the network's own answer, as the Fisher information
+    asks; with the true labels of training samples it would vanish as they are learnt.
+    """
+    weights = {name: p.detach() for name, p in network.named_parameters()}
+    others = {name: b.detach() for name, b in network.named_buffers()}
+
+    def log_likelihood(weights: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
+        logits = functional_call(network, (weights, others), (sample[None],))
+        return -F.cross_entropy(logits, label[None])
+
+    per_sample = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
+    fisher = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    chunk = max(1, CHUNK_ELEMENTS // sum(weight.numel() for weight in weights.values()))
+    device = network.trunk.mean.device
+    network.eval()
+    for start in range(0, len(x), chunk):
+        part = x[start : start + chunk].to(device)
+        with torch.no_grad():
+            answers = network(part).softmax(dim=1).cpu()
+        labels = torch.multinomial(answers, 1, generator=generator)[:, 0].to(device)
+        for name, gradients in per_sample(weights, part, labels).items():
+            fisher[name] += gradients.square().sum(dim=0)
+    return {name: total / len(x) for name, total in fisher.items()}

@@ -1,0 +1,38 @@
+"""Joint training: keep everything, begin anew each time. The upper bound."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lmrc.methods.finetune import FineTuneClassifier
+from lmrc.nets.network import Network, build_trunk
+from lmrc.training.memory import Memory
+
+
+class JointClassifier(FineTuneClassifier):
+    """What could be reached if nothing had to be forgotten.
+
+    Keeps all data of all class batches, in the model and in its file, and with each class batch
+    trains a new network on all of it: an upper bound to compare with, not a way to learn in parts.
+
+    Parameters are those of `FineTuneClassifier`; ``memory_per_class`` stays 0.
+    """
+
+    keeps_data = True
+
+    def start(self, frozen: Network | None, x: Tensor) -> Network:
+        """Return a network that knows nothing, with room for the classes before this batch."""
+        if frozen is None:
+            return super().start(frozen, x)
+        mean, std = frozen.trunk.mean.cpu(), frozen.trunk.std.cpu()
+        trunk, width = build_trunk(self.backbone, self.input_shape_, mean, std)
+        network = Network(trunk, self.make_head(width))
+        self.grow(network, len(frozen.head.weight))
+        return network
+
+    def _remember(self, x: Tensor, targets: Tensor) -> None:
+        self.memory_ = (self.memory_ or Memory.empty(x)).joined(x, targets)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        self._refuse_pool("joint training keeps all samples")

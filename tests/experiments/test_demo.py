@@ -1,0 +1,138 @@
+import json
+import platform
+
+import pytest
+import torch
+
+from lmrc.experiments import demo
+from lmrc.report.records import Description, read_records, write_description
+from lmrc.report.summary import Spread, summarize_methods
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A whole demo of one epoch, where other files lie already; what it printed."""
+    out = tmp_path_factory.mktemp("runs") / "demo"
+    out.mkdir()
+    (out / "mine.txt").write_text("stays")
+    with pytest.MonkeyPatch.context() as patch:
+        printed = []
+        patch.setattr("builtins.print", lambda *words, **_: printed.append(" ".join(words)))
+        demo.main(out, epochs=1)
+    return out, "\n".join(printed)
+
+
+@pytest.fixture
+def records(ran):
+    return read_records(ran[0])
+
+
+def test_every_method_learns_five_class_batches_of_two(records):
+    assert len(records) == 4 * 5
+    assert list(dict.fromkeys(line.method for line in records)) == list(demo.METHODS)
+    for i, line in enumerate(records):
+        assert line.seed == 0
+        assert line.record.batch == i % 5
+        assert line.record.classes == [2 * (i % 5), 2 * (i % 5) + 1]
+
+
+def test_records_say_what_they_were_made_with(records):
+    line = records[0]
+    assert line.settings["backbone"] == "cnn"
+    assert line.settings["batch_size"] == 32
+    assert line.settings["epochs"] == 1
+    assert line.settings["dataset"] == "digits"
+    assert line.versions["torch"] == str(torch.__version__)
+    assert set(line.versions) == {"lmrc", "torch", "numpy", "python"}
+    assert line.hardware.startswith(platform.machine())
+    assert line.threads == 1
+    assert platform.node() not in json.dumps([vars(r) for r in records], default=str)
+
+
+def test_the_methods_differ_in_one_thing_each(records):
+    by_method = {line.method: line.settings for line in records}
+    plain = by_method[demo.LMRC]
+    assert by_method[demo.LM] == {**plain, "response_weight": 0.0}
+    assert by_method[demo.LMRC_POOL] == {**plain, "memory_per_class": 10}
+    assert by_method[demo.FINE_TUNING]["classifier"] == "FineTuneClassifier"
+
+
+def test_the_folder_holds_all_files_and_what_was_there(ran):
+    out, _ = ran
+    assert sorted(path.name for path in out.iterdir()) == [
+        "accuracy.png",
+        "accuracy.svg",
+        "mine.txt",
+        "records.jsonl",
+        "report.html",
+        "run.json",
+        "table.csv",
+    ]
+
+
+def test_it_says_what_the_reader_sees_and_where(ran, records):
+    out, printed = ran
+    summaries = summarize_methods(records)
+    description = json.loads((out / "run.json").read_text())
+    assert description["findings"] == demo.describe(summaries)
+    assert description["headline"] == demo.headline(summaries)
+    assert " ".join(description["findings"]) in " ".join(printed.split())
+    assert str(out / "report.html") in printed
+    assert f"--out {out}" in description["command"]
+
+
+def test_the_thread_count_is_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run = demo.run(epochs=1)
+        assert next(run).threads == 1
+        run.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def kept(summaries, **old):
+    """Return the summaries with other accuracies on old classes."""
+    from dataclasses import replace
+
+    by_name = {"lmrc": demo.LMRC, "lm": demo.LM, "tuned": demo.FINE_TUNING, "pool": demo.LMRC_POOL}
+    shares = {by_name[key]: share for key, share in old.items()}
+    return [
+        replace(s, old=Spread(shares[s.method], None), new=Spread(0.98, None)) for s in summaries
+    ]
+
+
+def test_the_words_follow_the_numbers(records):
+    summaries = summarize_methods(records)
+    usual = kept(summaries, lmrc=0.58, lm=0.08, tuned=0.0, pool=0.96)
+    forgets, keeps = demo.describe(usual)
+    assert "only the last two digits in the end (98 % of them right, none" in forgets
+    assert "LMRC keeps 58 % of those eight" in keeps
+    assert "bring that to 96 %" in keeps
+    assert demo.headline(usual).endswith(
+        "LMRC keeps 58 % of the old digits; fine-tuning keeps none."
+    )
+    odd = demo.describe(kept(summaries, lmrc=0.58, lm=0.08, tuned=0.3, pool=0.4))
+    assert "only" not in odd[0]
+    assert "suppress" not in odd[0]
+    assert "bring" not in odd[1]
+
+
+def test_another_experiments_folder_is_left_alone(tmp_path):
+    write_description(tmp_path, Description("incremental", "t", "q", "c"))
+    (tmp_path / "records.jsonl").write_text("")
+    with pytest.raises(FileExistsError, match="another experiment; choose another folder"):
+        demo.main(tmp_path, epochs=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["records.jsonl", "run.json"]
+
+
+def test_a_second_run_begins_anew(ran, tmp_path, records):
+    description = Description("demo", "t", "q", "c")
+    demo.begin_anew(tmp_path, description)
+    (tmp_path / "records.jsonl").write_text("old")
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "mine.html").write_text("mine")
+    demo.begin_anew(tmp_path, description)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "run.json"]

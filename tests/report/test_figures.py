@@ -1,0 +1,142 @@
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from lmrc.report import figures
+from lmrc.report.summary import summarize_methods
+
+LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
+
+
+@pytest.fixture
+def accuracy(records):
+    return figures.accuracy_over_batches(summarize_methods(records))
+
+
+def svg_of(figure):
+    return figures.to_svg(figure, name="it", description='shows "a" & b')
+
+
+def texts(svg):
+    return ["".join(text.itertext()) for text in ET.fromstring(svg).findall(".//{*}text")]
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    high, low = sorted([luminance(one), luminance(other)], reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_lines_and_bands_are_the_means_and_deviations(records, accuracy):
+    (axes,) = accuracy.axes
+    for line, summary in zip(axes.lines, summarize_methods(records), strict=True):
+        assert list(line.get_xdata()) == [1, 2, 3]
+        assert list(line.get_ydata()) == [100 * spread.mean for spread in summary.accuracy]
+    assert len(axes.collections) == 2
+
+
+def test_one_seed_has_no_band(records):
+    alone = [record for record in records if record.seed == 0]
+    figure = figures.accuracy_over_batches(summarize_methods(alone))
+    assert not figure.axes[0].collections
+
+
+def test_the_legend_gives_the_average_incremental_accuracy(accuracy):
+    assert "steady: 89.6 ± 2.9" in texts(svg_of(accuracy))
+
+
+def test_methods_differ_in_colour_marker_and_dashes():
+    for part in zip(*figures.LOOKS, strict=True):
+        assert len(set(part)) == len(figures.LOOKS)
+
+
+@pytest.mark.parametrize("paper", [LIGHT, DARK, "#ffffff"])
+@pytest.mark.parametrize("look", figures.LOOKS)
+def test_lines_stand_out_on_light_and_dark_paper(look, paper):
+    assert contrast(look.colour, paper) >= 3
+
+
+def test_the_svg_takes_the_ink_of_the_page(accuracy):
+    svg = svg_of(accuracy)
+    assert figures.INK not in svg
+    inks = {
+        re.search(r"fill: ([^;]+)", text.get("style"))[1]
+        for text in ET.fromstring(svg).findall(".//{*}text")
+    }
+    assert inks == {"currentColor"}
+    assert "#000000" not in svg
+    assert "#ffffff" not in svg
+
+
+def test_the_svg_can_stand_beside_others_in_a_page(accuracy):
+    svg = svg_of(accuracy)
+    root = ET.fromstring(svg)
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert all(name.startswith("it-") for name in ids)
+    used = re.findall(r'(?:href="|url\()#([^")]+)', svg)
+    assert used
+    assert set(used) <= set(ids)
+    assert root.get("aria-label") == 'shows "a" & b'
+    assert root.find(".//{*}style") is None
+    assert root.find(".//{*}image") is None
+
+
+def test_equal_records_give_equal_bytes(records, accuracy):
+    again = figures.accuracy_over_batches(summarize_methods(records))
+    assert svg_of(again) == svg_of(accuracy)
+
+
+def test_the_svg_file_has_an_ink_for_light_and_for_dark(accuracy):
+    file = figures.svg_file(svg_of(accuracy))
+    assert ET.fromstring(file.encode()).tag.endswith("svg")
+    light, dark = re.findall(r":root\{color:(#\w+)\}", file)
+    assert contrast(light, "#ffffff") >= 4.5
+    assert contrast(dark, "#111111") >= 4.5
+    assert "prefers-color-scheme:dark" in file
+
+
+def test_the_png_is_an_image(accuracy):
+    assert figures.to_png(accuracy).startswith(b"\x89PNG")
+
+
+def test_heat_shows_shares_of_each_row():
+    figure = figures.head_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
+    shown = texts(svg_of(figure))
+    assert {"LM", "a b", "c d", "75", "25"} <= set(shown)
+    assert shown.count("0") == 2  # a class batch that has not come: nothing to divide by
+
+
+def test_many_heads_are_told_by_colour_alone():
+    heads = 25
+    counts = [[int(i == j) for j in range(heads)] for i in range(heads)]
+    shown = texts(svg_of(figures.head_confusion(counts, [f"batch {i}" for i in range(heads)])))
+    assert "100" not in shown
+    assert "batch 3" not in shown
+
+
+def test_numbers_on_heat_are_readable_in_the_ink_of_either_page():
+    for paper, ink in ((LIGHT, "#1b1c1e"), (DARK, "#e8e6e1")):
+        mixed = [
+            round(
+                figures.HEAT_OPACITY * int(figures.HEAT[i : i + 2], 16)
+                + (1 - figures.HEAT_OPACITY) * int(paper[i : i + 2], 16)
+            )
+            for i in (1, 3, 5)
+        ]
+        assert contrast("#{:02x}{:02x}{:02x}".format(*mixed), ink) >= 4.5
+
+
+def test_the_users_settings_of_matplotlib_stay(records):
+    import matplotlib
+
+    with matplotlib.rc_context({"font.size": 31.0}):
+        figure = figures.accuracy_over_batches(summarize_methods(records))
+        figures.to_png(figure)
+        assert matplotlib.rcParams["font.size"] == 31.0
+    assert figure.axes[0].xaxis.label.get_fontsize() == 9.5

@@ -1,0 +1,194 @@
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from lmrc.report import page
+from lmrc.report.records import append_record, write_description
+from lmrc.report.summary import summarize_methods
+from lmrc.report.write import write_report
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+VOID = {"meta", "link", "br", "use"}
+
+
+class Reader(HTMLParser):
+    """Collects tables, all text, and attributes; fails on tags that do not match."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tables, self.words, self.attributes = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.words.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture
+def html(description, records):
+    return page.render(description, records)
+
+
+@pytest.fixture
+def read(html):
+    return Reader(html)
+
+
+def shown(spread):
+    return f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f}"
+
+
+def test_the_numbers_on_the_page_equal_the_records(read, records):
+    accuracy, end, classes, settings = read.tables
+    summaries = summarize_methods(records)
+    assert accuracy[0] == ["method", "1 classes", "2 classes", "3 classes", "average"]
+    for summary, over_time, after in zip(summaries, accuracy[1:], end[1:], strict=True):
+        assert over_time == [summary.method, *map(shown, [*summary.accuracy, summary.average])]
+        ends = [summary.final, summary.old, summary.new, summary.forgetting, summary.head_choice]
+        assert after == [summary.method, *map(shown, ends), "–"]
+    assert classes[0] == ["class", *(summary.method for summary in summaries)]
+    for label, *cells in classes[1:]:
+        assert cells == [shown(summary.per_class[label]) for summary in summaries]
+    assert [row[0] for row in classes[1:]] == ["cat", "dog", "<i>emu"]
+    assert settings == [["method", "strength"], ["steady", "1"], [summaries[1].method, "0"]]
+
+
+def test_one_seed_shows_no_deviation(description, records):
+    read = Reader(page.render(description, [r for r in records if r.seed == 0]))
+    assert read.tables[0][1] == ["steady", "100.0", "87.5", "75.0", "87.5"]
+    assert "±" not in read.text
+    assert "one seed" in read.text
+
+
+def test_the_page_says_what_was_asked_found_and_how_to_do_it_again(read, description):
+    text = read.text.replace("\xa0", " ")
+    for told in (
+        description.title,
+        description.headline,
+        description.question,
+        description.command,
+    ):
+        assert told in text
+    assert " ".join(description.findings) in text
+    assert "lmrc 9.9, python 3.99; abacus, 2 cores; 1 thread." in text
+    assert "24 seconds" in text
+    assert "mean ± standard deviation over 2 seeds" in text
+
+
+def test_all_text_is_escaped(html, description):
+    for tag in ("<b>", "<i>", "<em>", "<co>", "<they>"):
+        assert tag not in html
+    assert "&lt;b&gt;forgets &amp; " in html
+
+
+def test_nothing_is_loaded_from_elsewhere(html, read):
+    for tag, name, value in read.attributes:
+        assert tag not in ("script", "iframe", "img", "object")
+        if name in ("src", "href", "xlink:href", "action", "data"):
+            assert value.startswith(("#", "data:")), (tag, name, value)
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+    assert not {tag for tag, *_ in read.attributes} & {"script"}
+
+
+def test_ids_are_there_once(read):
+    ids = [value for _, name, value in read.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_it_fits_a_phone_and_the_dark(html, read):
+    assert ("meta", "name", "viewport") in read.attributes
+    assert "prefers-color-scheme: dark" in html
+    assert len([1 for a in read.attributes if a[1:] == ("class", "scroll")]) == len(read.tables)
+
+
+def test_a_run_under_way_has_a_page_too(description, records):
+    begun = replace(description, headline="", findings=[])
+    text = Reader(page.render(begun, records[:2])).text
+    assert "This run has not ended yet." in text
+    assert "No run has learnt all class batches yet." in text
+
+
+def test_many_classes_are_folded(description, records):
+    classes = [f"c{i}" for i in range(30)]
+    many = [
+        replace(
+            line,
+            record=replace(line.record, classes=classes, per_class=dict.fromkeys(classes, 0.5)),
+        )
+        for line in records
+    ]
+    assert "<summary>All 30 classes</summary>" in page.render(description, many)
+
+
+def test_no_records_no_page(description):
+    with pytest.raises(ValueError, match="run the experiment first"):
+        page.render(description, [])
+
+
+@pytest.fixture
+def folder(tmp_path, description, records):
+    write_description(tmp_path, description)
+    for record in records:
+        append_record(tmp_path, record)
+    return tmp_path
+
+
+def test_the_report_of_a_folder_is_made_from_its_records_alone(folder, html):
+    assert write_report(folder) == folder / "report.html"
+    made = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(made) == {
+        "records.jsonl", "run.json", "accuracy.svg", "accuracy.png", "table.csv", "report.html",
+    }  # fmt: skip
+    assert made["report.html"].decode() == html
+    write_report(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == made
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on the path")
+def test_a_browser_shows_the_numbers_and_complains_of_nothing(folder, tmp_path, read):
+    path = write_report(folder)
+    options = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --enable-logging=stderr --v=0 "
+        f"--user-data-dir={tmp_path / 'profile'} --dump-dom"
+    )
+    done = subprocess.run(
+        [CHROMIUM, *options.split(), path.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    assert Reader(done.stdout).tables == read.tables

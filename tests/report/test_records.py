@@ -1,0 +1,64 @@
+import json
+
+import pytest
+
+from lmrc.report.records import (
+    RECORDS,
+    RunRecord,
+    append_record,
+    by_method_and_seed,
+    read_description,
+    read_records,
+    write_description,
+)
+
+
+def write_all(folder, records):
+    for record in records:
+        append_record(folder, record)
+
+
+def test_records_come_back_as_they_were(tmp_path, records):
+    write_all(tmp_path, records)
+    assert read_records(tmp_path) == records
+    lines = (tmp_path / RECORDS).read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(records)
+    assert json.loads(lines[0])["record"]["per_class"] == {"cat": 1.0}
+
+
+def test_odd_line_separators_in_a_name_do_not_break_a_record(tmp_path, records):
+    odd = RunRecord(**{**vars(records[0]), "method": "a\u2028b\x85c\n"})
+    append_record(tmp_path, odd)
+    assert read_records(tmp_path) == [odd]
+
+
+def test_a_line_cut_short_by_a_kill_does_not_count(tmp_path, records):
+    write_all(tmp_path, records[:2])
+    path = tmp_path / RECORDS
+    path.write_bytes(path.read_bytes()[:-20])
+    assert read_records(tmp_path) == records[:1]
+
+
+@pytest.mark.parametrize("line", ["{", "{}", "[]", '{"method": "a", "record": {"batch": 0}}'])
+def test_a_damaged_line_is_named(tmp_path, records, line):
+    write_all(tmp_path, records[:1])
+    with (tmp_path / RECORDS).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=r"records\.jsonl, line 2 is not a record"):
+        read_records(tmp_path)
+
+
+def test_groups_keep_the_order_of_methods_and_sort_by_batch(records):
+    runs = by_method_and_seed([*records[1:3], records[0], *records[3:]])
+    assert list(runs) == ["steady", '<b>forgets & "falls"</b>']
+    assert list(runs["steady"]) == [0, 1]
+    assert [line.record.batch for line in runs["steady"][0]] == [0, 1, 2]
+
+
+def test_a_description_comes_back_and_a_damaged_one_is_named(tmp_path, description):
+    write_description(tmp_path, description)
+    assert read_description(tmp_path) == description
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    (tmp_path / "run.json").write_text('{"x": 1}')
+    with pytest.raises(ValueError, match=r"run\.json does not describe a run"):
+        read_description(tmp_path)

@@ -1,0 +1,64 @@
+import csv
+from statistics import fmean, stdev
+
+import pytest
+
+from lmrc.report.summary import Spread, csv_table, markdown_table, percent, summarize_methods
+
+
+def test_the_figures_of_a_method_are_means_and_deviations_over_its_seeds(records):
+    steady, _ = summarize_methods(records)
+    after_all = [(0.5 + 0.75 + 1.0) / 3, (0.75 + 1.0 + 0.5) / 3]
+    averages = [fmean([1.0, 0.875, after_all[0]]), fmean([1.0, 1.0, after_all[1]])]
+    assert steady.classes_seen == [1, 2, 3]
+    assert steady.accuracy[1] == Spread(fmean([0.875, 1.0]), stdev([0.875, 1.0]))
+    assert steady.average == pytest.approx((fmean(averages), stdev(averages)))
+    assert steady.final == pytest.approx((fmean(after_all), stdev(after_all)))
+    assert steady.old == pytest.approx((fmean([0.625, 0.875]), stdev([0.625, 0.875])))
+    assert steady.per_class["cat"] == pytest.approx((0.625, stdev([0.5, 0.75])))
+    assert steady.head_given is None
+    # Seed 0: 1.0 → 0.5 and 1.0 → 0.75. Seed 1: 1.0 → 0.75 and 1.0 → 1.0.
+    assert steady.forgetting == pytest.approx((0.25, stdev([0.375, 0.125])))
+
+
+def test_confusions_are_summed_over_seeds(records):
+    steady, _ = summarize_methods(records)
+    assert steady.head_confusion == [[2 + 3, 0, 2 + 1], [0, 3 + 4, 1 + 0], [0, 0, 8]]
+
+
+def test_one_seed_has_no_deviation(records):
+    alone = [record for record in records if record.seed == 0]
+    assert all(summary.average.deviation is None for summary in summarize_methods(alone))
+
+
+def test_a_run_under_way_counts_where_it_has_got_to(records):
+    (steady,) = summarize_methods(records[:5])  # the second seed lacks its last class batch
+    assert steady.accuracy[1].deviation is not None
+    assert steady.accuracy[2].deviation is None
+    assert steady.average == Spread(fmean([1.0, 0.875, 0.75]), None)
+    (begun,) = summarize_methods(records[:1])
+    assert begun.average is None
+    assert begun.per_class == {}
+    assert begun.head_confusion == []
+
+
+def test_the_markdown_table_is_ready_to_paste(records):
+    table = markdown_table(summarize_methods(records)).splitlines()
+    assert table[2] == "| steady | 89.6 ± 2.9 | 75.0 ± 0.0 |"
+    assert [line.count("|") for line in table] == [4] * 4
+
+
+def test_the_csv_table_holds_the_numbers_unrounded(records):
+    summaries = summarize_methods(records)
+    rows = list(csv.DictReader(csv_table(summaries).splitlines()))
+    assert [row["method"] for row in rows] == [summary.method for summary in summaries]
+    for row, summary in zip(rows, summaries, strict=True):
+        assert float(row["after_batch_2"]) == summary.accuracy[1].mean
+        assert float(row["average_incremental_accuracy"]) == summary.average.mean
+        assert float(row["average_incremental_accuracy_sd"]) == summary.average.deviation
+        assert row["head_given"] == ""
+        assert row["seeds"] == "2"
+
+
+def test_percent_rounds_for_the_reader():
+    assert percent(Spread(0.12345, 0.0)) == "12.3 ± 0.0"
