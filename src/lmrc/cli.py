@@ -69,6 +69,64 @@ def demo(
     run_demo(out, seeds=seeds, epochs=epochs, quiet=quiet)
 
 
+@app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help="incremental or rehearsal.")],
+    dataset: Annotated[
+        str, typer.Option(help="digits, mnist, cifar100, imagenet200 or folder:PATH.")
+    ] = "digits",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run folder; runs/EXPERIMENT-DATASET by default.", file_okay=False),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each method.", min=1)] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Short names or dotted paths, with commas between.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
+    batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Pool sizes, with commas between.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="natural, per-seed, or a seed for all runs.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the data set's files are.", file_okay=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Run an experiment of the paper, or go on with one that was stopped.
+
+    Settings are the paper's; an option replaces one of them. Each finished class batch is a line
+    in the folder's records, and nothing that is in them is run again.
+
+    Example: lmrc reproduce incremental --dataset digits --seeds 3
+    """
+    from lmrc.experiments.reproduce import main as run_experiment
+
+    folder = Path("runs") / f"{experiment}-{Path(dataset).name.replace(':', '-')}"
+    run_experiment(
+        experiment,
+        dataset,
+        out or folder,
+        data_dir=data_dir,
+        jobs=jobs,
+        device=device,
+        quiet=quiet,
+        seeds=seeds,
+        methods=methods.split(",") if methods else None,
+        backbone=backbone,
+        epochs=epochs,
+        batches=batches,
+        memory=[int(size) for size in memory.split(",")] if memory else None,
+        limit=limit,
+        order=int(order) if order and order.isdigit() else order,
+    )
+
+
 def main() -> None:
     """Run the command line and end the process.
 

@@ -13,7 +13,7 @@ from lmrc.checks import blobs
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import MiniBatch
-from lmrc.training.loop import total
+from lmrc.training.step import total
 
 
 def approx(expected):

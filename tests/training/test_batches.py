@@ -10,7 +10,8 @@ CPU = torch.device("cpu")
 
 def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none"):
     batches = Batches(x, y, n_known=n_known, batch_size=batch_size, augment=augment, device=CPU)
-    return list(batches.epoch(torch.Generator().manual_seed(seed)))
+    batches.draw(torch.Generator().manual_seed(seed))
+    return [batches.at(part) for part in torch.arange(len(x)).split(batches.sizes)]
 
 
 @given(n=st.integers(1, 500), size=st.integers(2, 64))

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from lmrc.training.batches import Batches
-from lmrc.training.loop import Optimisation, TrainingError, total, train
+from lmrc.training.loop import Optimisation, TrainingError, train
+from lmrc.training.step import total
 
 CPU = torch.device("cpu")
 PLAN = Optimisation(epochs=3, learning_rate=0.1, halve_at=(), momentum=0.0, weight_decay=0.0)

@@ -2,137 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-Array = NDArray[Any]
+from lmrc.data.dataset import Array, Dataset, check_limit
+from lmrc.data.folders import folder
+from lmrc.data.public import cifar100, imagenet200, mnist
 
-
-@dataclass(frozen=True, eq=False, repr=False)  # arrays neither compare nor print usefully
-class Dataset:
-    """Labelled samples, split into a training and a test part.
-
-    Memory-mapped arrays stay memory-mapped: nothing is copied here.
-
-    Parameters
-    ----------
-    name : str
-        What to call the data set in records and reports.
-    X_train, X_test : ndarray of shape (n, height, width[, channels]) or (n, features)
-        Images (uint8) or vectors (float); both parts alike but for `n`.
-    y_train, y_test : ndarray of shape (n,)
-        Class labels, ints or strings. Each class of the test part occurs in the training part.
-
-    Examples
-    --------
-    >>> from lmrc.data.datasets import Dataset
-    >>> pets = Dataset("pets", [[0.0], [1.0]], ["cat", "dog"], [[0.9]], ["dog"])
-    >>> pets
-    Dataset('pets': 2 training and 1 test samples of shape (1,), float64, 2 classes)
-    >>> pets.classes.tolist()
-    ['cat', 'dog']
-    """
-
-    name: str
-    X_train: Array
-    y_train: Array
-    X_test: Array
-    y_test: Array
-
-    def __post_init__(self) -> None:
-        for part in ("train", "test"):
-            X = _checked_samples(getattr(self, f"X_{part}"), f"X_{part}")
-            y = _checked_labels(getattr(self, f"y_{part}"), f"y_{part}")
-            if len(X) != len(y):
-                raise ValueError(
-                    f"X_{part} holds {len(X)} samples but y_{part} {len(y)} labels; "
-                    "give one label per sample."
-                )
-            # The dataclass is frozen for its users, not for its own conversion of lists.
-            object.__setattr__(self, f"X_{part}", X)
-            object.__setattr__(self, f"y_{part}", y)
-        if len(self.y_train) == 0:
-            raise ValueError("X_train holds 0 samples; a data set needs at least one to learn.")
-        self._check_parts_agree()
-
-    def _check_parts_agree(self) -> None:
-        train, test = self.X_train, self.X_test
-        if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
-            raise ValueError(
-                f"X_train holds samples of shape {train.shape[1:]} and type {train.dtype}, X_test "
-                f"of shape {test.shape[1:]} and type {test.dtype}; prepare both parts alike."
-            )
-        if (self.y_train.dtype.kind == "U") != (self.y_test.dtype.kind == "U"):
-            raise ValueError(
-                f"y_train has type {self.y_train.dtype}, y_test {self.y_test.dtype}; "
-                "use ints in both or strings in both."
-            )
-        unknown = np.setdiff1d(self.y_test, self.y_train).tolist()
-        if unknown:
-            raise ValueError(
-                f"y_test holds {len(unknown)} class(es) that y_train does not, such as "
-                f"{unknown[:5]}; remove their samples or add some to the training part."
-            )
-
-    @property
-    def classes(self) -> Array:
-        """The class labels in natural order: sorted, each once."""
-        return np.unique(self.y_train)
-
-    def as_vectors(self) -> Dataset:
-        """Return the data set with each sample as one float32 vector, uint8 scaled to 0…1.
-
-        For learners that take vectors only, as most of scikit-learn's do. This copies the samples.
-
-        Examples
-        --------
-        >>> from lmrc.data.datasets import digits
-        >>> digits().as_vectors()
-        Dataset('digits': 1347 training and 450 test samples of shape (64,), float32, 10 classes)
-        """
-        scale = np.float32(255 if self.X_train.dtype == np.uint8 else 1)
-        X_train, X_test = (
-            X.reshape(len(X), int(np.prod(X.shape[1:]))).astype(np.float32) / scale
-            for X in (self.X_train, self.X_test)
-        )
-        return Dataset(self.name, X_train, self.y_train, X_test, self.y_test)
-
-    def __repr__(self) -> str:
-        return (
-            f"Dataset({self.name!r}: {len(self.y_train)} training and {len(self.y_test)} test "
-            f"samples of shape {self.X_train.shape[1:]}, {self.X_train.dtype}, "
-            f"{len(self.classes)} classes)"
-        )
-
-
-def _checked_samples(values: Any, name: str) -> Array:
-    X: Array = np.asanyarray(values)  # asarray would strip np.memmap of its type
-    if X.ndim < 2 or X.dtype.kind not in "buif":
-        raise ValueError(
-            f"{name} must be numbers of shape (n, features) or (n, height, width[, channels]), "
-            f"got shape {X.shape} and type {X.dtype}."
-        )
-    return X
-
-
-def _checked_labels(values: Any, name: str) -> Array:
-    y: Array = np.asanyarray(values)
-    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
-        y = y.astype(str)  # what pandas makes of a column of text
-    if y.ndim != 1:
-        raise ValueError(f"{name} must be of shape (n,), got {y.shape}; pass one label per sample.")
-    if y.dtype.kind not in "iuU" and len(y):
-        raise ValueError(
-            f"{name} must hold ints or strings, got type {y.dtype}; convert it, for example with "
-            f"{name}.astype(int) or {name}.astype(str)."
-        )
-    return y
+__all__ = ["Array", "Dataset", "digits", "load_dataset"]
 
 
 def digits(test_fraction: float = 0.25) -> Dataset:
@@ -170,31 +51,72 @@ def digits(test_fraction: float = 0.25) -> Dataset:
     return Dataset("digits", X_train, y_train, X_test, y_test)
 
 
-_LOADERS: dict[str, Callable[[], Dataset]] = {"digits": digits}
+_LOADERS: dict[str, Callable[[str | os.PathLike[str] | None], Dataset]] = {
+    "digits": lambda data_dir: digits(),
+    "mnist": mnist,
+    "cifar100": cifar100,
+    "imagenet200": imagenet200,
+}
+_FOLDER = "folder:"
 
 
-def load_dataset(name: str) -> Dataset:
+def load_dataset(
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    limit: int | None = None,
+    size: int | tuple[int, int] | None = None,
+) -> Dataset:
     """Return the data set of this name.
 
     Parameters
     ----------
     name : str
-        ``"digits"``: scikit-learn's embedded set, see `digits`.
+        ``"digits"``: scikit-learn's embedded set, see `digits`. ``"mnist"``, ``"cifar100"``,
+        ``"imagenet200"`` (Tiny-ImageNet): the public sets, see `lmrc.data.public`.
+        ``"folder:PATH"``: your own images, one sub-folder per class, see
+        `lmrc.data.folders.folder`.
+    data_dir : path or None, default=None
+        The folder that holds the public sets, as archives or unpacked, and into which they are
+        downloaded where they are missing. None: the environment variable ``LMRC_DATA``, or else
+        a cache folder of the user's.
+    limit : int or None, default=None
+        Take only the first `limit` images of each class, of the training and of the test part
+        alike, so that a quick trial is quick.
+    size : int, (height, width) or None, default=None
+        For ``"folder:PATH"`` only: the size to which images are brought.
 
     Returns
     -------
     Dataset
-        Training and test part.
+        Training and test part. The images of the public sets are memory-mapped.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If files are missing and cannot be downloaded: names each, its address and its place.
 
     Examples
     --------
     >>> from lmrc.data.datasets import load_dataset
     >>> load_dataset("digits").classes
     array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    >>> load_dataset("digits", limit=20)
+    Dataset('digits': 200 training and 200 test samples of shape (8, 8), uint8, 10 classes)
     """
+    if limit is not None:
+        check_limit(limit)
+    if name.startswith(_FOLDER):
+        # Limited while reading: of a million photos, only those are decoded that are used.
+        return folder(name.removeprefix(_FOLDER), size=size, limit=limit)
     if name not in _LOADERS:
         raise ValueError(
-            f"unknown data set {name!r}; known are: {', '.join(_LOADERS)}. "
+            f"unknown data set {name!r}; known are: {', '.join(_LOADERS)}, folder:PATH. "
             "For your own arrays use Dataset(name, X_train, y_train, X_test, y_test)."
         )
-    return _LOADERS[name]()
+    if size is not None:
+        raise ValueError(
+            f"size={size!r} is for folder:PATH; the images of {name!r} have a size: leave it out."
+        )
+    dataset = _LOADERS[name](data_dir)
+    return dataset if limit is None else dataset.first_per_class(limit)

@@ -101,7 +101,7 @@ class BatchRecord:
 
 
 def evaluate(
-    stream: ClassStream, learner: Learner, announce_classes: bool = False
+    stream: ClassStream, learner: Learner, announce_classes: bool = False, *, start: int = 0
 ) -> Iterator[BatchRecord]:
     """Teach `learner` the stream, one class batch after another, and yield a record after each.
 
@@ -110,12 +110,14 @@ def evaluate(
     stream : ClassStream
         The class batches. Each needs test samples.
     learner : object with `partial_fit` and `predict`
-        A fresh one: it is trained in place, and after the last record holds the final state.
+        A fresh one, or one that has learnt `start` class batches: it is trained in place, and after the last record holds the final state.
         Where it has `classes_` and `similarities` or `decision_function`, or `predict_topk`,
         the record says more.
     announce_classes : bool, default=False
         Pass ``classes=`` all classes of the stream to the first `partial_fit`, for learners such
         as scikit-learn's `SGDClassifier` that must know them from the start.
+    start : int, default=0
+        Class batches that the learner has learnt already: go on with the next.
 
     Yields
     ------
@@ -139,7 +141,8 @@ def evaluate(
     10 classes: 0.2
     """
     _check(stream, learner)
-    for batch in stream:
+    for index in range(start, len(stream)):
+        batch = stream[index]
         announced = (
             {"classes": np.sort(stream.order)} if announce_classes and not batch.index else {}
         )

@@ -22,14 +22,13 @@ def versions() -> dict[str, str]:
     }
 
 
-def hardware() -> str:
+def hardware(device: str | torch.device = "cpu") -> str:
     """Return the machine in words, such as ``x86_64, AMD EPYC 7B13, 2 cores``. It names no host."""
     cores = _cores()
-    return ", ".join(
-        part
-        for part in (platform.machine(), _processor(), f"{cores} core{'s' * (cores != 1)}")
-        if part
-    )
+    parts = [platform.machine(), _processor(), f"{cores} core{'s' * (cores != 1)}"]
+    if torch.device(device).type == "cuda":
+        parts.append(torch.cuda.get_device_name(device))
+    return ", ".join(part for part in parts if part)
 
 
 def _cores() -> int:

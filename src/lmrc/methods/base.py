@@ -11,7 +11,7 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -38,10 +38,11 @@ from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Network, build_trunk
 from lmrc.store import folder
 from lmrc.training.batches import AUGMENTATIONS, Batches, MiniBatch, pick_augmentation
-from lmrc.training.device import pick_device, use_bf16, use_compile
-from lmrc.training.loop import EpochRecord, Losses, Optimisation, train
+from lmrc.training.device import pick_device, use_bf16, use_graph
+from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
+from lmrc.training.step import Losses, compiled
 
 #: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
 NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
@@ -245,6 +246,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         frozen = None if first else _on(device, self.network_)
         with self._chance(NETWORK):
             network = self.start(frozen, x).to(device)
+            if device.type == "cuda":  # convolutions run faster there with channels last
+                network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if len(new):
                 self.grow(network, len(new))
 
@@ -279,22 +282,22 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             augment=augment,
             device=device,
         )
-        if use_compile(self.compile, device):
-            network.trunk.backbone.compile()
-        return train(
-            network,
-            lambda batch: self.losses(network, frozen, batch),
-            batches,
-            Optimisation(
-                self.epochs,
-                self.learning_rate,
-                self.halve_at,
-                self.momentum,
-                self.weight_decay,
-            ),
-            seed=lambda epoch: self._seed(EPOCH, epoch),
-            bf16=use_bf16(self.precision, device),
-        )
+        with compiled(network, frozen) if self.compile is True else nullcontext():
+            yield from train(
+                network,
+                lambda batch: self.losses(network, frozen, batch),
+                batches,
+                Optimisation(
+                    self.epochs,
+                    self.learning_rate,
+                    self.halve_at,
+                    self.momentum,
+                    self.weight_decay,
+                ),
+                seed=lambda epoch: self._seed(EPOCH, epoch),
+                bf16=use_bf16(self.precision, device),
+                graphed=use_graph(self.compile, device),
+            )
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""

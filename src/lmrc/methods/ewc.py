@@ -15,8 +15,8 @@ from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
-from lmrc.training.loop import Losses
 from lmrc.training.memory import Memory
+from lmrc.training.step import Losses
 
 CHUNK_ELEMENTS = 2**28  # gradient values held at a time: one gradient per sample is much
 

@@ -9,7 +9,7 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.nets.multihead import GrowingLinear
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
-from lmrc.training.loop import Losses
+from lmrc.training.step import Losses
 
 
 class FineTuneClassifier(IncrementalClassifier):

@@ -21,7 +21,7 @@ from lmrc.nets.backbones import Factory
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
-from lmrc.training.loop import Losses
+from lmrc.training.step import Losses
 
 NEARLY_FULL = 0.8  # share of the expected capacity at which the user is warned
 
@@ -72,7 +72,8 @@ class LMRCClassifier(IncrementalClassifier):
     precision : {"auto", "fp32", "bf16"}, default="auto"
         "auto" is bf16 on GPUs that compute in it, fp32 elsewhere.
     compile : {"auto", True, False}, default="auto"
-        Whether to compile the backbone; "auto" does so on a GPU.
+        On a GPU the training step is captured as one CUDA graph, unless this is False. True also
+        compiles the backbone, on any device: worth it for long training.
     random_state : int, RandomState or None, default=None
         An int makes results repeatable: bit by bit on a CPU with the same number of threads.
     verbose : int, default=0

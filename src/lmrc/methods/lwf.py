@@ -13,7 +13,7 @@ from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
-from lmrc.training.loop import Losses
+from lmrc.training.step import Losses
 
 
 class LwFClassifier(FineTuneClassifier):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lmrc.evaluation.run import BatchRecord
 
@@ -80,6 +81,8 @@ class Description:
         The result in one sentence; empty until the run has ended.
     findings : list of str
         What the reader sees, sentence by sentence; empty until the run has ended.
+    recipe : dict
+        Settings that all runs of the folder share.
     """
 
     experiment: str
@@ -88,14 +91,37 @@ class Description:
     command: str
     headline: str = ""
     findings: list[str] = field(default_factory=list)
+    recipe: dict[str, Any] = field(default_factory=dict)
 
 
 def append_record(folder: Path, record: RunRecord) -> None:
-    """Add a record to the folder's file, and return once it is on the disk."""
-    with (folder / RECORDS).open("a", encoding="utf-8") as file:
-        file.write(record.to_json() + "\n")
-        file.flush()
+    """Add a record to the folder's file, and return once it is on the disk.
+
+    Several processes may do so at a time. What a killed one left unfinished is removed.
+    """
+    line = (record.to_json() + "\n").encode()
+    with (folder / RECORDS).open("a+b", buffering=0) as file, _locked(file):
+        file.seek(0)
+        whole = file.read()
+        if not whole.endswith(b"\n"):
+            file.truncate(whole.rfind(b"\n") + 1)
+        file.write(line)
         os.fsync(file.fileno())
+
+
+@contextmanager
+def _locked(file: IO[bytes]) -> Iterator[None]:
+    """Hold other writers off (where the system can); the lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def read_records(folder: Path) -> list[RunRecord]:

@@ -6,7 +6,6 @@ starts, and sent to the device: results do not depend on where or how a step is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -84,24 +83,28 @@ class Batches:
         self.augment = augment
         self.sizes = split_sizes(len(x), batch_size)
         self.device = device
+        n = len(x)
+        self.order = torch.empty(n, dtype=torch.long, device=device)
+        self.corner = torch.empty(n, 2, dtype=torch.long, device=device)
+        self.flip = torch.empty(n, dtype=torch.bool, device=device)
 
-    def epoch(self, generator: torch.Generator) -> Iterator[MiniBatch]:
-        """Yield each sample once, in an order and with crops and flips drawn from the generator."""
-        n = len(self.x)
-        order = torch.randperm(n, generator=generator)
-        corner = torch.randint(0, 2 * PADDING + 1, (n, 2), generator=generator)
-        flip = torch.rand(n, generator=generator) < 0.5
-        order, corner, flip = (draw.to(self.device) for draw in (order, corner, flip))
-        start = 0
-        for size in self.sizes:
-            part = slice(start, start + size)
-            rows = order[part]
-            x = self.x[rows]
-            if self.augment != "none":
-                x = crop_and_flip(x, corner[part], flip[part] & (self.augment == "crop+flip"))
-            known = None if self.known is None else self.known[rows]
-            yield MiniBatch(x, self.y[rows], known)
-            start += size
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw an epoch: the order of the samples, their crops and flips."""
+        n = len(self.y)
+        # Always the same draws in the same order, used or not; in place, where a captured step
+        # looks for them.
+        self.order.copy_(torch.randperm(n, generator=generator))
+        self.corner.copy_(torch.randint(0, 2 * PADDING + 1, (n, 2), generator=generator))
+        self.flip.copy_(torch.rand(n, generator=generator) < 0.5)
+
+    def at(self, positions: Tensor) -> MiniBatch:
+        """Return the samples at these positions of the epoch, augmented."""
+        rows = self.order[positions]
+        x = self.x[rows]
+        if self.augment != "none":
+            flip = self.flip[positions] & (self.augment == "crop+flip")
+            x = crop_and_flip(x, self.corner[positions], flip)
+        return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows])
 
 
 def crop_and_flip(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:

@@ -32,6 +32,6 @@ def use_bf16(precision: str, device: torch.device) -> bool:
     return precision == "bf16"
 
 
-def use_compile(choice: bool | str, device: torch.device) -> bool:
-    """Resolve ``"auto"``: compile on a GPU, run eagerly elsewhere."""
-    return device.type == "cuda" if choice == "auto" else bool(choice)
+def use_graph(compile: bool | str, device: torch.device) -> bool:  # noqa: A002
+    """Resolve the estimators' ``compile``: a GPU replays captured steps unless told not to."""
+    return device.type == "cuda" and compile is not False

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.step import GraphedStep, Losses, Step
 
-#: The terms of a loss by name: per sample (n,), averaged over the mini-batch, or one scalar.
-Losses = Mapping[str, Tensor]
 EpochRecord = dict[str, float]
 
 
@@ -44,10 +43,13 @@ class Optimisation:
         )
         return self.learning_rate * 0.5 ** sum(epoch >= milestone for milestone in milestones)
 
-
-def total(terms: Losses) -> Tensor:
-    """Sum the terms of a loss, each averaged over the mini-batch."""
-    return torch.stack([term.mean() for term in terms.values()]).sum()
+    def set_rate(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+        """Give the optimiser the epoch's learning rate."""
+        for group in optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(self.rate(epoch))
+            else:
+                group["lr"] = self.rate(epoch)
 
 
 def train(
@@ -58,6 +60,7 @@ def train(
     *,
     seed: Callable[[int], int],
     bf16: bool = False,
+    graphed: bool = False,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
 
@@ -73,38 +76,34 @@ def train(
         Maps an epoch to the seed of all its chance: order, augmentation, dropout.
     bf16 : bool
         Run the forward pass in bfloat16; weights and losses stay float32.
+    graphed : bool
+        Capture the step as a CUDA graph.
     """
-    weights = [p for p in network.parameters() if p.requires_grad]
+    on_gpu = batches.device.type == "cuda"
+    # On a GPU the rate is a tensor, so that a captured step sees it change.
+    rate = torch.tensor(optimisation.learning_rate, device=batches.device) if on_gpu else None
     optimiser = torch.optim.SGD(
-        weights,
-        lr=optimisation.learning_rate,
+        [p for p in network.parameters() if p.requires_grad],
+        lr=optimisation.learning_rate if rate is None else rate,
         momentum=optimisation.momentum,
         weight_decay=optimisation.weight_decay,
+        fused=on_gpu,
     )
-    generator = torch.Generator()
-    devices = [batches.device] if batches.device.type == "cuda" else []
+    step = (GraphedStep if graphed else Step)(losses, batches, optimiser, bf16=bf16)
     for epoch in range(optimisation.epochs):
-        rate = optimisation.rate(epoch)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        sums: dict[str, Tensor] = {}
+        optimisation.set_rate(optimiser, epoch)
+        batches.draw(torch.Generator().manual_seed(seed(epoch)))
         network.train()
         # Dropout and the like draw from torch's global generators: lend them this epoch's seed.
+        devices = [batches.device] if on_gpu else []
         with torch.enable_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed(epoch))
-            for batch in batches.epoch(generator.manual_seed(seed(epoch))):
-                with torch.autocast(batches.device.type, torch.bfloat16, enabled=bf16):
-                    terms = losses(batch)
-                optimiser.zero_grad(set_to_none=True)
-                total(terms).backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-                for name, term in terms.items():  # stays on the device: no step waits for it
-                    sums[name] = sums.get(name, 0) + term.detach().mean() * len(batch.y)
-        means = {name: float(term) / len(batches.y) for name, term in sums.items()}
+            means = step.epoch()
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
                 f"the loss is no longer a number in epoch {epoch + 1} ({means}): "
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
-        yield {"epoch": epoch, "learning_rate": rate, **means, "loss": sum(means.values())}
+        record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch)}
+        yield {**record, **means, "loss": sum(means.values())}
     optimiser.zero_grad(set_to_none=True)

@@ -1,0 +1,160 @@
+"""Public data sets, decoded once and kept as memory-mapped arrays.
+
+::
+
+    <cache folder>/decoded/
+      cifar100-<fingerprint of its source files>/
+        X_train.npy  y_train.npy  X_test.npy  y_test.npy  class_names.json
+
+An entry is written under another name, synced, and renamed when it is whole: a reader never sees
+half of one, and of two processes that decode at the same time, one wins and both go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from lmrc.data.dataset import Dataset
+from lmrc.data.sources import CACHE_VARIABLE, cache_folder
+
+FORMAT_VERSION = 1  # raise it when the same source is decoded into other arrays
+
+_NAMES = "class_names.json"
+_HALF_WRITTEN = ".half-written-"
+_A_DAY = 24 * 3600.0
+
+
+def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], None]) -> Dataset:
+    """Return a data set from the cache; decode its sources first if they are new or changed.
+
+    Parameters
+    ----------
+    name : str
+        Of the data set.
+    sources : iterable of Path
+        All files it is decoded from. A change of path, size or time counts as a new source.
+    decode : callable
+        Given an empty folder, writes ``X_train.npy``, ``y_train.npy``, ``X_test.npy``,
+        ``y_test.npy`` into it and, if need be, calls `save_class_names`.
+
+    Returns
+    -------
+    Dataset
+        With memory-mapped, read-only images.
+    """
+    folder = cache_folder() / "decoded"
+    entry = folder / f"{name}-{_fingerprint(sources)}"
+    try:
+        return _open(entry, name)
+    except (OSError, ValueError, EOFError):
+        pass  # not there yet; or damaged from outside, and then decoded anew
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        if entry.exists():
+            entry.rename(_unused_name(folder))
+        _write(entry, decode)
+    except OSError as error:
+        raise OSError(
+            f"cannot keep the decoded images of {name} in {folder}: {error}. Make room there, or "
+            f"name another folder with the environment variable {CACHE_VARIABLE}."
+        ) from error
+    return _open(entry, name)
+
+
+def save_images(path: Path, shape: tuple[int, ...], images: Iterable[NDArray[np.uint8]]) -> None:
+    """Write images one by one into a .npy file, for sets that need not fit into memory.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    shape : tuple of int
+        Of the whole array; its first length must be the number of images.
+    images : iterable of ndarray
+        Each of shape ``shape[1:]``.
+    """
+    with path.open("wb") as file:  # not memory-mapped: a full disk would kill the process
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(file, header)
+        for image in images:
+            file.write(image.tobytes())
+
+
+def save_class_names(folder: Path, names: Mapping[Any, str]) -> None:
+    """Write what classes are called; the labels may be ints or strings."""
+    (folder / _NAMES).write_text(json.dumps(list(names.items())), encoding="utf-8")
+
+
+def _open(entry: Path, name: str) -> Dataset:
+    X_train, X_test = (
+        np.load(entry / f"X_{part}.npy", mmap_mode="r") for part in ("train", "test")
+    )
+    y_train, y_test = (np.load(entry / f"y_{part}.npy") for part in ("train", "test"))
+    names = entry / _NAMES
+    class_names = dict(json.loads(names.read_text(encoding="utf-8"))) if names.exists() else {}
+    return Dataset(name, X_train, y_train, X_test, y_test, class_names)
+
+
+def _fingerprint(sources: Iterable[Path]) -> str:
+    digest = hashlib.sha256(f"lmrc {FORMAT_VERSION}".encode())
+    for path in sorted(path.absolute() for path in sources):
+        status = path.stat()
+        digest.update(f"\0{path}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _unused_name(folder: Path) -> Path:
+    return folder / f"{_HALF_WRITTEN}{secrets.token_hex(8)}"
+
+
+def _write(entry: Path, decode: Callable[[Path], None]) -> None:
+    half_written = _unused_name(entry.parent)
+    half_written.mkdir()
+    try:
+        decode(half_written)
+        for path in half_written.iterdir():
+            _sync(path)
+        _sync(half_written)
+        try:
+            half_written.rename(entry)
+        except OSError:
+            if not entry.exists():  # else another process was faster, and its work is as good
+                raise
+    finally:  # what was renamed is not there any more
+        shutil.rmtree(half_written, ignore_errors=True)
+    _sync(entry.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk, so that the renaming cannot overtake it."""
+    if path.is_file():
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+    elif os.name == "posix":  # elsewhere folders cannot be opened
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left; a day later, it can be no one's work in progress."""
+    for path in folder.glob(f"{_HALF_WRITTEN}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _A_DAY:
+                shutil.rmtree(path, ignore_errors=True)

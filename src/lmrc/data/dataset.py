@@ -1,0 +1,182 @@
+"""The one type of all data sets: labelled samples, split into a training and a test part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # arrays neither compare nor print usefully
+class Dataset:
+    """Labelled samples, split into a training and a test part.
+
+    Memory-mapped arrays stay memory-mapped: nothing is copied here.
+
+    Parameters
+    ----------
+    name : str
+        What to call the data set in records and reports.
+    X_train, X_test : ndarray of shape (n, height, width[, channels]) or (n, features)
+        Images (uint8) or vectors (float); both parts alike but for `n`.
+    y_train, y_test : ndarray of shape (n,)
+        Class labels, ints or strings. Each class of the test part occurs in the training part.
+    class_names : mapping of label to str, default={}
+        What to call a class where its label says little, as for the numbers of CIFAR-100.
+    note : str, default=""
+        What a reader of a report must know about how these samples were chosen.
+
+    Examples
+    --------
+    >>> from lmrc.data.datasets import Dataset
+    >>> pets = Dataset("pets", [[0.0], [1.0]], ["cat", "dog"], [[0.9]], ["dog"])
+    >>> pets
+    Dataset('pets': 2 training and 1 test samples of shape (1,), float64, 2 classes)
+    >>> pets.classes.tolist()
+    ['cat', 'dog']
+    """
+
+    name: str
+    X_train: Array
+    y_train: Array
+    X_test: Array
+    y_test: Array
+    class_names: Mapping[Any, str] = field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            X = _checked_samples(getattr(self, f"X_{part}"), f"X_{part}")
+            y = _checked_labels(getattr(self, f"y_{part}"), f"y_{part}")
+            if len(X) != len(y):
+                raise ValueError(
+                    f"X_{part} holds {len(X)} samples but y_{part} {len(y)} labels; "
+                    "give one label per sample."
+                )
+            # The dataclass is frozen for its users, not for its own conversion of lists.
+            object.__setattr__(self, f"X_{part}", X)
+            object.__setattr__(self, f"y_{part}", y)
+        if len(self.y_train) == 0:
+            raise ValueError("X_train holds 0 samples; a data set needs at least one to learn.")
+        self._check_parts_agree()
+
+    def _check_parts_agree(self) -> None:
+        train, test = self.X_train, self.X_test
+        if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
+            raise ValueError(
+                f"X_train holds samples of shape {train.shape[1:]} and type {train.dtype}, X_test "
+                f"of shape {test.shape[1:]} and type {test.dtype}; prepare both parts alike."
+            )
+        if (self.y_train.dtype.kind == "U") != (self.y_test.dtype.kind == "U"):
+            raise ValueError(
+                f"y_train has type {self.y_train.dtype}, y_test {self.y_test.dtype}; "
+                "use ints in both or strings in both."
+            )
+        unknown = np.setdiff1d(self.y_test, self.y_train).tolist()
+        if unknown:
+            raise ValueError(
+                f"y_test holds {len(unknown)} class(es) that y_train does not, such as "
+                f"{unknown[:5]}; remove their samples or add some to the training part."
+            )
+
+    @property
+    def classes(self) -> Array:
+        """The class labels in natural order: sorted, each once."""
+        return np.unique(self.y_train)
+
+    def as_vectors(self) -> Dataset:
+        """Return the data set with each sample as one float32 vector, uint8 scaled to 0…1.
+
+        For learners that take vectors only, as most of scikit-learn's do. This copies the samples.
+
+        Examples
+        --------
+        >>> from lmrc.data.datasets import digits
+        >>> digits().as_vectors()
+        Dataset('digits': 1347 training and 450 test samples of shape (64,), float32, 10 classes)
+        """
+        scale = np.float32(255 if self.X_train.dtype == np.uint8 else 1)
+        X_train, X_test = (
+            X.reshape(len(X), int(np.prod(X.shape[1:]))).astype(np.float32) / scale
+            for X in (self.X_train, self.X_test)
+        )
+        return replace(self, X_train=X_train, X_test=X_test)
+
+    def first_per_class(self, limit: int) -> Dataset:
+        """Return the data set with no more than the first `limit` samples of each class.
+
+        The training and the test part are limited alike; the order stays. This copies the samples
+        it keeps.
+
+        Examples
+        --------
+        >>> from lmrc.data.datasets import digits
+        >>> digits().first_per_class(5)
+        Dataset('digits': 50 training and 50 test samples of shape (8, 8), uint8, 10 classes)
+        """
+        check_limit(limit)
+        train, test = (_first_per_class(y, limit) for y in (self.y_train, self.y_test))
+        return replace(
+            self,
+            X_train=self.X_train[train],
+            y_train=self.y_train[train],
+            X_test=self.X_test[test],
+            y_test=self.y_test[test],
+            note=f"{self.note} {limit_note(limit)}".strip(),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}: {len(self.y_train)} training and {len(self.y_test)} test "
+            f"samples of shape {self.X_train.shape[1:]}, {self.X_train.dtype}, "
+            f"{len(self.classes)} classes)"
+        )
+
+
+def _checked_samples(values: Any, name: str) -> Array:
+    X: Array = np.asanyarray(values)  # asarray would strip np.memmap of its type
+    if X.ndim < 2 or X.dtype.kind not in "buif":
+        raise ValueError(
+            f"{name} must be numbers of shape (n, features) or (n, height, width[, channels]), "
+            f"got shape {X.shape} and type {X.dtype}."
+        )
+    return X
+
+
+def _checked_labels(values: Any, name: str) -> Array:
+    y: Array = np.asanyarray(values)
+    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
+        y = y.astype(str)  # what pandas makes of a column of text
+    if y.ndim != 1:
+        raise ValueError(f"{name} must be of shape (n,), got {y.shape}; pass one label per sample.")
+    if y.dtype.kind not in "iuU" and len(y):
+        raise ValueError(
+            f"{name} must hold ints or strings, got type {y.dtype}; convert it, for example with "
+            f"{name}.astype(int) or {name}.astype(str)."
+        )
+    return y
+
+
+def check_limit(limit: Any) -> None:
+    """Refuse a number of samples per class that is none."""
+    if isinstance(limit, bool) or not isinstance(limit, Integral) or int(limit) < 1:
+        raise ValueError(
+            f"limit must be a number of images per class of at least 1, got {limit!r}; "
+            "leave it out (None) to take them all."
+        )
+
+
+def limit_note(limit: int) -> str:
+    """Say in a report that only some samples were taken."""
+    return f"Only the first {limit} images of each class, for training and for testing alike."
+
+
+def _first_per_class(y: Array, limit: int) -> Array:
+    by_class = [np.flatnonzero(y == label)[:limit] for label in np.unique(y)]
+    return np.sort(np.concatenate(by_class)) if by_class else np.arange(0)

@@ -1,0 +1,214 @@
+"""Your own images: one sub-folder per class."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrc.data.dataset import Array, Dataset, check_limit, limit_note
+from lmrc.data.images import (
+    Mode,
+    Pixels,
+    Size,
+    UnreadableImageError,
+    common_form,
+    list_images,
+    read_image,
+)
+from lmrc.data.progress import progress
+
+TEST_SHARE = 0.2
+
+_TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that has classes counts
+_LARGEST_IN_MEMORY = 2**30  # bytes; beyond, a temporary file is mapped instead
+_NAMED = 5  # so many unreadable files does a warning name
+
+_Files = Mapping[str, Sequence[Path]]  # the images of each class
+
+
+def folder(
+    path: str | os.PathLike[str], *, size: Size | None = None, limit: int | None = None
+) -> Dataset:
+    """Return the images of a folder; the names of its sub-folders are the labels.
+
+    Either the folder has one sub-folder per class, and then a fifth of each class's images (at
+    least one; drawn at random, but the same every time) becomes the test part. Or it has ``train``
+    and ``test`` (or ``val``), with one sub-folder per class in each. `note` of the data set says
+    which. Images are looked for in all depths, and read by `lmrc.data.images.read_image`; files
+    that cannot be read are left out, with a warning.
+
+    The images stay in memory or, where they take more than 1 GiB, in a temporary file that is
+    gone when the program ends.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    size : int, (height, width) or None, default=None
+        Images are scaled and cropped to this size. None: as they are, if all have one size of no
+        more than 256 pixels a side; else 64×64.
+    limit : int or None, default=None
+        Take only the first `limit` images of each class, of the training and of the test part
+        alike.
+
+    Returns
+    -------
+    Dataset
+        Images of shape (height, width, 3), or (height, width) if all are grey.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from lmrc.data.folders import folder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for colour in ("red", "green"):
+    ...         Path(place, colour).mkdir()
+    ...         for shade in range(10):
+    ...             image = Image.new("RGB", (40 + shade, 30), colour)
+    ...             image.save(Path(place, colour, f"{shade}.png"))
+    ...     folder(place).X_test.shape
+    (4, 64, 64, 3)
+    """
+    root = Path(path).expanduser()
+    train, test, note = _parts(root)
+    if limit is not None:
+        check_limit(limit)
+        note = f"{note} {limit_note(limit)}"
+    of_classes = [*train.values(), *test.values()]
+    common_size, mode = common_form(file for files in of_classes for file in files[:limit])
+    skipped: list[UnreadableImageError] = []
+    X_train, y_train = _read(train, size or common_size, mode, limit, skipped)
+    X_test, y_test = _read(test, size or common_size, mode, limit, skipped)
+    if skipped:
+        named = "".join(f"\n  {error}" for error in skipped[:_NAMED])
+        more = "\n  …" if len(skipped) > _NAMED else ""
+        warnings.warn(f"left out {len(skipped)} file(s) of {root}:{named}{more}", stacklevel=2)
+    return Dataset(root.resolve().name, X_train, y_train, X_test, y_test, note=note)
+
+
+def _parts(root: Path) -> tuple[_Files, _Files, str]:
+    """Return the training and the test images, and how they were told apart."""
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"{root} is no folder; name one with a sub-folder of images for each class."
+        )
+    subfolders = {path.name.lower(): path for path in _subfolders(root)}
+    train = subfolders.get("train")
+    if train is None or not _subfolders(train):  # without, it is a class: of trains, say
+        return _held_out(_classes(root))
+    for name in _TEST_FOLDERS:
+        if name in subfolders and _subfolders(subfolders[name]):
+            test = subfolders[name]
+            return _classes(train), _known(_classes(test), train), f"Test images from {test.name}/."
+    if subfolders.keys() <= {"train", *_TEST_FOLDERS}:  # test images, if any, have no labels
+        return _held_out(_classes(train))
+    return _held_out(_classes(root))
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """Return the visible sub-folders by name, without links that lead back up."""
+    real = folder.resolve()
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir()
+        and not path.name.startswith(".")
+        and not (path.is_symlink() and real.is_relative_to(path.resolve()))
+    ]
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    classes = {path.name: list_images(path) for path in _subfolders(folder)}
+    if not classes:
+        raise ValueError(
+            f"{folder} has no sub-folders; move the images of each class into one of its own."
+        )
+    empty = [name for name, files in classes.items() if not files]
+    if empty:
+        raise ValueError(
+            f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of class(es) {empty[:5]} in {folder}; "
+            "add some, or remove the sub-folder(s)."
+        )
+    return classes
+
+
+def _known(test: dict[str, list[Path]], train: Path) -> dict[str, list[Path]]:
+    unknown = sorted(test.keys() - {path.name for path in _subfolders(train)})
+    if unknown:
+        raise ValueError(
+            f"class(es) {unknown[:5]} have test images but no sub-folder in {train}; "
+            "add training images, or remove the test images."
+        )
+    return test
+
+
+def _held_out(classes: dict[str, list[Path]]) -> tuple[_Files, _Files, str]:
+    train: dict[str, list[Path]] = {}
+    test: dict[str, list[Path]] = {}
+    for name, files in classes.items():
+        if len(files) < 2:
+            raise ValueError(
+                f"class {name!r} has a single image, {files[0]}; add at least one, since one is "
+                "kept for testing, or sort your images into train/ and test/."
+            )
+        # Each class draws anew, so that another class more does not change this one's.
+        drawn = np.random.default_rng(0).permutation(len(files))
+        chosen = set(drawn[: max(1, round(TEST_SHARE * len(files)))].tolist())
+        train[name] = [file for i, file in enumerate(files) if i not in chosen]
+        test[name] = [file for i, file in enumerate(files) if i in chosen]
+    return train, test, f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."
+
+
+def _read(
+    files: _Files, size: Size, mode: Mode, limit: int | None, skipped: list[UnreadableImageError]
+) -> tuple[Array, Array]:
+    """Read one part: its images, and their labels."""
+    height, width = (size, size) if isinstance(size, int) else size
+    shape = (height, width, 3) if mode == "RGB" else (height, width)
+    most = sum(len(of_class[:limit]) for of_class in files.values())
+    labels: list[str] = []
+
+    def images() -> Iterator[Pixels]:
+        for label, of_class in files.items():
+            first = len(labels)
+            for path in of_class:
+                if len(labels) - first == limit:
+                    break
+                try:
+                    pixels = read_image(path, size, mode)
+                except UnreadableImageError as error:
+                    skipped.append(error)
+                    continue
+                labels.append(label)
+                yield pixels
+            if len(labels) == first:
+                raise ValueError(
+                    f"none of the {len(of_class)} image(s) of class {label!r} can be read, such "
+                    f"as {of_class[0]}; replace them, or remove the class."
+                )
+
+    return _packed(progress(images(), "reading images", most), shape, most), np.array(labels)
+
+
+def _packed(images: Iterable[Pixels], shape: tuple[int, ...], most: int) -> NDArray[Any]:
+    """Put images into one array; into a temporary file, if they are too many for the memory."""
+    if most * math.prod(shape) <= _LARGEST_IN_MEMORY:
+        return np.fromiter(images, dtype=np.dtype((np.uint8, shape)))
+    # A file without a name: the system removes it when the program ends, even if it is killed.
+    with tempfile.TemporaryFile(prefix="lmrc-") as file:
+        count = 0
+        for image in images:
+            file.write(image.tobytes())
+            count += 1
+        file.flush()
+        return np.memmap(file, dtype=np.uint8, mode="r", shape=(count, *shape))

@@ -1,0 +1,213 @@
+"""Image files, decoded and brought to one size: the same way for learning and for predicting."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+Mode = Literal["RGB", "L"]
+Size = int | tuple[int, int]
+Pixels = NDArray[np.uint8]
+
+SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+)
+DEFAULT_SIZE = 64  # that of Tiny-ImageNet
+LARGEST_KEPT = 256  # beyond this many pixels a side, networks for small images are no use
+
+# Named one by one, since Pillow knows formats that start other programs, such as EPS.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+_ORIENTATION = 0x0112  # the EXIF tag: how the camera was held
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class UnreadableImageError(OSError):
+    """A file is not an image that can be read."""
+
+
+def list_images(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the image files in a folder and its sub-folders, in the order of their names.
+
+    An image is what has the suffix of one (JPEG, PNG, BMP, GIF, WebP, TIFF), in any case. Hidden
+    files and folders are left out; links to folders are not followed, so that none leads in a
+    circle.
+
+    Parameters
+    ----------
+    folder : path
+        Where to look.
+
+    Returns
+    -------
+    list of Path
+        Sorted, the same on every machine.
+    """
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            Path(place, name)
+            for name in files
+            if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+        ]
+    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+
+
+def read_image(
+    path: str | os.PathLike[str] | BinaryIO, size: Size | None = None, mode: Mode = "RGB"
+) -> Pixels:
+    """Return the pixels of an image file, upright and of the given size.
+
+    The image is turned as its EXIF data says, laid on white where it is transparent, converted,
+    and then brought to size: scaled until its shorter side fits (bicubic, with antialiasing) and
+    cropped at the centre. Of animations, the first frame is read. The same file gives the same
+    pixels every time.
+
+    Parameters
+    ----------
+    path : path or binary file
+        JPEG, PNG, BMP, GIF, WebP or TIFF.
+    size : int, (height, width) or None, default=None
+        The size to return; an int is a square. None: as it is.
+    mode : {"RGB", "L"}, default="RGB"
+        Colour, or shades of grey.
+
+    Returns
+    -------
+    ndarray of shape (height, width, 3) or (height, width), uint8
+        The pixels.
+
+    Raises
+    ------
+    UnreadableImageError
+        An `OSError`: if the file is missing, damaged, not an image, or absurdly large (Pillow's
+        limit for decompression bombs).
+
+    Examples
+    --------
+    >>> import io
+    >>> from PIL import Image
+    >>> from lmrc.data.images import read_image
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (300, 200), "teal").save(file, "PNG")
+    >>> read_image(file, size=32).shape
+    (32, 32, 3)
+    """
+    shape = None if size is None else _height_and_width(size)
+    if mode not in ("RGB", "L"):
+        raise ValueError(f'mode must be "RGB" (colour) or "L" (grey), got {mode!r}.')
+    try:
+        # Warnings tell of odd metadata and of large images: neither stops us from reading.
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as image:
+            if shape is not None:
+                # A large JPEG is scaled down while it is decoded, to no less than twice the size.
+                image.draft(None, (2 * max(shape), 2 * max(shape)))
+            pixels = _convert(_turn_upright(image), mode)
+            if shape is not None:
+                pixels = ImageOps.fit(pixels, shape[::-1], Image.Resampling.BICUBIC)
+            return np.array(pixels, dtype=np.uint8)
+    except Exception as error:  # Pillow raises about anything on a broken file
+        raise UnreadableImageError(
+            f"cannot read {_name(path)} as an image: {_reason(error)}. "
+            "Remove it, or save it anew as JPEG or PNG."
+        ) from error
+
+
+def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
+    """Return the size and the mode in which to read a collection of images.
+
+    Only the head of each file is read; files that are no images are passed over.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        The images.
+
+    Returns
+    -------
+    size : (height, width)
+        Their own, if they all have the same and it is no more than 256 pixels a side; else 64×64.
+    mode : {"RGB", "L"}
+        Grey if they all are; else colour.
+    """
+    sizes, all_grey = set(), True
+    for path in paths:
+        try:
+            with (
+                warnings.catch_warnings(action="ignore"),
+                Image.open(path, formats=_FORMATS) as image,
+            ):
+                # Pillow turns TIFF files by itself.
+                lies = image.format != "TIFF" and _orientation(image) >= 5
+                sizes.add(image.size if lies else image.size[::-1])
+                all_grey = all_grey and _is_grey(image)
+        except Exception:  # who reads the image will say so
+            continue
+    size = sizes.pop() if len(sizes) == 1 else (DEFAULT_SIZE, DEFAULT_SIZE)
+    if max(size) > LARGEST_KEPT:
+        size = DEFAULT_SIZE, DEFAULT_SIZE
+    return size, "L" if all_grey else "RGB"
+
+
+def _height_and_width(size: Any) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if not (isinstance(height, int) and isinstance(width, int) and min(height, width) >= 1):
+        raise ValueError(
+            f"size must be an int of at least 1 or a pair (height, width), got {size!r}."
+        )
+    return height, width
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in ("1", "L", "LA") or image.mode.startswith("I")
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # metadata is often broken where the image is not
+        return 1
+
+
+def _turn_upright(image: Image.Image) -> Image.Image:
+    image.load()  # first: it is here that Pillow turns a TIFF, and then says that it has
+    turn = _UPRIGHT.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def _convert(image: Image.Image, mode: Mode) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits a pixel: Pillow would clip them, not scale them
+        bright = np.clip(np.asarray(image, dtype=np.int64), 0, 2**16 - 1) >> 8
+        image = Image.fromarray(bright.astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers of unknown range")
+    if "transparency" in image.info or image.mode in ("LA", "PA", "RGBA"):
+        image = image.convert("RGBA")
+        paper = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(paper, image)
+    return image.convert(mode)
+
+
+def _name(path: Any) -> str:
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # its text repeats the path
+        return "it holds no known image format"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).rstrip(".")

@@ -1,0 +1,244 @@
+"""The public data sets: MNIST, CIFAR-100, Tiny-ImageNet. One function each.
+
+Each finds its files, official archives or unpacked, as they are (or downloads them), decodes them
+once, and opens them memory-mapped from then on. Nothing is ever unpacked under a name that an
+archive chooses: members are asked for by the names they must have, and read into memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrc.data.cache import cached_dataset, save_class_names
+from lmrc.data.dataset import Dataset
+from lmrc.data.sources import RemoteFile, data_folder, download, find_first
+from lmrc.data.tiny_imagenet import decode_tiny_imagenet, tiny_imagenet_files
+from lmrc.data.unpickle import PlainPickleError, load_plain_pickle
+
+DataDir = str | os.PathLike[str] | None
+
+_MNIST_ADDRESSES = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "http://yann.lecun.com/exdb/mnist/",
+)
+MNIST = {
+    part: RemoteFile(
+        f"{name}.gz", tuple(f"{place}{name}.gz" for place in _MNIST_ADDRESSES), f"md5:{md5}"
+    )
+    for part, name, md5 in (
+        ("X_train", "train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        ("y_train", "train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
+        ("X_test", "t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
+        ("y_test", "t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
+    )
+}
+CIFAR100 = RemoteFile(
+    "cifar-100-python.tar.gz",
+    ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
+    "md5:eb9058c3a382ffc7106e4002c42a8d85",
+)
+
+TINY_IMAGENET = RemoteFile(
+    "tiny-imagenet-200.zip",
+    ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
+    "md5:90528d7ca1a48142e341f4ef8d21d0de",
+)
+
+_CIFAR_MEMBERS = ("train", "test", "meta")
+_LARGEST_MEMBER = 2**30  # six times the largest there is
+
+
+def mnist(data_dir: DataDir = None) -> Dataset:
+    """Return MNIST: 70,000 handwritten digits, grey images of 28×28 pixels, ten classes.
+
+    Reads the four IDX files, compressed (.gz) or not, in the data folder or in its sub-folder
+    ``mnist``, ``MNIST`` or ``MNIST/raw``.
+
+    Parameters
+    ----------
+    data_dir : path or None, default=None
+        The data folder; see `lmrc.data.datasets.load_dataset`.
+
+    Returns
+    -------
+    Dataset
+        60,000 training and 10,000 test images of shape (28, 28), labels 0 to 9.
+    """
+    folder = data_folder(data_dir)
+    files = {part: _find_idx(folder, remote.name) for part, remote in MNIST.items()}
+    missing = [MNIST[part] for part, path in files.items() if path is None]
+    if missing:
+        download("MNIST", missing, folder)
+    paths = {part: path or folder / MNIST[part].name for part, path in files.items()}
+
+    def decode(out: Path) -> None:
+        for part, path in paths.items():
+            array = _read_idx(path, axes=3 if part.startswith("X") else 1)
+            np.save(out / f"{part}.npy", array if array.ndim == 3 else array.astype(np.int64))
+
+    return cached_dataset("mnist", paths.values(), decode)
+
+
+def cifar100(data_dir: DataDir = None) -> Dataset:
+    """Return CIFAR-100: 60,000 colour images of 32×32 pixels, a hundred classes.
+
+    Reads ``cifar-100-python.tar.gz`` (the version for Python) or, unpacked from it,
+    ``cifar-100-python/train``, ``test`` and ``meta``, in the data folder or in its sub-folder
+    ``cifar100`` or ``cifar-100``.
+
+    Parameters
+    ----------
+    data_dir : path or None, default=None
+        The data folder; see `lmrc.data.datasets.load_dataset`.
+
+    Returns
+    -------
+    Dataset
+        50,000 training and 10,000 test images of shape (32, 32, 3). The labels are the official
+        numbers of the fine classes, 0 to 99; `class_names` has their names.
+    """
+    folder = data_folder(data_dir)
+    places = (".", "cifar100", "cifar-100")
+    archive = find_first(folder, places, [CIFAR100.name])
+    meta = find_first(folder, places, ["cifar-100-python/meta", "meta"])
+    unpacked = [meta.with_name(name) for name in _CIFAR_MEMBERS] if meta else []
+    if archive is None and not (unpacked and all(path.is_file() for path in unpacked)):
+        download("CIFAR-100", [CIFAR100], folder)
+        archive = folder / CIFAR100.name
+    sources = [archive] if archive else unpacked
+
+    def decode(out: Path) -> None:
+        if archive:
+            contents = _read_tar(archive, {f"cifar-100-python/{name}" for name in _CIFAR_MEMBERS})
+            origin = str(archive)
+        else:
+            contents = {f"cifar-100-python/{path.name}": path.read_bytes() for path in unpacked}
+            origin = str(unpacked[0].parent)
+        _decode_cifar100(contents, origin, out)
+
+    return cached_dataset("cifar100", sources, decode)
+
+
+def imagenet200(data_dir: DataDir = None) -> Dataset:
+    """Return Tiny-ImageNet: 110,000 colour images of 64×64 pixels, 200 classes of ImageNet.
+
+    Reads ``tiny-imagenet-200.zip`` or, unpacked from it, the folder ``tiny-imagenet-200``, in the
+    data folder or in its sub-folder ``tiny-imagenet``; where neither is there, an archive
+    ``tiny-imagenet-*.zip`` of the same layout with fewer classes. The official validation images
+    are the test part, since the labels of the official test images were never published.
+
+    Parameters
+    ----------
+    data_dir : path or None, default=None
+        The data folder; see `lmrc.data.datasets.load_dataset`.
+
+    Returns
+    -------
+    Dataset
+        100,000 training and 10,000 test images of shape (64, 64, 3). The labels are WordNet's
+        numbers, such as ``"n01443537"``; `class_names` has their meaning.
+    """
+    folder = data_folder(data_dir)
+    source = _find_tiny_imagenet(folder)
+    if source is None:
+        download("Tiny-ImageNet", [TINY_IMAGENET], folder)
+        source = folder / TINY_IMAGENET.name
+    decode = partial(decode_tiny_imagenet, source)
+    dataset = cached_dataset("imagenet200", tiny_imagenet_files(source), decode)
+    classes = len(dataset.classes)
+    if classes == 200:
+        return dataset
+    return replace(dataset, note=f"{classes} of the 200 classes, from {source.name}.")
+
+
+def _find_tiny_imagenet(folder: Path) -> Path | None:
+    places = (".", "tiny-imagenet")
+    full = TINY_IMAGENET.name.removesuffix(".zip")
+    names = [f"{full}.zip", f"{full}/wnids.txt", "wnids.txt", "tiny-imagenet-*.zip"]
+    found = find_first(folder, places, names)
+    return found.parent if found and found.name == "wnids.txt" else found
+
+
+def _find_idx(folder: Path, archive: str) -> Path | None:
+    plain = archive.removesuffix(".gz")
+    dotted = plain.replace("-idx", ".idx")  # as some programs unpack it
+    names = [archive, plain, dotted]
+    return find_first(folder, (".", "mnist", "MNIST", "MNIST/raw"), names)
+
+
+def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
+    """Read the format of http://yann.lecun.com/exdb/mnist: 0, 0, type, axes; lengths; bytes."""
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _damaged(path, error) from error
+    head = 4 + 4 * axes
+    shape = [int(length) for length in np.frombuffer(content[4:head], dtype=">u4")]
+    if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + int(np.prod(shape)):
+        raise _damaged(path, f"not an IDX file of bytes with {axes} axes")
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def _read_tar(archive: Path, names: set[str]) -> dict[str, bytes]:
+    """Read the members of these names; links, and all that is called otherwise, are passed over."""
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, "r|*") as tar:  # one pass: seeking back would decompress anew
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if name in names and member.isreg() and member.size <= _LARGEST_MEMBER:
+                    file = tar.extractfile(member)
+                    contents[name] = file.read() if file else b""
+                if contents.keys() == names:
+                    break
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise _damaged(archive, error) from error
+    if contents.keys() != names:
+        raise _damaged(archive, f"it has no {' and no '.join(sorted(names - contents.keys()))}")
+    return contents
+
+
+def _decode_cifar100(contents: Mapping[str, bytes], origin: str, out: Path) -> None:
+    records = {}
+    for name in _CIFAR_MEMBERS:
+        try:
+            record = load_plain_pickle(contents[f"cifar-100-python/{name}"])
+            # Python 3 may have written its keys as text, Python 2 wrote bytes.
+            records[name] = {_text(key): value for key, value in dict(record).items()}
+        except PlainPickleError as error:
+            raise PlainPickleError(f"{origin}, {name}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise _damaged(Path(origin), f"{name} is not a record of CIFAR-100") from error
+    try:
+        names = [_text(name) for name in records["meta"]["fine_label_names"]]
+        for part in ("train", "test"):
+            images = np.asarray(records[part]["data"]).reshape(-1, 3, 32, 32)
+            labels = np.array(records[part]["fine_labels"], dtype=np.int64)
+            if images.dtype != np.uint8 or labels.min() < 0 or labels.max() >= len(names):
+                raise ValueError("wrong type of pixels, or labels without a name")
+            np.save(out / f"X_{part}.npy", np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
+            np.save(out / f"y_{part}.npy", labels)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(Path(origin), error) from error
+    save_class_names(out, dict(enumerate(names)))
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def _damaged(path: Path, why: object) -> ValueError:
+    return ValueError(f"{path} is damaged or something else ({why}); remove it and get it anew.")

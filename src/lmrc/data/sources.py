@@ -1,0 +1,189 @@
+"""Where the files of public data sets are: found on this machine, or downloaded."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DATA_VARIABLE = "LMRC_DATA"
+CACHE_VARIABLE = "LMRC_CACHE"
+
+_CONNECT_AND_READ_SECONDS = (10, 60)
+
+
+class DatasetNotFoundError(FileNotFoundError):
+    """Files of a data set are missing and could not be downloaded."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that its publishers offer for download.
+
+    Parameters
+    ----------
+    name : str
+        What it is called, there and here.
+    urls : tuple of str
+        Its addresses, the best first.
+    checksum : str
+        Such as ``"md5:…"`` or ``"sha256:…"``: what is downloaded must match.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    checksum: str
+
+
+def cache_folder() -> Path:
+    r"""Return the folder for what can be made anew: ``LMRC_CACHE``, or the platform's own place.
+
+    That is ``$XDG_CACHE_HOME/lmrc`` or ``~/.cache/lmrc`` on Linux, ``~/Library/Caches/lmrc`` on
+    macOS and ``%LOCALAPPDATA%\lmrc`` on Windows. It may be deleted at any time.
+    """
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen).expanduser()
+    if platform.system() == "Windows":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif platform.system() == "Darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "lmrc"
+
+
+def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of the public data sets.
+
+    Parameters
+    ----------
+    data_dir : path or None, default=None
+        The folder; it must exist. None: the environment variable ``LMRC_DATA``, or else
+        `cache_folder`.
+
+    Examples
+    --------
+    >>> from lmrc.data.sources import data_folder
+    >>> data_folder("/no/such/folder")
+    Traceback (most recent call last):
+        ...
+    lmrc.data.sources.DatasetNotFoundError: data_dir names /no/such/folder, which is no folder: ...
+    """
+    chosen, by = (data_dir, "data_dir") if data_dir else (os.environ.get(DATA_VARIABLE), None)
+    if not chosen:
+        return cache_folder()
+    folder = Path(chosen).expanduser()
+    if not folder.is_dir():
+        raise DatasetNotFoundError(
+            f"{by or f'the environment variable {DATA_VARIABLE}'} names {folder}, which is no "
+            "folder: correct it, or make the folder to have data sets downloaded into it."
+        )
+    return folder
+
+
+def find_first(folder: Path, places: Iterable[str], names: Iterable[str]) -> Path | None:
+    """Return the first of these names that is there, in the first place that has it.
+
+    The names may be patterns, such as ``"tiny-imagenet-*.zip"``.
+    """
+    places = tuple(places)
+    candidates = (
+        path for name in names for place in places for path in _match(folder, place, name)
+    )
+    return next(candidates, None)
+
+
+def _match(folder: Path, place: str, name: str) -> list[Path]:
+    return sorted((folder / place).glob(name))
+
+
+def download(title: str, files: Sequence[RemoteFile], folder: Path) -> None:
+    """Download files into a folder, each checked against its checksum.
+
+    Parameters
+    ----------
+    title : str
+        What to call the data set in an error.
+    files : sequence of RemoteFile
+        What is missing.
+    folder : Path
+        Where to put it, under its own name.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If that fails: names each file, its address and the place where it is looked for.
+    """
+    for done, file in enumerate(files):
+        if reasons := _try_addresses(file, folder):
+            raise DatasetNotFoundError(_how_to_get(title, files[done:], folder, reasons))
+
+
+def _try_addresses(file: RemoteFile, folder: Path) -> list[str]:
+    """Download from the first address that works; else return why each did not."""
+    try:
+        import pooch  # needed here alone
+    except ImportError:
+        return ["the package pooch is missing: pip install pooch"]
+    reasons = []
+    for url in file.urls:
+        try:
+            with _progress(file.name) as bar:
+                downloader = pooch.HTTPDownloader(
+                    progressbar=bar, chunk_size=2**18, timeout=_CONNECT_AND_READ_SECONDS
+                )
+                pooch.retrieve(url, file.checksum, file.name, folder, downloader=downloader)
+            return []
+        except (OSError, ValueError) as error:  # no network, no right to write, wrong checksum
+            reasons.append(f"{url}: {textwrap.shorten(str(error), 300, placeholder=' …')}")
+    return reasons
+
+
+def _how_to_get(
+    title: str, missing: Sequence[RemoteFile], folder: Path, reasons: Sequence[str]
+) -> str:
+    lines = [f"{title} is not in {folder}, and could not be downloaded. Missing:"]
+    lines += [f"  {file.name}  from  {'  or  '.join(file.urls)}" for file in missing]
+    lines += [
+        f"Put {'it' if len(missing) == 1 else 'them'}, as downloaded, into {folder}; or name the "
+        f"folder that has {'it' if len(missing) == 1 else 'them'} with data_dir (--data-dir) or "
+        f"the environment variable {DATA_VARIABLE}.",
+        "The download failed:",
+        *(f"  {reason}" for reason in reasons),
+    ]
+    return "\n".join(lines)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Any]:
+    """Show a bar, on a terminal alone, through what pooch asks of one: total, update and reset."""
+    if not sys.stderr.isatty():
+        yield False
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        yield _Bar(progress, progress.add_task(name, total=None))
+
+
+class _Bar:
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+        self.total = 0
+
+    def update(self, amount: int) -> None:
+        self._progress.update(self._task, advance=amount, total=self.total or None)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task, total=self.total or None)
+
+    def close(self) -> None:
+        """Nothing to do: the context manager closes it."""

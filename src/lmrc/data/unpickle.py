@@ -1,0 +1,149 @@
+"""The pickles in which CIFAR-100 comes, read without running anything they say.
+
+A pickle is a program: it may name any importable function and have it called. Here every name it
+can reach is one of the few stand-ins below, which build numeric arrays and bytes; lists, dicts,
+strings and numbers need no name. Anything else is refused before it is looked up.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class PlainPickleError(pickle.UnpicklingError, ValueError):
+    """A pickle holds, or is, something else than plain data."""
+
+
+def load_plain_pickle(content: bytes) -> Any:
+    """Return what a pickle of arrays, lists, dicts, strings, bytes and numbers holds.
+
+    Strings of Python 2 come as bytes.
+
+    Parameters
+    ----------
+    content : bytes
+        The whole pickle.
+
+    Raises
+    ------
+    PlainPickleError
+        A `pickle.UnpicklingError`: if the pickle names anything else, or is damaged.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> from lmrc.data.unpickle import load_plain_pickle
+    >>> load_plain_pickle(pickle.dumps({"fine_labels": [19, 29]}))
+    {'fine_labels': [19, 29]}
+    >>> load_plain_pickle(pickle.dumps(print))
+    Traceback (most recent call last):
+        ...
+    lmrc.data.unpickle.PlainPickleError: refused a pickle that names builtins.print: ...
+    """
+    try:
+        return _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+    except PlainPickleError:
+        raise
+    except Exception as error:  # a damaged pickle fails in about any way
+        raise PlainPickleError(f"not a whole pickle of plain data: {error!r}") from error
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        try:
+            return _STAND_INS[module, name]
+        except KeyError:
+            raise PlainPickleError(
+                f"refused a pickle that names {module}.{name}: only arrays, lists, dicts, strings "
+                "and bytes are read. Get the file anew from its official address."
+            ) from None
+
+
+class _Call:
+    """A function that a pickle can call but not alter: it could set attributes of a plain one."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        raise PlainPickleError("refused a pickle that alters a function.")
+
+
+class _PlainType:
+    """What a pickle says of the numbers in an array: letter and size, and then the byte order."""
+
+    __slots__ = ("_code", "dtype")
+
+    def __init__(self, code: Any, *flags: Any) -> None:
+        self._code = _text(code)
+        if self._code not in _NUMBERS:
+            raise PlainPickleError(f"refused a pickled array of type {code!r}: not plain numbers.")
+        self.dtype = np.dtype(self._code)
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, *fields = state[:5]  # a size and flags follow, which plain numbers do not need
+        if _text(order) not in ("|", "<", ">", "=") or any(part is not None for part in fields):
+            raise PlainPickleError(f"refused a pickled array of type {state!r}: not plain numbers.")
+        self.dtype = np.dtype(_text(order) + self._code)
+
+
+def _text(value: Any) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+
+
+class _PlainArray(np.ndarray[Any, Any]):
+    """An array that a pickle makes empty and then fills."""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, numbers, fortran_order, content = state
+        if (
+            type(numbers) is not _PlainType
+            or type(content) is not bytes
+            or not all(type(length) is int and length >= 0 for length in shape)
+            or math.prod(shape) * numbers.dtype.itemsize != len(content)
+        ):
+            raise PlainPickleError(
+                f"refused a pickled array of shape {shape!r}: not plain numbers."
+            )
+        plain = (1, tuple(shape), numbers.dtype, bool(fortran_order), content)
+        super().__setstate__(plain)  # type: ignore[arg-type]  # asks for numpy's own bool
+
+
+_ARRAY = "ndarray"  # stands for numpy's class: inert, and all that _empty_array accepts
+_NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
+
+
+def _empty_array(kind: Any, *shape_and_type: Any) -> NDArray[Any]:
+    if kind is not _ARRAY:
+        raise PlainPickleError(f"refused a pickled array of the class {kind!r}.")
+    return _PlainArray((0,), np.uint8)
+
+
+def _latin1_bytes(text: Any, encoding: Any) -> bytes:
+    """Python 3 writes bytes into old pickles as text to be encoded."""
+    if type(text) is not str or encoding not in ("latin1", b"latin1"):
+        raise PlainPickleError(f"refused a pickle that encodes with {encoding!r}.")
+    return text.encode("latin1")
+
+
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _ARRAY,
+    ("numpy", "dtype"): _Call(_PlainType),
+    ("_codecs", "encode"): _Call(_latin1_bytes),
+    **{  # before and after numpy 2
+        (f"numpy.{core}.multiarray", "_reconstruct"): _Call(_empty_array)
+        for core in ("core", "_core")
+    },
+}
