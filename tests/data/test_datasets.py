@@ -121,3 +121,39 @@ def test_load_dataset_by_name():
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match="unknown data set 'digit'; known are: digits"):
         load_dataset("digit")
+
+
+def test_names_and_note_survive_a_change_of_form():
+    dataset = make(class_names={0: "zero"}, note="Toy.")
+    assert dataset.as_vectors().class_names == {0: "zero"}
+    assert dataset.as_vectors().note == "Toy."
+    assert dataset.first_per_class(1).note.startswith("Toy. Only the first 1 images")
+
+
+def test_first_per_class_limits_both_parts_and_keeps_the_order():
+    X = np.arange(8, dtype=np.float32)[:, None]
+    y = np.array([2, 0, 1, 0, 2, 2, 1, 1])
+    limited = make(X_train=X, y_train=y, X_test=X[:5], y_test=y[:5]).first_per_class(2)
+    assert limited.X_train[:, 0].tolist() == [0, 1, 2, 3, 4, 6]
+    assert limited.y_train.tolist() == [2, 0, 1, 0, 2, 1]
+    assert limited.X_test[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_limit_applies_to_named_sets():
+    limited = load_dataset("digits", limit=3)
+    assert np.bincount(limited.y_train).tolist() == [3] * 10
+    assert np.bincount(limited.y_test).tolist() == [3] * 10
+    whole = digits()
+    np.testing.assert_array_equal(limited.X_train[0], whole.X_train[0])
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, "5", True])
+@pytest.mark.parametrize("name", ["digits", "folder:/no/such/folder"])
+def test_a_wrong_limit_is_named_before_anything_is_read(name, limit):
+    with pytest.raises(ValueError, match=f"limit must be .* got {limit!r}"):
+        load_dataset(name, limit=limit)
+
+
+def test_a_size_is_for_folders_alone():
+    with pytest.raises(ValueError, match="size=32 is for folder:PATH"):
+        load_dataset("digits", size=32)

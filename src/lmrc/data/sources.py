@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,20 +87,17 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return folder
 
 
-def find_first(folder: Path, places: Iterable[str], names: Iterable[str]) -> Path | None:
-    """Return the first of these names that is there, in the first place that has it.
+def find_first(folder: Path, places: Sequence[str], names: Sequence[str]) -> Path | None:
+    """Return the file with the first of these names that is there, in the first of these places.
 
     The names may be patterns, such as ``"tiny-imagenet-*.zip"``.
     """
-    places = tuple(places)
-    candidates = (
-        path for name in names for place in places for path in _match(folder, place, name)
-    )
-    return next(candidates, None)
-
-
-def _match(folder: Path, place: str, name: str) -> list[Path]:
-    return sorted((folder / place).glob(name))
+    for name in names:
+        for place in places:
+            for path in sorted((folder / place).glob(name)):
+                if path.is_file():
+                    return path
+    return None
 
 
 def download(title: str, files: Sequence[RemoteFile], folder: Path) -> None:
