@@ -55,6 +55,7 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
     Dataset
         With memory-mapped, read-only images.
     """
+    sources = list(sources)
     folder = cache_folder() / "decoded"
     entry = folder / f"{name}-{_fingerprint(sources)}"
     try:
@@ -68,6 +69,8 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
             entry.rename(_unused_name(folder))
         _write(entry, decode)
     except OSError as error:
+        if error.filename and Path(error.filename) in sources:  # that is not the cache's fault
+            raise
         raise OSError(
             f"cannot keep the decoded images of {name} in {folder}: {error}. Make room there, or "
             f"name another folder with the environment variable {CACHE_VARIABLE}."

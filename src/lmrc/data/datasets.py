@@ -106,6 +106,8 @@ def load_dataset(
     """
     if limit is not None:
         check_limit(limit)
+    if name == _FOLDER:
+        raise ValueError("the data set 'folder:' lacks its path; write folder:PATH.")
     if name.startswith(_FOLDER):
         # Limited while reading: of a million photos, only those are decoded that are used.
         return folder(name.removeprefix(_FOLDER), size=size, limit=limit)

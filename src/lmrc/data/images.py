@@ -165,12 +165,12 @@ def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    if not (isinstance(height, int) and isinstance(width, int) and min(height, width) >= 1):
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
         raise ValueError(
             f"size must be an int of at least 1 or a pair (height, width), got {size!r}."
         )
-    return height, width
+    return pair
 
 
 def _is_grey(image: Image.Image) -> bool:

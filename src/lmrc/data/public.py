@@ -8,7 +8,9 @@ archive chooses: members are asked for by the names they must have, and read int
 from __future__ import annotations
 
 import gzip
+import math
 import os
+import struct
 import tarfile
 import zlib
 from collections.abc import Mapping
@@ -48,7 +50,6 @@ CIFAR100 = RemoteFile(
     ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
     "md5:eb9058c3a382ffc7106e4002c42a8d85",
 )
-
 TINY_IMAGENET = RemoteFile(
     "tiny-imagenet-200.zip",
     ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
@@ -186,9 +187,11 @@ def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(path, error) from error
     head = 4 + 4 * axes
-    shape = [int(length) for length in np.frombuffer(content[4:head], dtype=">u4")]
-    if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + int(np.prod(shape)):
+    if content[:4] != bytes([0, 0, 8, axes]) or len(content) < head:
         raise _damaged(path, f"not an IDX file of bytes with {axes} axes")
+    shape = struct.unpack(f">{axes}I", content[4:head])
+    if len(content) != head + math.prod(shape):
+        raise _damaged(path, f"{len(content) - head} bytes for an array of shape {shape}")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
@@ -204,7 +207,7 @@ def _read_tar(archive: Path, names: set[str]) -> dict[str, bytes]:
                     contents[name] = file.read() if file else b""
                 if contents.keys() == names:
                     break
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(archive, error) from error
     if contents.keys() != names:
         raise _damaged(archive, f"it has no {' and no '.join(sorted(names - contents.keys()))}")

@@ -75,14 +75,16 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
         ...
     lmrc.data.sources.DatasetNotFoundError: data_dir names /no/such/folder, which is no folder: ...
     """
-    chosen, by = (data_dir, "data_dir") if data_dir else (os.environ.get(DATA_VARIABLE), None)
+    chosen, by = data_dir, "data_dir"
+    if not chosen:
+        chosen, by = os.environ.get(DATA_VARIABLE), f"the environment variable {DATA_VARIABLE}"
     if not chosen:
         return cache_folder()
     folder = Path(chosen).expanduser()
-    if not folder.is_dir():
+    if not folder.is_dir():  # not made for the user: a slip of the pen would fetch it all anew
         raise DatasetNotFoundError(
-            f"{by or f'the environment variable {DATA_VARIABLE}'} names {folder}, which is no "
-            "folder: correct it, or make the folder to have data sets downloaded into it."
+            f"{by} names {folder}, which is no folder: correct it, or make the folder to have "
+            "data sets downloaded into it."
         )
     return folder
 
