@@ -110,7 +110,8 @@ def evaluate(
     stream : ClassStream
         The class batches. Each needs test samples.
     learner : object with `partial_fit` and `predict`
-        A fresh one, or one that has learnt `start` class batches: it is trained in place, and after the last record holds the final state.
+        A fresh one, or one that has learnt `start` class batches. It is trained in place, and
+        after the last record holds the final state.
         Where it has `classes_` and `similarities` or `decision_function`, or `predict_topk`,
         the record says more.
     announce_classes : bool, default=False

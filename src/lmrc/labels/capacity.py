@@ -44,12 +44,13 @@ def expected(
     Returns
     -------
     int
-        The count, of any size. Algorithm 1 usually finds 0.8 to 1 times the exact law's count.
+        The count, of any size, to the nearest whole number. Algorithm 1 usually finds 0.8 to 1
+        times the exact law's count.
 
     Examples
     --------
     >>> expected(dim=100, threshold=0.15)
-    111
+    112
     >>> len(str(expected(dim=100, threshold=0.15, law="paper")))  # its digits, not itself
     52
     """
@@ -207,12 +208,12 @@ def _log_tail(dim: int, threshold: float, law: str) -> float:
 
 
 def _exp_as_int(exponent: float) -> int:
-    """Return e^exponent as an integer, rounded down, however large."""
+    """Return e^exponent as the nearest integer, however large."""
     bits = exponent / math.log(2)
     if bits > _LARGEST_BITS:
         raise ValueError(f"the count has about {bits * math.log10(2):.3g} digits: too many to hold")
     shift = max(0, int(bits) - 60)
-    return int(math.exp(exponent - shift * math.log(2))) << shift
+    return round(math.exp(exponent - shift * math.log(2))) << shift
 
 
 def _minus_log_success(log_failure: float, max_tries: int) -> float:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import operator
-import os
-import threading
 import warnings
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lmrc.labels import capacity
-
-Floats = npt.NDArray[np.float32]
-Positions = npt.NDArray[np.intp]
+from lmrc.labels.search import (
+    STREAMS,
+    Floats,
+    Positions,
+    Threads,
+    far_from_labels,
+    pairs_too_close,
+    random_streams,
+)
 
 _RELAX_STEP = 0.005
 _RELAX_END = 0.995
@@ -29,12 +28,7 @@ _NORM_TOLERANCE = 1e-5
 _BLOCK = (16, 2**14)  # candidates drawn at once, at least and at most,
 _BLOCK_NUMBERS = 2**22  # but no more than these many numbers, 16 MB,
 _BLOCK_FINDS = 1024  # and no more than are likely to hold these many new vectors
-_CHUNK = (64, 1024)  # label vectors they are compared with before the failed ones go
-_CHUNKS = 24
 _THREADED_NUMBERS = 2**18  # a smaller block is not worth the threads
-_STREAMS = 4
-
-_one_mapping_with_threads = threading.Lock()
 
 
 class CapacityWarning(UserWarning):
@@ -144,7 +138,7 @@ class LabelMapping:
         capacity.check_setting(dim, threshold, max_tries)
         self.dim, self.max_tries = operator.index(dim), operator.index(max_tries)
         self.threshold = float(threshold)
-        self._streams = _random_streams(random_state)
+        self._streams = random_streams(random_state)
         given = np.empty((0, dim)) if vectors is None else _checked_vectors(vectors, dim)
         self._buffer = np.array(given, dtype=np.float32, order="C")
         self._size = len(given)
@@ -214,7 +208,7 @@ class LabelMapping:
     def _fill(self, target: int | None) -> bool:
         """Run Algorithm 1 up to ``target`` vectors in all; False where it gave up before."""
         failures, acceptance = 0, 1.0
-        with _Threads() as threads:
+        with Threads() as threads:
             while target is None or self._size < target:
                 if failures > self.max_tries:
                     return False
@@ -238,14 +232,18 @@ class LabelMapping:
         most = min(most, _BLOCK_NUMBERS // self.dim, tries_left)
         return max(least, min(int(1.25 * wanted / acceptance), most))
 
-    def _search(self, count: int, threads: _Threads) -> tuple[Positions, Floats]:
+    def _search(self, count: int, threads: Threads) -> tuple[Positions, Floats]:
         """Draw a block of candidates and test them against the label vectors."""
         if count * self.dim < _THREADED_NUMBERS:
-            return self._far_from_labels(self._draw(count, self._streams[0]))
+            return far_from_labels(
+                self._draw(count, self._streams[0]), self.vectors, self.threshold
+            )
         # The shares are the same on any machine, and so are the vectors that a seed gives.
-        bounds = [count * share // _STREAMS for share in range(_STREAMS + 1)]
+        bounds = [count * share // STREAMS for share in range(STREAMS + 1)]
         found = threads.map(
-            lambda share, stream: self._far_from_labels(self._draw(share, stream)),
+            lambda share, stream: far_from_labels(
+                self._draw(share, stream), self.vectors, self.threshold
+            ),
             np.diff(bounds).tolist(),
             self._streams,
         )
@@ -255,32 +253,6 @@ class LabelMapping:
     def _draw(self, count: int, stream: np.random.Generator) -> Floats:
         """Draw candidates, not yet of unit length: Gaussian, so uniform in direction (Lemma 1)."""
         return stream.standard_normal((count, self.dim), dtype=np.float32)
-
-    def _far_from_labels(self, block: Floats) -> tuple[Positions, Floats]:
-        """Select the candidates that keep to the threshold with every label vector.
-
-        Returns their positions in the block and, of unit length, themselves.
-        """
-        labels = self._buffer[: self._size]
-        positions = np.arange(len(block))
-        norms = np.sqrt(np.einsum("ij,ij->i", block, block))
-        highest = np.full(len(block), -np.inf, dtype=np.float32)
-        slack = _slack(self.dim)
-        # Near capacity all but one in thousands of candidates fail, and most of them early on:
-        # to go on with the survivors only saves most of the products.
-        chunk = min(max(_CHUNK[0], len(labels) // _CHUNKS), _CHUNK[1])
-        for start in range(0, len(labels), chunk):
-            # v·c ≤ T‖v‖ instead of cos ≤ T: a candidate that fails is never normalised.
-            dots = (block @ labels[start : start + chunk].T).max(axis=1)
-            np.maximum(highest, dots, out=highest)
-            kept = np.flatnonzero(highest <= np.float32(self.threshold + slack) * norms)
-            if len(kept) < len(block):
-                block, norms, highest = block.take(kept, axis=0), norms[kept], highest[kept]
-                positions = positions[kept]
-        units = _normalised(block)
-        close = np.flatnonzero(highest > np.float32(self.threshold - slack) * norms)
-        failed = [i for i in close if _exact_cosines(units[i], labels).max() > self.threshold]
-        return np.delete(positions, failed), np.delete(units, failed, axis=0)
 
     def _choose_in_order(
         self,
@@ -295,7 +267,7 @@ class LabelMapping:
         failures`` stands for a success before the block, that many failures ago.
         """
         most = len(units) if target is None else target - self._size
-        too_close = self._pairs_too_close(units)
+        too_close = pairs_too_close(units, self.threshold)
         blocked = np.zeros(len(units), dtype=bool)
         chosen: list[int] = []
         last = -1 - failures
@@ -308,15 +280,6 @@ class LabelMapping:
                 last = position
         return chosen, last
 
-    def _pairs_too_close(self, units: Floats) -> npt.NDArray[np.bool_]:
-        """Tell which later vectors are too close to which earlier ones (rows)."""
-        cosines = units @ units.T
-        too_close = cosines > self.threshold
-        unsure = np.triu(np.abs(cosines - self.threshold) <= _slack(self.dim), k=1)
-        for i, j in np.argwhere(unsure):
-            too_close[i, j] = _exact_cosines(units[i], units[[j]]).max() > self.threshold
-        return too_close
-
     def _append(self, units: Floats) -> None:
         """Add vectors at the end; the buffer doubles, so that n of them cost O(n)."""
         size = self._size + len(units)
@@ -326,62 +289,6 @@ class LabelMapping:
             self._buffer = buffer
         self._buffer[self._size : size] = units
         self._size = size
-
-
-class _Threads:
-    """Worker threads with one BLAS thread each, started when first needed.
-
-    BLAS's own threads wait for one another in every product, which takes long where other
-    programs use the processor, too; and they leave drawing and comparing to a single thread.
-    """
-
-    def __enter__(self) -> _Threads:
-        self._open = ExitStack()
-        self._pool: ThreadPoolExecutor | None = None
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._open.close()
-
-    def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        if self._pool is None:
-            # The limit is the whole process's: two at a time might not restore the old one.
-            self._open.enter_context(_one_mapping_with_threads)
-            self._open.enter_context(threadpool_limits(1, user_api="blas"))
-            workers = min(_STREAMS, os.cpu_count() or 1)
-            self._pool = self._open.enter_context(ThreadPoolExecutor(workers))
-        return list(self._pool.map(function, *arguments))
-
-
-def _slack(dim: int) -> float:
-    """Bound the error of a float32 cosine: rounding grows as √dim, norms are right to 1e-5."""
-    return 2e-5 + 4 * math.sqrt(dim) * 2.0**-24
-
-
-def _normalised(block: Floats) -> Floats:
-    wide = block.astype(np.float64)
-    wide /= np.linalg.norm(wide, axis=1, keepdims=True)
-    return wide.astype(np.float32)
-
-
-def _exact_cosines(unit: Floats, labels: Floats) -> npt.NDArray[np.float64]:
-    """Cosines in float64 of the vectors as stored, and the inner products: both must keep to T."""
-    wide, one = labels.astype(np.float64), unit.astype(np.float64)
-    dots: npt.NDArray[np.float64] = wide @ one
-    cosines = dots / np.linalg.norm(wide, axis=1) / np.linalg.norm(one)
-    highest: npt.NDArray[np.float64] = np.maximum(dots, cosines)
-    return highest
-
-
-def _random_streams(random_state: Any) -> list[np.random.Generator]:
-    """Seed a few independent generators, so that large blocks are drawn by threads."""
-    if isinstance(random_state, np.random.RandomState):
-        entropy = random_state.randint(2**32, size=4, dtype=np.uint32)
-    else:
-        entropy = np.random.default_rng(random_state).integers(2**32, size=4, dtype=np.uint32)
-    seeds = np.random.SeedSequence(entropy.tolist()).spawn(_STREAMS)
-    # SFC64 is a sixth faster than the default generator, and drawing a fifth of the work.
-    return [np.random.Generator(np.random.SFC64(seed)) for seed in seeds]
 
 
 def _checked_vectors(vectors: npt.ArrayLike, dim: int) -> npt.NDArray[Any]:

@@ -117,7 +117,8 @@ class GraphedStep(Step):
     def epoch(self) -> dict[str, float]:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
         self.stream.wait_stream(torch.cuda.current_stream(self.batches.device))
-        with torch.cuda.stream(self.stream), torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        fastest = torch.backends.cudnn.flags(enabled=True, benchmark=True)  # of its algorithms
+        with torch.cuda.stream(self.stream), fastest:
             means = super().epoch()
         torch.cuda.current_stream(self.batches.device).wait_stream(self.stream)
         return means
