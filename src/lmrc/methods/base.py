@@ -19,20 +19,13 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.data.inputs import (
-    channel_statistics,
-    encode_labels,
-    is_image_batch,
-    read_dataset,
-    read_images,
-    read_labels,
-    read_vectors,
-)
+from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
 from lmrc.methods.parameters import Legal
+from lmrc.methods.reading import read_batch, read_inputs
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Network, build_trunk
@@ -231,7 +224,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self._check_parameters()
         device = pick_device(self.device)
         first = not hasattr(self, "classes_")
-        x, y = self._read(X, y, first)
+        x, y = read_batch(self, X, y, first)
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
@@ -321,40 +314,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             torch.manual_seed(self._seed(purpose))
             yield
 
-    # --- Input -----------------------------------------------------------------------------------
-
-    def _read(self, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
-        if isinstance(X, torch.utils.data.Dataset):
-            X, own = read_dataset(X)
-            y = own if y is None else y
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
-        x = self._read_inputs(X, first)
-        return x, read_labels(y, len(x))
-
-    def _read_inputs(self, X: Any, first: bool = False) -> Tensor:
-        """Check X against what was fitted, or take its shape where this is the first batch."""
-        if isinstance(X, (list, tuple)) and np.ndim(X) > 2:
-            X = np.asarray(X)
-        if is_image_batch(X):
-            x = read_images(X)
-        else:
-            if isinstance(X, Tensor):
-                X = X.detach().cpu().numpy()
-            if first or len(self.input_shape_) == 1:
-                X = validate_data(self, X, dtype=np.float32, reset=first)
-            x = read_vectors(np.asarray(X, dtype=np.float32))
-        shape = tuple(x.shape[1:])
-        if first:
-            self.input_shape_ = shape
-        elif shape != self.input_shape_:
-            raise ValueError(
-                f"X holds {_describe(shape)}, but {type(self).__name__} was fitted on "
-                f"{_describe(self.input_shape_)}: bring X to that shape"
-            )
-        return x
+    # --- Parameters -------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
@@ -379,9 +339,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
         """Score all classes, batch by batch; shape (n, n_classes), float32."""
         check_is_fitted(self)
-        if isinstance(X, torch.utils.data.Dataset):
-            X, _ = read_dataset(X)
-        x = self._read_inputs(X)
+        x = read_inputs(self, X)
         device = self.network_.trunk.mean.device
         size = max(16, PREDICT_ELEMENTS // x[0].numel())
         bf16 = use_bf16(self.precision, device)
@@ -435,10 +393,3 @@ def _on(device: torch.device, network: Network) -> Network:
     """Return the network on a device; a copy where it is on another, so that it stays there."""
     here = network.trunk.mean.device
     return network if here == device else copy.deepcopy(network).to(device)
-
-
-def _describe(shape: tuple[int, ...]) -> str:
-    if len(shape) == 1:
-        return f"vectors of {shape[0]} features"
-    channels, height, width = shape
-    return f"images of {height}×{width} pixels and {channels} channel{'s' * (channels > 1)}"
