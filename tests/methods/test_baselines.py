@@ -116,6 +116,21 @@ def test_fisher_is_that_of_theory_for_a_softmax_layer():
     torch.testing.assert_close(got["head.bias"], p * (1 - p), rtol=0.03, atol=0)
 
 
+def test_fisher_is_of_the_network_as_it_predicts():
+    """Dropout is off and BatchNorm's statistics stand still while it is measured."""
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    network = Network(Trunk(backbone, torch.zeros(4), torch.ones(4)), GrowingLinear(8))
+    network.head.add_classes(3)
+    x = torch.randn(40, 4)
+    twice = [
+        fisher_diagonal(network.train(), x, torch.Generator().manual_seed(1)) for _ in range(2)
+    ]
+    for name, once in twice[0].items():
+        assert torch.equal(once, twice[1][name])
+    assert backbone[1].num_batches_tracked == 0
+
+
 def test_fisher_accumulates_over_batches():
     model = quick(EWCClassifier).partial_fit(X, Y)
     first = model.fisher_

@@ -195,6 +195,20 @@ def test_the_frozen_copy_is_in_evaluation_mode():
     assert not model.network_.training
 
 
+def test_losses_see_the_frozen_copy_in_evaluation_mode_and_the_network_in_training_mode():
+    modes = []
+
+    class Watched(LMRCClassifier):
+        def losses(self, network, frozen, batch):
+            modes.append((network.training, frozen and frozen.training))
+            return super().losses(network, frozen, batch)
+
+    model = Watched(epochs=1, random_state=0, backbone=nn.Sequential(nn.Linear(8, 4), nn.Dropout()))
+    for X, y in blobs()[:2]:
+        model.partial_fit(X, y)
+    assert modes == [(True, None), (True, False)]
+
+
 # --- What it does -------------------------------------------------------------------------------
 
 

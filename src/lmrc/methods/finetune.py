@@ -23,10 +23,11 @@ class FineTuneClassifier(IncrementalClassifier):
     >>> from lmrc import FineTuneClassifier
     >>> X, y = load_iris(return_X_y=True)
     >>> clf = FineTuneClassifier(random_state=0)
-    >>> clf.partial_fit(X[y < 2], y[y < 2]).score(X[y < 2], y[y < 2])
+    >>> old, new = y < 2, y == 2
+    >>> clf.partial_fit(X[old], y[old]).score(X[old], y[old])
     1.0
-    >>> clf.partial_fit(X[y == 2], y[y == 2]).score(X[y < 2], y[y < 2])  # all forgotten
-    0.0
+    >>> clf.partial_fit(X[new], y[new]).score(X[old], y[old]) < 0.5  # most is forgotten
+    True
     """
 
     def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> GrowingLinear:
