@@ -38,11 +38,11 @@ def demo_fails(monkeypatch):
     return let_fail
 
 
-@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"]])
+@pytest.mark.parametrize("words", [[], ["demo"], ["reproduce"], ["report"]])
 def test_every_command_has_help_with_an_example(words):
-    result = CliRunner().invoke(cli.app, words)
+    result = CliRunner().invoke(cli.app, [*words, "--help"])
     assert result.exit_code == 0
-    assert "Example: lmrc demo" in result.output
+    assert f"Example: lmrc {' '.join(words) or 'demo'}" in result.output
 
 
 def test_version(call):
@@ -82,6 +82,16 @@ def test_python_m_lmrc():
         (["demo", "--nonsense"], "--nonsense"),
         (["dmeo"], "dmeo"),
         (["demo", "--out", __file__], Path(__file__).name),
+        (["reproduce", "fig3"], "'softmax-suppression', 'incremental', 'rehearsal', 'capacity'"),
+        (["reproduce", "heads", "--order", "upwards"], "'upwards' is none of natural, per-seed"),
+        (["reproduce", "rehearsal", "--memory", "20,many"], "'many' is no whole number"),
+        (["reproduce", "capacity", "--epochs", "3"], "--epochs makes no sense for capacity"),
+        (["reproduce", "capacity", "--dataset", "mnist"], "counts label vectors"),
+        (["reproduce", "incremental", "--memory", "20"], "rehearsal is the experiment with a pool"),
+        (["reproduce", "softmax-suppression", "--batches", "3"], "two class batches"),
+        (["reproduce", "consolidation", "--methods", "ewc"], "LMRC against LM"),
+        (["reproduce", "rehearsal", "--from", "."], "only consolidation and heads"),
+        (["report", "nowhere"], "nowhere"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_2(call, words, told):
@@ -136,3 +146,54 @@ def test_demo_without_a_terminal_prints_plain_lines(call, tmp_path):
     assert str(tmp_path / "demo" / "report.html") in out
     assert "\x1b" not in out + err
     assert len(err.splitlines()) == 20
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Let no experiment run; hold what it would have been asked."""
+    asked = {}
+
+    def main(experiment, dataset, out, **rest):
+        given = {name: value for name, value in rest.items() if value is not None}
+        asked.update(experiment=experiment, dataset=dataset, out=out, **given)
+
+    monkeypatch.setattr("lmrc.experiments.reproduce.main", main)
+    return asked
+
+
+def test_reproduce_passes_on_what_was_asked(call, asked):
+    words = "--dataset cifar100 --methods lmrc,ewc --methods joint --memory 20,50 --order 1993"
+    assert call("reproduce", "rehearsal", *words.split(), "--out", "here")[0] == 0
+    assert asked == {
+        "experiment": "rehearsal",
+        "dataset": "cifar100",
+        "out": Path("here"),
+        "methods": ["lmrc", "ewc", "joint"],
+        "memory": [20, 50],
+        "order": 1993,
+        "jobs": 1,
+        "device": "auto",
+        "quiet": False,
+    }
+
+
+def test_heads_may_be_told_where_to_read(call, asked):
+    assert call("reproduce", "heads", "--from", "there", "--order", "natural")[0] == 0
+    assert (asked["source"], asked["order"], asked["dataset"]) == (Path("there"), "natural", None)
+
+
+def test_report_makes_the_page_again_and_prints_the_table(call, tmp_path):
+    folder = tmp_path / "run"
+    words = "--dataset digits --limit 5 --epochs 1 --seeds 1 --methods lm --quiet --out"
+    first = call("reproduce", "incremental", *words.split(), str(folder))
+    page = (folder / "report.html").read_bytes()
+    (folder / "report.html").unlink()
+    assert call("report", str(folder)) == first
+    assert "| LM |" in first[1]
+    assert (folder / "report.html").read_bytes() == page
+
+
+def test_report_of_a_folder_that_is_no_run(call, tmp_path):
+    code, _, err = call("report", str(tmp_path))
+    assert code == 1
+    assert f"{tmp_path} holds no run.json: name a folder that lmrc reproduce" in err

@@ -172,7 +172,7 @@ def check_saved_model_goes_on(classifier: IncrementalClassifier) -> None:
         path = Path(folder) / "model.lmrc"
         model.save(path)
         custom = None if isinstance(model.backbone, str) else model.backbone
-        loaded = load(path, backbone=custom, device=model.device)
+        loaded = load(path, method=type(model), backbone=custom, device=model.device)
     assert type(loaded) is type(model), "a model must come back as what it was"
     np.testing.assert_array_equal(loaded.decision_function(X), model.decision_function(X))
     for fitted in (model, loaded):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -69,27 +70,54 @@ def demo(
     run_demo(out, seeds=seeds, epochs=epochs, quiet=quiet)
 
 
+class Experiment(StrEnum):
+    """What can be reproduced, in the order of the paper."""
+
+    softmax_suppression = "softmax-suppression"
+    incremental = "incremental"
+    rehearsal = "rehearsal"
+    capacity = "capacity"
+    consolidation = "consolidation"
+    heads = "heads"
+
+
 @app.command()
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="incremental or rehearsal.")],
+    context: typer.Context,
+    experiment: Annotated[Experiment, typer.Argument(help="Which figure or table.")],
     dataset: Annotated[
-        str, typer.Option(help="digits, mnist, cifar100, imagenet200 or folder:PATH.")
-    ] = "digits",
+        str | None,
+        typer.Option(
+            help="digits, mnist, cifar100, imagenet200 or folder:PATH; by default digits, and "
+            "mnist for softmax-suppression."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder; runs/EXPERIMENT-DATASET by default.", file_okay=False),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each method.", min=1)] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Short names or dotted paths, with commas between.")
+        list[str] | None,
+        typer.Option(help="Short names or dotted paths; commas between, or one each."),
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Pool sizes, with commas between.")] = None,
+    memory: Annotated[
+        list[str] | None, typer.Option(help="Pool sizes; commas between, or one each.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     order: Annotated[
         str | None, typer.Option(help="natural, per-seed, or a seed for all runs.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Run folder of incremental whose records consolidation and heads read.",
+            file_okay=False,
+        ),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the data set's files are.", file_okay=False)
@@ -100,31 +128,68 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper, or go on with one that was stopped.
 
+    softmax-suppression is Fig. 1, incremental Fig. 3, rehearsal Table 1, capacity Figs. 4a and 5,
+    consolidation Figs. 4b and 4c; heads shows which head wins against which.
+
     Settings are the paper's; an option replaces one of them. Each finished class batch is a line
     in the folder's records, and nothing that is in them is run again.
 
     Example: lmrc reproduce incremental --dataset digits --seeds 3
     """
+    from lmrc.experiments import options
+
+    try:
+        options.check_options(experiment.value, _typed(context))
+        pools, class_order = options.pool_sizes(memory), options.class_order(order)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), ctx=context) from error
     from lmrc.experiments.reproduce import main as run_experiment
 
-    folder = Path("runs") / f"{experiment}-{Path(dataset).name.replace(':', '-')}"
     run_experiment(
-        experiment,
+        experiment.value,
         dataset,
-        out or folder,
+        out,
+        source=source,
         data_dir=data_dir,
         jobs=jobs,
         device=device,
         quiet=quiet,
         seeds=seeds,
-        methods=methods.split(",") if methods else None,
+        methods=options.several(methods),
         backbone=backbone,
         epochs=epochs,
         batches=batches,
-        memory=[int(size) for size in memory.split(",")] if memory else None,
+        memory=pools,
         limit=limit,
-        order=int(order) if order and order.isdigit() else order,
+        order=class_order,
     )
+
+
+@app.command()
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="A run folder.", exists=True, file_okay=False, metavar="DIR")
+    ],
+) -> None:
+    """Make the tables, figures and page of a run folder again, from its records alone.
+
+    Example: lmrc report runs/incremental-digits
+    """
+    from lmrc.report.write import read_contents, write_contents
+
+    description, contents = read_contents(folder)
+    page = write_contents(folder, description, contents)
+    print(contents.markdown)
+    print(f"\nThe page with figures and tables: {page}")
+
+
+def _typed(context: typer.Context) -> list[str]:
+    """Return the options that the user wrote down."""
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if option.name and str(context.get_parameter_source(option.name)).endswith("COMMANDLINE")
+    ]
 
 
 def main() -> None:

@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from lmrc.report import figures
+from lmrc.report import figures, heat
 from lmrc.report.summary import summarize_methods
 
 LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
@@ -106,7 +106,7 @@ def test_the_png_is_an_image(accuracy):
 
 
 def test_heat_shows_shares_of_each_row():
-    figure = figures.head_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
+    figure = heat.head_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
     shown = texts(svg_of(figure))
     assert {"LM", "a b", "c d", "75", "25"} <= set(shown)
     assert shown.count("0") == 2  # a class batch that has not come: nothing to divide by
@@ -115,7 +115,7 @@ def test_heat_shows_shares_of_each_row():
 def test_many_heads_are_told_by_colour_alone():
     heads = 25
     counts = [[int(i == j) for j in range(heads)] for i in range(heads)]
-    shown = texts(svg_of(figures.head_confusion(counts, [f"batch {i}" for i in range(heads)])))
+    shown = texts(svg_of(heat.head_confusion(counts, [f"batch {i}" for i in range(heads)])))
     assert "100" not in shown
     assert "batch 3" not in shown
 
@@ -124,8 +124,8 @@ def test_numbers_on_heat_are_readable_in_the_ink_of_either_page():
     for paper, ink in ((LIGHT, "#1b1c1e"), (DARK, "#e8e6e1")):
         mixed = [
             round(
-                figures.HEAT_OPACITY * int(figures.HEAT[i : i + 2], 16)
-                + (1 - figures.HEAT_OPACITY) * int(paper[i : i + 2], 16)
+                heat.HEAT_OPACITY * int(heat.HEAT[i : i + 2], 16)
+                + (1 - heat.HEAT_OPACITY) * int(paper[i : i + 2], 16)
             )
             for i in (1, 3, 5)
         ]

@@ -1,9 +1,10 @@
 import io
+import re
 import sys
 
 import pytest
 
-from lmrc.report.live import show
+from lmrc.report.live import Countdown, show
 
 
 class Terminal(io.StringIO):
@@ -42,8 +43,17 @@ def test_elsewhere_it_is_one_line_per_record(watch):
     text, shows_table = watch(io.StringIO())
     assert not shows_table
     lines = text.splitlines()
-    assert lines[1] == "[2/12] steady, seed 0, class batch 2 of 3: 87.5 % of 2 classes, 1.5 s"
+    begin = "[2/12] steady, seed 0, class batch 2 of 3: 87.5 % of 2 classes, 1.5 s"
+    assert re.fullmatch(re.escape(begin) + r", about \d+ s left", lines[1])
+    assert "left" not in lines[-1]
     assert len(lines) == 12
+
+
+def test_what_was_there_before_says_nothing_about_the_time(monkeypatch, capsys):
+    clock = iter([0.0, 10.0])
+    monkeypatch.setattr("lmrc.report.live.perf_counter", lambda: next(clock))
+    Countdown(total=10, done=4).tell("one of six in ten seconds")
+    assert capsys.readouterr().err == "[5/10] one of six in ten seconds, about 50 s left\n"
 
 
 def test_quiet_shows_nothing(watch):

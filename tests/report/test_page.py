@@ -74,9 +74,9 @@ def shown(spread):
 def test_the_numbers_on_the_page_equal_the_records(read, records):
     accuracy, end, classes, settings = read.tables
     summaries = summarize_methods(records)
-    assert accuracy[0] == ["method", "1 classes", "2 classes", "3 classes", "average"]
+    assert accuracy[0] == ["method", "average", "1 classes", "2 classes", "3 classes"]
     for summary, over_time, after in zip(summaries, accuracy[1:], end[1:], strict=True):
-        assert over_time == [summary.method, *map(shown, [*summary.accuracy, summary.average])]
+        assert over_time == [summary.method, *map(shown, [summary.average, *summary.accuracy])]
         ends = [summary.final, summary.old, summary.new, summary.forgetting, summary.head_choice]
         assert after == [summary.method, *map(shown, ends), "–"]
     assert classes[0] == ["class", *(summary.method for summary in summaries)]
@@ -88,7 +88,7 @@ def test_the_numbers_on_the_page_equal_the_records(read, records):
 
 def test_one_seed_shows_no_deviation(description, records):
     read = Reader(page.render(description, [r for r in records if r.seed == 0]))
-    assert read.tables[0][1] == ["steady", "100.0", "87.5", "75.0", "87.5"]
+    assert read.tables[0][1] == ["steady", "87.5", "100.0", "87.5", "75.0"]
     assert "±" not in read.text
     assert "one seed" in read.text
 

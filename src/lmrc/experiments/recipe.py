@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+#: In the order of the paper.
+EXPERIMENTS = (
+    "softmax-suppression",
+    "incremental",
+    "rehearsal",
+    "capacity",
+    "consolidation",
+    "heads",
+)
+
 RECIPES = resources.files("lmrc.experiments") / "recipes"
 
 
@@ -35,6 +45,10 @@ class Recipe:
         Parameters of the learners; each takes those that it has.
     limit : int or None
         Images per class, all where None.
+    classes : int or None
+        How many classes of the order take part, from its beginning; all where None.
+    record_outputs : bool
+        Whether the mean output at each position is recorded after the last class batch (Fig. 1).
     """
 
     experiment: str
@@ -49,40 +63,48 @@ class Recipe:
     metric: str
     settings: dict[str, Any]
     limit: int | None = None
+    classes: int | None = None
+    record_outputs: bool = False
 
 
-def load_recipe(experiment: str, dataset: str, **changes: Any) -> Recipe:
+def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> Recipe:
     """Read the recipe of an experiment on a data set.
 
     Parameters
     ----------
     experiment : str
-        "incremental", "rehearsal", ….
-    dataset : str
-        As for `lmrc.load_dataset`.
+        "incremental", "rehearsal", "softmax-suppression", "consolidation" or "heads".
+    dataset : str, optional
+        As for `lmrc.load_dataset`; by default the one that the recipe names.
     **changes
         Values that replace the recipe's; those that are None do not. What is no field of a
         `Recipe` is a parameter of the learners.
     """
-    merged = _merge(_read(experiment), dataset)
-    for name, value in changes.items():
+    read = read_recipe(experiment)
+    usual = read.pop("dataset", None)
+    name = dataset or usual
+    if name is None:
+        raise ValueError(f"the experiment {experiment!r} takes no data set")
+    merged = _merge(read, name)
+    for field, value in changes.items():
         if value is None:
             continue
-        if name in Recipe.__dataclass_fields__:
-            merged[name] = value
+        if field in Recipe.__dataclass_fields__:
+            merged[field] = value
         else:
-            merged["settings"][name] = value
-    return Recipe(experiment=experiment, dataset=dataset, **merged)
+            merged["settings"][field] = value
+    return Recipe(experiment=experiment, dataset=name, **merged)
 
 
-def _read(experiment: str) -> dict[str, Any]:
+def read_recipe(experiment: str) -> dict[str, Any]:
+    """Read an experiment's TOML file as it is, over the one that it extends."""
     file = RECIPES / f"{experiment}.toml"
-    if not file.is_file():
-        names = sorted(entry.name.removesuffix(".toml") for entry in RECIPES.iterdir())
+    if experiment not in EXPERIMENTS or not file.is_file():
+        names = ", ".join(EXPERIMENTS)
         raise ValueError(f"the experiment {experiment!r} is not known: use one of {names}")
     recipe = tomllib.loads(file.read_text(encoding="utf-8"))
     if base := recipe.pop("extends", None):
-        recipe = _overlay(_read(base), recipe)
+        recipe = _overlay(read_recipe(base), recipe)
     return recipe
 
 

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import json
 import shlex
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from lmrc.experiments.recipe import Recipe, load_recipe
-from lmrc.experiments.runs import Run, execute, finished, open_dataset, plan
-from lmrc.report.live import show
+from lmrc.experiments.capacity import count, load_capacity_recipe
+from lmrc.experiments.paper import paper_values
+from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
+from lmrc.experiments.reuse import take_over
+from lmrc.experiments.runs import Run, plan
+from lmrc.experiments.workers import one_after_another, side_by_side
+from lmrc.report.capacity_records import read_capacity_records
+from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
+    RECORDS,
     Description,
-    RunRecord,
     read_description,
     read_records,
     write_description,
 )
-from lmrc.report.summary import markdown_table, summarize_methods
-from lmrc.report.write import write_report
+from lmrc.report.write import read_contents, write_contents
 
-POLL_SECONDS = 0.2  # how often the records of other processes are looked at
+#: Experiments that can read the records of `incremental`.
+READERS = ("consolidation", "heads")
+
+#: May change from one call to the next: they add to the result, or are but words.
+_FREE = ("seeds", "methods", "memory", "title", "question")
+
+
+def default_folder(experiment: str, dataset: str | None = None) -> Path:
+    """Return the run folder of an experiment where none is named."""
+    name = dataset or read_recipe(experiment).get("dataset")
+    if name is None:
+        return Path("runs") / experiment
+    return Path("runs") / f"{experiment}-{Path(name).name.replace(':', '-')}"
 
 
 def main(
     experiment: str,
-    dataset: str,
-    out: Path,
+    dataset: str | None,
+    out: Path | None = None,
     *,
+    source: Path | None = None,
     data_dir: Path | None = None,
     jobs: int = 1,
     device: str = "auto",
@@ -46,9 +59,12 @@ def main(
     Parameters
     ----------
     experiment, dataset : str
-        Which recipe.
-    out : Path
+        Which recipe; its own data set where None.
+    out : Path, optional
         The run folder. If it holds this experiment already, the run goes on where it stopped.
+    source : Path, optional
+        A run folder of `incremental`, whose records `consolidation` and `heads` read instead of
+        training again. By default the one under ``runs/``, if it is there.
     data_dir : Path, optional
         Where the data set's files are.
     jobs : int, default=1
@@ -59,98 +75,132 @@ def main(
     **changes
         What differs from the recipe.
     """
+    out = out or default_folder(experiment, dataset)
+    if experiment == "capacity":
+        _count(out, quiet, **changes)
+        return
     recipe = load_recipe(experiment, dataset, **changes)
-    _open_folder(out, recipe)
     runs = plan(recipe)
+    asked = json.loads(json.dumps(asdict(recipe)))
+    description = _open_folder(out, experiment, asked, paper=paper_values(recipe))
+    if experiment in READERS:
+        _read_from(recipe, runs, source, out, description)
     failed: list[Run] = []
-    titles = list(dict.fromkeys(run.title for run in runs))
-    total = len(runs) * recipe.batches
-    with show(titles, batches=recipe.batches, total=total, quiet=quiet) as progress:
+    records = read_records(out) if (out / RECORDS).exists() else []
+    wanted = {(run.title, run.seed) for run in runs}
+    # The folder may hold seeds and methods that are not asked for now.
+    others = sum((record.method, record.seed) not in wanted for record in records)
+    with show(
+        list(dict.fromkeys(run.title for run in runs)),
+        batches=recipe.batches,
+        total=len(runs) * recipe.batches + others,
+        done=len(records),
+        metric=recipe.metric,
+        quiet=quiet,
+    ) as progress:
         where = {"device": device}
         steps = (
-            _one_after_another(recipe, runs, out, data_dir, where)
+            one_after_another(recipe, runs, out, data_dir, where)
             if jobs == 1
-            else _side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
+            else side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
         )
-        records = read_records(out) if (out / "records.jsonl").exists() else []
         for record in steps:
             records.append(record)
             progress.update(records)
-    page = write_report(out)
-    print(markdown_table(summarize_methods(read_records(out))))
-    print(f"\nThe page with figures and tables: {page}")
+    _report(out)
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(f"{names} did not finish; run the same command again to go on")
 
 
-def _open_folder(out: Path, recipe: Recipe) -> None:
+def _count(out: Path, quiet: bool, **changes: Any) -> None:
+    """Run `capacity`: no data set, no training."""
+    recipe = load_capacity_recipe(**changes)
+    asked = json.loads(json.dumps(asdict(recipe)))
+    # More dimensions and thresholds only add to the result.
+    _open_folder(out, "capacity", asked, free=("dims", "thresholds"))
+    total = len(recipe.counts)
+    known = read_capacity_records(out) if (out / RECORDS).exists() else []
+    done = len({(r.dim, r.threshold, r.seed) for r in known} & set(recipe.counts))
+    countdown = Countdown(total, done)
+    for record in count(recipe, out):
+        if not quiet:
+            bound = "at least " if record.is_lower_bound else ""
+            countdown.tell(
+                f"d = {record.dim}, T = {record.threshold:g}, seed {record.seed}: "
+                f"{bound}{record.found} label vectors, {record.seconds:.1f} s"
+            )
+    _report(out)
+
+
+def _report(out: Path) -> None:
+    description, contents = read_contents(out)
+    page = write_contents(out, description, contents)
+    print(contents.markdown)
+    print(f"\nThe page with figures and tables: {page}")
+
+
+def _open_folder(
+    out: Path,
+    experiment: str,
+    asked: dict[str, Any],
+    *,
+    paper: dict[str, float] | None = None,
+    free: Sequence[str] = (),
+) -> Description:
     """Make the run folder, or check that it belongs to the same experiment with the same settings.
 
     Seeds, methods and pool sizes may be added at any time: the others would make another result.
     """
     out.mkdir(parents=True, exist_ok=True)
-    asked = {**asdict(recipe), "seeds": None, "methods": None, "memory": None}
-    command = shlex.join(["lmrc", *sys.argv[1:]])
+    notes: list[str] = []
     if (out / "run.json").exists():
         before = read_description(out)
-        if before.recipe != asked:
-            differs = [n for n in asked if before.recipe.get(n) != asked[n]]
+        if before.experiment != experiment:
+            raise FileExistsError(
+                f"{out} holds {before.experiment}, not {experiment}: choose another folder "
+                "with --out"
+            )
+        differs = [
+            name
+            for name in asked
+            if name not in (*_FREE, *free) and before.recipe.get(name) != asked[name]
+        ]
+        if differs and (out / RECORDS).exists():
             raise FileExistsError(
                 f"{out} holds {before.experiment} with other settings ({', '.join(differs)}): "
                 "choose another folder with --out, or the same settings to go on"
             )
-    write_description(
-        out, Description(recipe.experiment, recipe.title, recipe.question, command, recipe=asked)
+        notes = before.notes
+    elif (out / RECORDS).exists():
+        raise FileExistsError(
+            f"{out} holds records but no run.json, so it is not known what they are of: choose "
+            "another folder with --out"
+        )
+    command = shlex.join(["lmrc", *sys.argv[1:]])
+    description = Description(
+        experiment,
+        asked["title"],
+        asked["question"],
+        command,
+        recipe=asked,
+        notes=notes,
+        paper=paper or {},
     )
+    write_description(out, description)
+    return description
 
 
-def _one_after_another(
-    recipe: Recipe, runs: Sequence[Run], out: Path, data_dir: Path | None, where: dict[str, Any]
-) -> Iterator[RunRecord]:
-    dataset = open_dataset(recipe, data_dir)
-    for run in runs:
-        yield from execute(recipe, run, out, dataset, **where)
-
-
-def _side_by_side(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    out: Path,
-    data_dir: Path | None,
-    where: dict[str, Any],
-    jobs: int,
-    failed: list[Run],
-) -> Iterator[RunRecord]:
-    """Run several processes at a time; one that dies does not take the others down."""
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
-    waiting = [run for run in runs if finished(out, run) < recipe.batches]
-    working: dict[Run, Any] = {}
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    known = len(read_records(out)) if (out / "records.jsonl").exists() else 0
-    try:
-        while waiting or working:
-            while waiting and len(working) < jobs:
-                run = waiting.pop(0)
-                task = (recipe, run, out, data_dir, where, threads)
-                working[run] = context.Process(target=_work, args=task)
-                working[run].start()
-            time.sleep(POLL_SECONDS)
-            ended = [run for run, process in working.items() if process.exitcode is not None]
-            records = read_records(out) if (out / "records.jsonl").exists() else []
-            yield from records[known:]
-            known = len(records)
-            for run in ended:
-                if working.pop(run).exitcode != 0:
-                    failed.append(run)
-    finally:
-        for process in working.values():
-            process.terminate()
-
-
-def _work(
-    recipe: Recipe, run: Run, out: Path, data_dir: Path | None, where: dict[str, Any], threads: int
+def _read_from(
+    recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path, description: Description
 ) -> None:
-    torch.set_num_threads(threads)
-    for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
-        pass
+    """Take over what `incremental` has measured already, and say so."""
+    folder = source or default_folder("incremental", recipe.dataset)
+    if source is not None and not (source / RECORDS).exists():
+        raise FileNotFoundError(
+            f"{source} holds no {RECORDS}: name the run folder of incremental with --from, or "
+            "leave it out"
+        )
+    if notes := take_over(recipe, runs, folder, out):
+        print("\n".join(notes), file=sys.stderr)
+        write_description(out, replace(description, notes=[*description.notes, *notes]))

@@ -6,22 +6,31 @@ A run folder holds ``records.jsonl``, to which each finished class batch adds a 
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import os
+import re
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lmrc.data.datasets import Dataset, load_dataset
+from lmrc.data.datasets import Dataset
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation.run import evaluate
 from lmrc.experiments.environment import hardware, versions
+from lmrc.experiments.inputs import open_stream, order_of
+from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe
+from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner
 from lmrc.methods.persistence import load
-from lmrc.report.records import RunRecord, append_record, read_records
+from lmrc.report.records import RunRecord, append_record, locked, read_records
 from lmrc.store.folder import MANIFEST
 from lmrc.training.device import pick_device
 
@@ -38,7 +47,8 @@ class Run:
     def name(self) -> str:
         """A name for files: ``lmrc-20-s0``."""
         pool = f"-{self.memory}" if self.memory else ""
-        return f"{self.method}{pool}-s{self.seed}"
+        method = re.sub(r"[^\w.-]", ".", self.method)  # "module:Class" is no name on every system
+        return f"{method}{pool}-s{self.seed}"
 
     @property
     def title(self) -> str:
@@ -49,12 +59,13 @@ class Run:
 
 def plan(recipe: Recipe) -> list[Run]:
     """List the runs of a recipe: all with the first seed, then all with the next."""
-    return [
+    runs = (
         Run(method, seed, memory)
         for seed in range(recipe.seeds)
         for memory in recipe.memory
         for method in recipe.methods
-    ]
+    )
+    return list(dict.fromkeys(runs))  # what is asked for twice is run once
 
 
 def finished(folder: Path, run: Run) -> int:
@@ -63,6 +74,20 @@ def finished(folder: Path, run: Run) -> int:
         return 0
     records = read_records(folder)
     return sum(record.method == run.title and record.seed == run.seed for record in records)
+
+
+def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
+    """Return the runs that are not whole in the folder's records.
+
+    Where a kill came between a run's last record and the removal of its model, it is removed here.
+    """
+    left = []
+    for run in runs:
+        if finished(folder, run) < recipe.batches:
+            left.append(run)
+        else:
+            _remove_model(folder, run)
+    return left
 
 
 def execute(
@@ -80,55 +105,129 @@ def execute(
     **where
         Parameters of the learner that are the machine's and not the experiment's: device, ….
     """
-    order: Any = run.seed if recipe.order == "per-seed" else recipe.order
-    stream = ClassStream(dataset, batches=recipe.batches, order=order)
+    _end_with_parent()
+    with _alone(folder, run):
+        yield from _go_on(recipe, run, folder, dataset, **where)
+
+
+def _go_on(
+    recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
+) -> Iterator[RunRecord]:
+    stream = open_stream(recipe, run.seed, dataset)
     done = finished(folder, run)
     if done == len(stream):
         return
-    learner, learnt = _learner(recipe, run, folder, **where)
+    learner, learnt = _learner(recipe, run, folder, done, **where)
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
     for record in evaluate(stream, learner, start=learnt):
         entry = RunRecord(
             method=run.title,
             seed=run.seed,
-            settings=_settings(recipe, learner, order),
+            settings=_settings(recipe, run, learner),
             record=record,
             threads=torch.get_num_threads(),
+            extra=_extra(recipe, stream, learner, record.batch),
             **made_with,
         )
         if record.batch >= done:  # else a kill came between this record and its model
             append_record(folder, entry)
             yield entry
-        if record.batch + 1 < len(stream):
+        if record.batch + 1 < len(stream) and isinstance(learner, IncrementalClassifier):
             learner.save(_model(folder, run))
-    shutil.rmtree(_model(folder, run), ignore_errors=True)
 
 
-def open_dataset(recipe: Recipe, data_dir: Path | None) -> Dataset:
-    """Load the recipe's data set."""
-    return load_dataset(recipe.dataset, data_dir=data_dir, limit=recipe.limit)
+def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
+    """Return the settings that a run's records hold, without running it."""
+    return _settings(recipe, run, _fresh(recipe, run))
 
 
-def _learner(recipe: Recipe, run: Run, folder: Path, **where: Any) -> tuple[Any, int]:
-    """Return the run's model as it was left, or a fresh one, and how much it has learnt."""
+def _learner(recipe: Recipe, run: Run, folder: Path, done: int, **where: Any) -> tuple[Any, int]:
+    """Return the run's model as it was left, or a fresh one, and how much it has learnt.
+
+    A learner that is not of our kind has no model file: it learns again from the first class batch.
+    """
+    fresh = _fresh(recipe, run, **where)
     path = _model(folder, run)
-    if (path / MANIFEST).exists():
-        learner = load(path, device=where.get("device", "auto"))
-        return learner, learner.n_batches_
+    if isinstance(fresh, IncrementalClassifier) and (path / MANIFEST).exists():
+        backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
+        device = where.get("device", "auto")
+        left = load(path, method=type(fresh), backbone=backbone, device=device)
+        if left.n_batches_ <= done:  # else records were taken away: they are to be made again
+            return left, left.n_batches_
+    return fresh, 0
+
+
+def _fresh(recipe: Recipe, run: Run, **where: Any) -> Any:
     pool = {"memory_per_class": run.memory} if run.memory else {}
     own = {"random_state": run.seed, **pool, **where}
-    return make_learner(find_method(run.method), recipe.settings | own), 0
+    return make_learner(find_method(run.method), recipe.settings | own)
+
+
+@contextmanager
+def _alone(folder: Path, run: Run) -> Iterator[None]:
+    """Wait until no other process works on this run; once it is finished, remove its model.
+
+    The other may be started by hand, or outlive its killed parent for a moment.
+    """
+    path = _model(folder, run)
+    path.parent.mkdir(exist_ok=True)
+    with _lock(folder, run).open("ab") as file, locked(file):
+        yield
+    # Who waits for the lock still, or takes it anew from here on, finds the run finished.
+    _remove_model(folder, run)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is killed: no one is left to stop it."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _model(folder: Path, run: Run) -> Path:
     return folder / "models" / run.name
 
 
-def _settings(recipe: Recipe, learner: Any, order: Any) -> dict[str, Any]:
+def _lock(folder: Path, run: Run) -> Path:
+    return folder / "models" / f"{run.name}.lock"
+
+
+def _remove_model(folder: Path, run: Run) -> None:
+    shutil.rmtree(_model(folder, run), ignore_errors=True)
+    _lock(folder, run).unlink(missing_ok=True)
+
+
+def _extra(recipe: Recipe, stream: ClassStream, learner: Any, batch: int) -> dict[str, Any]:
+    last = batch + 1 == len(stream)
+    return {"outputs": mean_outputs(stream, learner)} if recipe.record_outputs and last else {}
+
+
+def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
     parameters = learner.get_params() if hasattr(learner, "get_params") else {}
     for name in ("random_state", "verbose", "device"):  # in the record's own fields, or no matter
         parameters.pop(name, None)
-    stream = {"dataset": recipe.dataset, "class_batches": recipe.batches, "order": order}
-    limit = {"limit": recipe.limit} if recipe.limit else {}
-    return {**stream, **limit, "classifier": type(learner).__name__, **parameters}
+    stream = {
+        "dataset": recipe.dataset,
+        "class_batches": recipe.batches,
+        "order": order_of(recipe, run.seed),
+    }
+    some = {"limit": recipe.limit, "classes": recipe.classes}
+    given = {name: value for name, value in some.items() if value}
+    plain = {name: _plain(value) for name, value in parameters.items()}
+    return {**stream, **given, "classifier": type(learner).__name__, **plain}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON cannot hold, such as a network of one's own, in words."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value

@@ -1,9 +1,13 @@
-"""Methods by their short names, as the command line has them."""
+"""Methods by name, as the command line has them: built in, installed, or by their dotted path."""
 
 from __future__ import annotations
 
 import inspect
+import sys
+import warnings
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrc.methods.ewc import EWCClassifier
@@ -11,6 +15,9 @@ from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lwf import LwFClassifier
+
+#: Under this group a package announces its methods: ``name = "package.module:Class"``.
+ENTRY_POINTS = "lmrc.methods"
 
 
 class Method(NamedTuple):
@@ -33,28 +40,42 @@ METHODS: dict[str, Method] = {
 
 
 def find_method(name: str) -> Method:
-    """Find a method by its short name, or a class of your own by its dotted path.
+    """Find a method by its short name, or a class of your own.
 
     Parameters
     ----------
     name : str
-        "lmrc", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint", or ``package.module.Class``.
+        "lmrc", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; the name of an entry point
+        of the group ``lmrc.methods``; or ``package.module.Class`` (``package.module:Class`` is the
+        same), where the module may also lie in the current folder.
+
+    Returns
+    -------
+    Method
+        Its title tells methods apart in records and tables. That of your own class is the entry
+        point's name or the dotted path: two packages may well have a class of one name.
     """
+    announced = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name in METHODS:
+        if name in announced:
+            warnings.warn(
+                f"the entry point {name!r} of {_origin(announced[name])} is passed over, as lmrc "
+                f"has a method of that name: use its dotted path, {_class_path(announced[name])}",
+                stacklevel=2,
+            )
         return METHODS[name]
-    module, _, attribute = name.rpartition(".")
-    if not module:
+    if name in announced:
+        path = _class_path(announced[name])
+        taken = {method.title for method in METHODS.values()}
+        return Method(path if name in taken else name, _find_class(name, path), {})
+    if "." not in name and ":" not in name:
+        known = ", ".join([*METHODS, *announced])
         raise ValueError(
-            f"the method {name!r} is not known: use one of {', '.join(METHODS)}, or the dotted "
-            "path of a class of your own"
+            f"the method {name!r} is not known: use one of {known}, or the dotted path "
+            "package.module.Class of a class of your own"
         )
-    try:
-        cls = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the method {name!r} cannot be imported: {error}") from error
-    if not (inspect.isclass(cls) and hasattr(cls, "partial_fit") and hasattr(cls, "predict")):
-        raise ValueError(f"the method {name!r} is no class with partial_fit and predict")
-    return Method(attribute.removesuffix("Classifier"), cls, {})
+    path = name.replace(":", ".")
+    return Method(path, _find_class(name, path), {})
 
 
 def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> Any:
@@ -65,3 +86,32 @@ def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> 
     known = inspect.signature(method.cls).parameters
     chosen = {name: value for name, value in settings.items() if name in known}
     return method.cls(**{**chosen, **overrides, **method.settings})
+
+
+def _find_class(name: str, path: str) -> type:
+    module, _, attribute = path.rpartition(".")
+    # A command's own search path lacks the current folder, where a researcher's module is likely
+    # to be. Last, so that it hides nothing; and for good, as the module may import others later.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        cls = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"the method {name!r} cannot be imported ({error}): name it package.module.Class, and "
+            "install its package or run the command in the folder that holds it"
+        ) from error
+    if not (inspect.isclass(cls) and hasattr(cls, "partial_fit") and hasattr(cls, "predict")):
+        raise ValueError(
+            f"the method {name!r} is {cls!r}, but must be a class with partial_fit and predict"
+        )
+    return cls
+
+
+def _class_path(entry: EntryPoint) -> str:
+    return f"{entry.module}.{entry.attr}"
+
+
+def _origin(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an installed package"

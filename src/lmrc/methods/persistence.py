@@ -35,6 +35,7 @@ CLASSES: dict[str, type[IncrementalClassifier]] = {
 def load(
     path: str | os.PathLike[str],
     *,
+    method: type[IncrementalClassifier] | None = None,
     backbone: nn.Module | Factory | None = None,
     device: str | torch.device = "auto",
 ) -> Any:
@@ -44,6 +45,9 @@ def load(
     ----------
     path : path
         The model's folder.
+    method : class, optional
+        Needed where the model is of a class of your own: that class. A file never names code to
+        import.
     backbone : nn.Module or factory, optional
         Needed where the model was trained with a custom backbone: the same module or factory (its
         weights are replaced by those of the file).
@@ -62,7 +66,7 @@ def load(
     """
     description, tensors = folder.read(path)
     try:
-        cls = CLASSES[description["class"]]
+        cls = _class_of(path, description["class"], method)
         settings = dict(description["settings"])
         settings["halve_at"] = tuple(settings["halve_at"])
         custom = settings["backbone"] is None
@@ -85,3 +89,18 @@ def load(
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ModelFileError(f"{path} does not hold a model of this lmrc: {error}") from error
     return model
+
+
+def _class_of(
+    path: str | os.PathLike[str], name: str, method: type[IncrementalClassifier] | None
+) -> type[IncrementalClassifier]:
+    if method is not None and method.__name__ != name:
+        raise ModelFileError(
+            f"{path} holds a model of {name}, not of {method.__name__}: pass method={name}"
+        )
+    if method is None and name not in CLASSES:
+        raise ModelFileError(
+            f"{path} holds a model of {name}, which is no class of lmrc's own: if it is yours, "
+            f"pass it as lmrc.load(path, method={name})"
+        )
+    return method or CLASSES[name]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
-from lmrc.report.summary import MethodSummary, percent
+from lmrc.report.summary import MethodSummary, Spread, metric_name, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 INK = "#1b1c1e"
 
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
-
-HEAT = "#0072b2"
-#: Heat never gets opaque, so that the numbers on it are read in the ink of either page.
-HEAT_OPACITY = 0.72
 
 
 class Look(NamedTuple):
@@ -56,38 +52,68 @@ def look(position: int) -> Look:
     return LOOKS[position % len(LOOKS)]
 
 
-def accuracy_over_batches(summaries: Sequence[MethodSummary]) -> Figure:
-    """Draw the accuracy over all seen classes after each class batch.
+class Curve(NamedTuple):
+    """A line over the class batches: its place in the legend, its look, and its values."""
+
+    label: str
+    look: Look
+    classes_seen: Sequence[int]
+    spreads: Sequence[Spread | None]
+    hollow: bool = False
+
+
+def accuracy_over_batches(
+    summaries: Sequence[MethodSummary], metric: str = "accuracy", *, columns: int = 2
+) -> Figure:
+    """Draw the accuracy over all seen classes after each class batch (Fig. 3).
 
     Parameters
     ----------
     summaries : sequence of MethodSummary
         One line each; a band of one standard deviation where there are several seeds. The legend
         gives the average incremental accuracy.
+    metric : {"accuracy", "top5"}, default="accuracy"
+        What they are of.
+    columns : int, default=2
+        Of the legend.
     """
+    kind = metric_name(metric)
+    curves = [
+        Curve(f"{s.method}: {percent(s.average)}", look(i), s.classes_seen, s.accuracy)
+        for i, s in enumerate(summaries)
+    ]
+    return over_batches(
+        curves,
+        ylabel=f"{kind} over all seen classes (%)",
+        legend=f"average incremental {kind} (%)",
+        columns=columns,
+    )
+
+
+def over_batches(
+    curves: Sequence[Curve], *, ylabel: str, legend: str | None = None, columns: int = 2
+) -> Figure:
+    """Draw shares in percent over the class batches, with bands of one standard deviation."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with _style():
+    with style():
         figure = Figure(figsize=(4.9, 3.8), layout="constrained")
         axes = figure.add_subplot()
-        for position, summary in enumerate(summaries):
-            _line(axes, summary, look(position))
-        axes.set(xlabel="classes seen", ylabel="accuracy over all seen classes (%)", ylim=(0, 102))
-        seen = sorted({n for summary in summaries for n in summary.classes_seen})
+        for curve in curves:
+            _line(axes, curve)
+        axes.set(xlabel="classes seen", ylabel=ylabel, ylim=(0, 102))
+        seen = sorted({n for curve in curves for n in curve.classes_seen})
         if len(seen) <= 12:
             axes.set_xticks(seen)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_yticks(range(0, 101, 20))
-        axes.grid(axis="y", linewidth=0.6, alpha=0.22, color=INK)
-        axes.tick_params(length=0, pad=6)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_alpha(0.5)
+        plain(axes)
         figure.legend(
             loc="outside lower center",
-            ncols=1 if len(summaries) == 1 else 2,
-            title="average incremental accuracy (%)",
+            ncols=1 if len(curves) == 1 else columns,
+            title=legend,
             title_fontproperties={"weight": "bold"},
             handlelength=3.2,
             columnspacing=1.8,
@@ -95,70 +121,37 @@ def accuracy_over_batches(summaries: Sequence[MethodSummary]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, summary: MethodSummary, style: Look) -> None:
-    seen = summary.classes_seen
-    mean = [100 * spread.mean for spread in summary.accuracy]
-    spare = [100 * (spread.deviation or 0.0) for spread in summary.accuracy]
+def plain(axes: Axes) -> None:
+    """Leave of the axes what helps to read them: faint lines across, and the ground."""
+    axes.grid(axis="y", linewidth=0.6, alpha=0.22, color=INK)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=6)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_alpha(0.5)
+
+
+def _line(axes: Axes, curve: Curve) -> None:
+    points = [(n, s) for n, s in zip(curve.classes_seen, curve.spreads, strict=False) if s]
+    seen = [n for n, _ in points]
+    mean = [100 * spread.mean for _, spread in points]
+    spare = [100 * (spread.deviation or 0.0) for _, spread in points]
     axes.plot(
         seen,
         mean,
-        color=style.colour,
-        marker=style.marker,
+        color=curve.look.colour,
+        marker=curve.look.marker,
         markersize=5.5,
-        linestyle=style.dashes,
+        markerfacecolor="none" if curve.hollow else curve.look.colour,
+        linestyle=curve.look.dashes,
         linewidth=1.9,
-        label=f"{summary.method}: {percent(summary.average)}",
+        label=curve.label,
         clip_on=False,
         zorder=3,
     )
     if any(spare):
         low = [m - s for m, s in zip(mean, spare, strict=True)]
         high = [m + s for m, s in zip(mean, spare, strict=True)]
-        axes.fill_between(seen, low, high, color=style.colour, alpha=0.16, linewidth=0)
-
-
-def head_confusion(
-    counts: Sequence[Sequence[int]], labels: Sequence[str], *, title: str = ""
-) -> Figure:
-    """Draw which head won (columns) against which governs (rows), as a share of each row.
-
-    Parameters
-    ----------
-    counts : square matrix of int
-        Entry [i][j]: test samples of class batch i that were given a class of batch j.
-    labels : sequence of str
-        One for each class batch.
-    title : str, default=""
-        What stands above.
-    """
-    from matplotlib.colors import LinearSegmentedColormap, to_rgba
-    from matplotlib.figure import Figure
-
-    shares = [[n / (sum(row) or 1) for n in row] for row in counts]
-    with _style():
-        figure = Figure(figsize=(3.2, 3.2), layout="constrained")
-        axes = figure.add_subplot()
-        heat = LinearSegmentedColormap.from_list(
-            "heat", [to_rgba(HEAT, 0.0), to_rgba(HEAT, HEAT_OPACITY)]
-        )
-        axes.pcolormesh(shares, cmap=heat, vmin=0, vmax=1, edgecolors="none")
-        # Numbers that would not be readable are left to the colours.
-        if len(counts) <= 10:
-            for i, row in enumerate(shares):
-                for j, share in enumerate(row):
-                    shown = f"{100 * share:.0f}"
-                    faint = 0.65 if shown == "0" else 1.0
-                    axes.text(j + 0.5, i + 0.5, shown, ha="center", va="center", alpha=faint)
-        places = [i + 0.5 for i in range(len(labels))]
-        shown_labels = labels if len(labels) <= 10 else [str(i + 1) for i in range(len(labels))]
-        axes.set_xticks(places, shown_labels)
-        axes.set_yticks(places, shown_labels)
-        axes.set(aspect="equal", xlabel="head that won", ylabel="head that governs")
-        axes.invert_yaxis()
-        axes.set_title(title)
-        axes.tick_params(length=0, pad=4)
-        axes.spines[:].set_alpha(0.35)
-    return figure
+        axes.fill_between(seen, low, high, color=curve.look.colour, alpha=0.16, linewidth=0)
 
 
 def to_svg(figure: Figure, *, name: str, description: str) -> str:
@@ -174,7 +167,7 @@ def to_svg(figure: Figure, *, name: str, description: str) -> str:
         What the figure shows, for those who do not see it.
     """
     buffer = io.StringIO()
-    with _style():
+    with style():
         figure.savefig(
             buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
@@ -203,14 +196,14 @@ def svg_file(svg: str) -> str:
 def to_png(figure: Figure) -> bytes:
     """Return the figure as PNG on white, for it cannot know the page it will stand on."""
     buffer = io.BytesIO()
-    with _style():
+    with style():
         figure.savefig(buffer, format="png", dpi=200, facecolor="white")
     return buffer.getvalue()
 
 
-def _style() -> AbstractContextManager[None]:
+def style() -> AbstractContextManager[None]:
     """Return our settings of matplotlib for the length of a ``with``; then the user's come back."""
-    from matplotlib import style
+    from matplotlib.style import context
 
     ours = {
         "font.family": "DejaVu Sans",  # comes with matplotlib, so text is laid out alike anywhere
@@ -229,4 +222,4 @@ def _style() -> AbstractContextManager[None]:
         "svg.fonttype": "none",  # text stays text: it is found, read aloud and set in FONT
         "svg.hashsalt": "lmrc",  # the same records give the same bytes
     }
-    return style.context(ours, after_reset=True)
+    return context(ours, after_reset=True)

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from lmrc.report.records import RunRecord
-from lmrc.report.summary import percent, summarize_methods
+from lmrc.report.summary import metric_name, percent, summarize_methods
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -25,9 +25,63 @@ class Progress(Protocol):
         """Show that the last of `records` is there."""
 
 
+class Countdown:
+    """Counts what is done, and says how long the rest is likely to take.
+
+    Parameters
+    ----------
+    total : int
+        How many records there will be.
+    done : int, default=0
+        How many are there from before: they say nothing about the time.
+    """
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self.total, self.done, self.before = total, done, done
+        self.started = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return perf_counter() - self.started
+
+    def time_left(self) -> str:
+        """Return the time left in words; none before the first record and after the last."""
+        made, left = self.done - self.before, self.total - self.done
+        if made <= 0 or left <= 0:
+            return ""
+        return f", about {duration(self.seconds / made * left)} left"
+
+    def tell(self, text: str) -> None:
+        """Count one more, and print it on a line of its own."""
+        self.done += 1
+        line = f"[{self.done}/{self.total}] {text}{self.time_left()}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time for the reader.
+
+    Examples
+    --------
+    >>> from lmrc.report.live import duration
+    >>> duration(41.2), duration(250), duration(7300)
+    ('41 s', '4 min', '2.0 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def show(
-    methods: Sequence[str], *, batches: int, total: int, quiet: bool = False
+    methods: Sequence[str],
+    *,
+    batches: int,
+    total: int,
+    done: int = 0,
+    metric: str = "accuracy",
+    quiet: bool = False,
 ) -> Iterator[Progress]:
     """Open the display that fits: nothing, a live table, or lines.
 
@@ -39,6 +93,10 @@ def show(
         Class batches, the columns of the table.
     total : int
         How many records there will be.
+    done : int, default=0
+        How many are there from before.
+    metric : {"accuracy", "top5"}, default="accuracy"
+        What to show of a record.
     quiet : bool, default=False
         Show nothing.
     """
@@ -50,10 +108,10 @@ def show(
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(batches, total)
+        yield _Lines(batches, Countdown(total, done), metric)
         return
     with Live(console=console, auto_refresh=False) as live:
-        display = _LiveTable(live, methods, batches, total)
+        display = _LiveTable(live, methods, batches, Countdown(total, done), metric)
         display.update([])
         yield display
 
@@ -70,19 +128,18 @@ class _Lines:
 
     shows_table = False
 
-    def __init__(self, batches: int, total: int) -> None:
-        self.batches, self.total = batches, total
+    def __init__(self, batches: int, countdown: Countdown, metric: str) -> None:
+        self.batches, self.countdown, self.metric = batches, countdown, metric
 
     def update(self, records: Sequence[RunRecord]) -> None:
         """Print the last record."""
         last, measured = records[-1], records[-1].record
-        print(
-            f"[{len(records)}/{self.total}] {last.method}, seed {last.seed}, "
-            f"class batch {measured.batch + 1} of {self.batches}: "
-            f"{100 * measured.accuracy:.1f} % of {measured.n_classes_seen} classes, "
-            f"{measured.train_seconds:.1f} s",
-            file=sys.stderr,
-            flush=True,
+        share = getattr(measured, self.metric)
+        of = f"{measured.n_classes_seen} classes{' (top 5)' if self.metric == 'top5' else ''}"
+        self.countdown.tell(
+            f"{last.method}, seed {last.seed}, class batch {measured.batch + 1} of {self.batches}: "
+            + (f"{100 * share:.1f} % of {of}, " if share is not None else "")
+            + f"{measured.train_seconds:.1f} s"
         )
 
 
@@ -94,9 +151,16 @@ class _LiveTable:
 
     shows_table = True
 
-    def __init__(self, live: Live, methods: Sequence[str], batches: int, total: int) -> None:
-        self.live, self.methods, self.batches, self.total = live, methods, batches, total
-        self.started = perf_counter()
+    def __init__(
+        self,
+        live: Live,
+        methods: Sequence[str],
+        batches: int,
+        countdown: Countdown,
+        metric: str,
+    ) -> None:
+        self.live, self.methods, self.batches = live, methods, batches
+        self.countdown, self.metric = countdown, metric
 
     def update(self, records: Sequence[RunRecord]) -> None:
         """Draw the table anew."""
@@ -108,7 +172,7 @@ class _LiveTable:
         from rich.text import Text
 
         table = Table(
-            title="accuracy over all seen classes (%)",
+            title=f"{metric_name(self.metric)} over all seen classes (%)",
             caption=self._caption(records),
             box=box.SIMPLE_HEAD,
         )
@@ -116,7 +180,7 @@ class _LiveTable:
         for i in range(self.batches):
             table.add_column(f"batch {i + 1}", justify="right")
         table.add_column("average", justify="right", style="bold")
-        summaries = {summary.method: summary for summary in summarize_methods(records)}
+        summaries = {summary.method: summary for summary in summarize_methods(records, self.metric)}
         for method in self.methods:
             summary = summaries.get(method)
             cells = [f"{100 * spread.mean:.1f}" for spread in summary.accuracy] if summary else []
@@ -126,10 +190,11 @@ class _LiveTable:
         return table
 
     def _caption(self, records: Sequence[RunRecord]) -> str:
-        done, seconds = len(records), perf_counter() - self.started
-        if done == self.total:
+        if records:
+            self.countdown.done = len(records)
+        done, total = self.countdown.done, self.countdown.total
+        if done == total:
             seeds = len({record.seed for record in records})
             spread = f"mean ± standard deviation over {seeds} seeds, " if seeds > 1 else ""
-            return f"{spread}{seconds:.0f} s"
-        left = f", about {seconds / done * (self.total - done):.0f} s left" if done else ""
-        return f"{done} of {self.total} class batches{left}"
+            return f"{spread}{duration(self.countdown.seconds)}"
+        return f"{done} of {total} class batches{self.countdown.time_left()}"

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 from lmrc.evaluation.run import BatchRecord
 
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
+
+Read = TypeVar("Read")
 
 #: The records of some runs: by method in order of appearance, then by seed, in order of batches.
 Runs = dict[str, dict[int, list["RunRecord"]]]
@@ -43,6 +45,8 @@ class RunRecord:
         The machine, in words.
     threads : int
         Number of threads torch computed with.
+    extra : dict
+        What one experiment measures beyond the others; plain JSON values.
     """
 
     method: str
@@ -52,10 +56,13 @@ class RunRecord:
     versions: dict[str, str]
     hardware: str
     threads: int
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the record as one line of JSON, without its end of line."""
         whole = {**vars(self), "record": self.record.to_dict()}
+        if not self.extra:
+            del whole["extra"]
         return json.dumps(whole, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -83,6 +90,10 @@ class Description:
         What the reader sees, sentence by sentence; empty until the run has ended.
     recipe : dict
         Settings that all runs of the folder share.
+    notes : list of str
+        What a reader must know about where the records come from.
+    paper : dict of str to float
+        Average incremental accuracy that the paper prints, by method as tables show it.
     """
 
     experiment: str
@@ -92,32 +103,43 @@ class Description:
     headline: str = ""
     findings: list[str] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    paper: dict[str, float] = field(default_factory=dict)
 
 
-def append_record(folder: Path, record: RunRecord) -> None:
+class Line(Protocol):
+    """A record of any kind: what can be a line of ``records.jsonl``."""
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON, without its end of line."""
+
+
+def append_record(folder: Path, record: Line) -> None:
     """Add a record to the folder's file, and return once it is on the disk.
 
     Several processes may do so at a time. What a killed one left unfinished is removed.
     """
     line = (record.to_json() + "\n").encode()
-    with (folder / RECORDS).open("a+b", buffering=0) as file, _locked(file):
+    with (folder / RECORDS).open("a+b") as file, locked(file):
         file.seek(0)
         whole = file.read()
         if not whole.endswith(b"\n"):
             file.truncate(whole.rfind(b"\n") + 1)
         file.write(line)
+        file.flush()
         os.fsync(file.fileno())
 
 
 @contextmanager
-def _locked(file: IO[bytes]) -> Iterator[None]:
-    """Hold other writers off (where the system can); the lock ends with the process."""
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """Hold other processes off (where the system can); the lock ends with the process."""
     try:
         import fcntl
-    except ImportError:
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except (ImportError, OSError):  # Windows, or a network file system without locks
         yield
         return
-    fcntl.flock(file, fcntl.LOCK_EX)
     try:
         yield
     finally:
@@ -129,15 +151,22 @@ def read_records(folder: Path) -> list[RunRecord]:
 
     A last line without its end is one that a killed run did not finish; it does not count.
     """
+    return read_lines(folder, RunRecord.from_json)
+
+
+def read_lines(folder: Path, parse: Callable[[str], Read]) -> list[Read]:
+    """Read records of any kind, as `read_records` does."""
     path = folder / RECORDS
-    return list(_parse(path, path.read_text(encoding="utf-8")))
+    # Cut before decoding: the unfinished line may end within a character.
+    whole_lines, _, _ = path.read_bytes().rpartition(b"\n")
+    return list(_parse(path, whole_lines.decode("utf-8"), parse))
 
 
-def _parse(path: Path, text: str) -> Iterator[RunRecord]:
+def _parse(path: Path, text: str, parse: Callable[[str], Read]) -> Iterator[Read]:
     # Not splitlines: it would also break at separators that may stand inside a JSON string.
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
+    for number, line in enumerate(text.split("\n") if text else [], start=1):
         try:
-            yield RunRecord.from_json(line)
+            yield parse(line)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{path}, line {number} is not a record ({error}); "

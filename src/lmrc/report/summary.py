@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import BatchRecord, summarize
 from lmrc.report.records import RunRecord, by_method_and_seed
+
+#: The mean over the class batches of each metric, as `lmrc.evaluation.run.summarize` names it.
+_AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
 
 
 class Spread(NamedTuple):
@@ -50,7 +54,8 @@ class MethodSummary:
     classes_seen : list of int
         Number of classes known after each class batch.
     accuracy : list of Spread
-        Accuracy over all seen classes after each class batch.
+        Accuracy over all seen classes after each class batch (top 5 where that was asked for, as
+        in `average` and `final`).
     average, final, old, new, forgetting, head_choice, head_given : Spread or None
         Average incremental accuracy; then, after the last class batch: accuracy over all, old and
         new classes, forgetting, and how often the right head wins and what accuracy would be if
@@ -77,8 +82,16 @@ class MethodSummary:
     head_confusion: list[list[int]]
 
 
-def summarize_methods(records: Iterable[RunRecord]) -> list[MethodSummary]:
+def summarize_methods(
+    records: Iterable[RunRecord], metric: str = "accuracy"
+) -> list[MethodSummary]:
     """Sum the records up, method by method in their order of appearance.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+    metric : {"accuracy", "top5"}, default="accuracy"
+        What `accuracy`, `average` and `final` are of.
 
     Examples
     --------
@@ -87,25 +100,24 @@ def summarize_methods(records: Iterable[RunRecord]) -> list[MethodSummary]:
     []
     """
     return [
-        _summarize(method, [[line.record for line in run] for run in seeds.values()])
+        _summarize(method, [[line.record for line in run] for run in seeds.values()], metric)
         for method, seeds in by_method_and_seed(records).items()
     ]
 
 
-def _summarize(method: str, runs: list[list[BatchRecord]]) -> MethodSummary:
+def _summarize(method: str, runs: list[list[BatchRecord]], metric: str) -> MethodSummary:
     longest = max(runs, key=len)
     # A confusion has a row for every class batch of the stream, so it tells whether all are done.
     whole = [run for run in runs if len(run) == len(run[0].head_confusion)]
     ends = [run[-1] for run in whole]
     sums = [summarize(run) for run in whole]
-    reached = [[run[i].accuracy for run in runs if len(run) > i] for i in range(len(longest))]
     return MethodSummary(
         method=method,
         runs=runs,
         classes_seen=[record.n_classes_seen for record in longest],
-        accuracy=[spread for values in reached if (spread := Spread.over(values))],
-        average=Spread.over(total["average_incremental_accuracy"] for total in sums),
-        final=Spread.over(end.accuracy for end in ends),
+        accuracy=[spread for spread in over_batches(runs, metric) if spread],
+        average=Spread.over(total[_AVERAGES[metric]] for total in sums),
+        final=Spread.over(getattr(end, metric) for end in ends),
         old=Spread.over(end.old_accuracy for end in ends),
         new=Spread.over(end.new_accuracy for end in ends),
         forgetting=Spread.over(total["forgetting"] for total in sums),
@@ -114,6 +126,18 @@ def _summarize(method: str, runs: list[list[BatchRecord]]) -> MethodSummary:
         per_class=_per_class(longest, ends),
         head_confusion=_sum([end.head_confusion for end in ends]),
     )
+
+
+def over_batches(runs: Sequence[Sequence[BatchRecord]], measured: str) -> list[Spread | None]:
+    """Return what was measured after each class batch, over the runs that got there."""
+    longest = max(map(len, runs))
+    reached = [[getattr(run[i], measured) for run in runs if len(run) > i] for i in range(longest)]
+    return [Spread.over(values) for values in reached]
+
+
+def metric_name(metric: str) -> str:
+    """Return the name of a metric for the reader."""
+    return {"accuracy": "accuracy", "top5": "top-5 accuracy"}[metric]
 
 
 def _per_class(run: list[BatchRecord], ends: list[BatchRecord]) -> dict[str, Spread]:
@@ -146,32 +170,63 @@ def percent(spread: Spread | None) -> str:
     return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
 
 
-def markdown_table(summaries: Iterable[MethodSummary]) -> str:
-    """Return average incremental and last accuracy of each method as a Markdown table."""
-    lines = [
-        "| method | average incremental accuracy (%) | accuracy after the last class batch (%) |",
-        "| --- | ---: | ---: |",
-    ]
-    for summary in summaries:
-        name = summary.method.replace("|", r"\|")
-        lines.append(f"| {name} | {percent(summary.average)} | {percent(summary.final)} |")
+def markdown_table(
+    summaries: Iterable[MethodSummary],
+    paper: Mapping[str, float] = MappingProxyType({}),
+    metric: str = "accuracy",
+) -> str:
+    """Return average incremental and last accuracy of each method as a Markdown table.
+
+    The paper's averages, by method, stand in the next column where there are any.
+    """
+    kind = metric_name(metric)
+    head = ["method", f"average incremental {kind} (%)"]
+    head += ["in the paper (%)"] if paper else []
+    head += [f"{kind} after the last class batch (%)"]
+    lines = [_row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+    for s in summaries:
+        printed = [percent_of(paper.get(s.method))] if paper else []
+        cells = [s.method.replace("|", r"\|"), percent(s.average), *printed, percent(s.final)]
+        lines.append(_row(cells))
     return "\n".join(lines)
 
 
-def csv_table(summaries: Sequence[MethodSummary]) -> str:
+def percent_of(share: float | None) -> str:
+    """Return a share without a deviation, such as the paper's, in percent."""
+    return percent(None if share is None else Spread(share, None))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def csv_table(
+    summaries: Sequence[MethodSummary], paper: Mapping[str, float] = MappingProxyType({})
+) -> str:
     """Return one row per method, shares from 0 to 1, each followed by its deviation (``_sd``)."""
     batches = max((len(summary.accuracy) for summary in summaries), default=0)
     columns = [f"after_batch_{i + 1}" for i in range(batches)]
     columns += ["average_incremental_accuracy", "final_accuracy", "old_accuracy", "new_accuracy"]
     columns += ["forgetting", "head_choice", "head_given"]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["method", "seeds", *(c + end for c in columns for end in ("", "_sd"))])
+    head = ["method", "seeds", *(c + end for c in columns for end in ("", "_sd"))]
+    rows = []
     for s in summaries:
         missing = [None] * (batches - len(s.accuracy))
         spreads = [*s.accuracy, *missing, s.average, s.final, s.old, s.new]
         spreads += [s.forgetting, s.head_choice, s.head_given]
-        table.writerow(
+        rows.append(
             [s.method, len(s.runs), *(cell for spread in spreads for cell in spread or ("", ""))]
         )
+    if paper:
+        head.append("paper_average_incremental_accuracy")
+        rows = [[*row, paper.get(s.method, "")] for row, s in zip(rows, summaries, strict=True)]
+    return csv_text(head, rows)
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as CSV."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(head)
+    table.writerows(rows)
     return text.getvalue()

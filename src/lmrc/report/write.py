@@ -1,12 +1,22 @@
-"""Make a run folder's report: the figure, the table and the page, from its records alone."""
+"""Make a run folder's report: figures, tables and the page, from its records alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from lmrc.report import figures, page
-from lmrc.report.records import read_description, read_records, replace_file
-from lmrc.report.summary import csv_table, summarize_methods
+from lmrc.report import capacity, figures
+from lmrc.report.build import build
+from lmrc.report.capacity_records import read_capacity_records
+from lmrc.report.contents import Contents
+from lmrc.report.page import assemble
+from lmrc.report.records import (
+    DESCRIPTION,
+    RECORDS,
+    Description,
+    read_description,
+    read_records,
+    replace_file,
+)
 
 FIGURE_SVG, FIGURE_PNG = "accuracy.svg", "accuracy.png"
 TABLE = "table.csv"
@@ -14,7 +24,7 @@ PAGE = "report.html"
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``accuracy.svg``, ``accuracy.png``, ``table.csv`` and ``report.html``.
+    """Write ``report.html`` and, beside it, each figure as SVG and PNG and each table as CSV.
 
     Parameters
     ----------
@@ -26,15 +36,29 @@ def write_report(folder: Path) -> Path:
     Path
         Of the page.
     """
-    records = read_records(folder)
-    html = page.render(read_description(folder), records)
-    summaries = summarize_methods(records)
-    figure = figures.accuracy_over_batches(summaries)
-    svg = figures.to_svg(
-        figure, name="accuracy", description="Accuracy over all seen classes after each class batch"
-    )
-    replace_file(folder / FIGURE_SVG, figures.svg_file(svg).encode())
-    replace_file(folder / FIGURE_PNG, figures.to_png(figure))
-    replace_file(folder / TABLE, csv_table(summaries).encode())
-    replace_file(folder / PAGE, html.encode())
+    return write_contents(folder, *read_contents(folder))
+
+
+def read_contents(folder: Path) -> tuple[Description, Contents]:
+    """Read a run folder, of whatever experiment, and return what its report holds."""
+    for name in (DESCRIPTION, RECORDS):
+        if not (folder / name).exists():
+            raise FileNotFoundError(
+                f"{folder} holds no {name}: name a folder that lmrc reproduce or lmrc demo wrote"
+            )
+    description = read_description(folder)
+    if description.experiment == "capacity":
+        return description, capacity.build(description, read_capacity_records(folder))
+    return description, build(description, read_records(folder))
+
+
+def write_contents(folder: Path, description: Description, contents: Contents) -> Path:
+    """Write the files of a report; return the path of its page."""
+    for name, drawing in contents.drawings.items():
+        svg = drawing.to_svg(name)
+        replace_file(folder / f"{name}.svg", figures.svg_file(svg).encode())
+        replace_file(folder / f"{name}.png", figures.to_png(drawing.figure))
+    for name, table in contents.tables.items():
+        replace_file(folder / f"{name}.csv", table.encode())
+    replace_file(folder / PAGE, assemble(description, contents).encode())
     return folder / PAGE

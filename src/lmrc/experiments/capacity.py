@@ -1,0 +1,100 @@
+"""``lmrc reproduce capacity``: how many label vectors fit, found and expected (Figs. 4a and 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from lmrc.experiments.environment import hardware, versions
+from lmrc.experiments.recipe import read_recipe
+from lmrc.labels.capacity import LAWS, expected, measured
+from lmrc.report.capacity_records import CapacityRecord, read_capacity_records
+from lmrc.report.records import RECORDS, append_record
+
+
+@dataclass(frozen=True)
+class CapacityRecipe:
+    """What is counted: every dimension with every threshold and every seed.
+
+    Attributes
+    ----------
+    title, question : str
+        For the report.
+    dims : list of int
+        Lengths d of a label vector.
+    thresholds : list of float
+        Highest cosines T.
+    seeds : int
+        Seeds 0, 1, ….
+    max_tries : int
+        Tries γ for one vector.
+    confidence : float
+        τ of Eq. 4.
+    limit : int
+        The search ends at this many label vectors.
+    """
+
+    title: str
+    question: str
+    dims: list[int]
+    thresholds: list[float]
+    seeds: int
+    max_tries: int
+    confidence: float
+    limit: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a record must share with the recipe to count as its own."""
+        whole = asdict(self)
+        return {name: whole[name] for name in ("max_tries", "confidence", "limit")}
+
+    @property
+    def counts(self) -> list[tuple[int, float, int]]:
+        """(d, T, seed) of all counts: all with the first seed, then all with the next."""
+        return [(d, t, s) for s in range(self.seeds) for d in self.dims for t in self.thresholds]
+
+
+def load_capacity_recipe(**changes: Any) -> CapacityRecipe:
+    """Read the recipe; what is given and not None replaces its values."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    return CapacityRecipe(**{**read_recipe("capacity"), **given})
+
+
+def count(recipe: CapacityRecipe, folder: Path) -> Iterator[CapacityRecord]:
+    """Make the counts that are not in the folder's records; add and yield each."""
+    known = read_capacity_records(folder) if (folder / RECORDS).exists() else []
+    done = {(record.dim, record.threshold, record.seed) for record in known}
+    made_with: dict[str, Any] = {
+        "versions": versions(),
+        "hardware": hardware(),
+        "threads": torch.get_num_threads(),
+    }
+    for dim, threshold, seed in recipe.counts:
+        if (dim, threshold, seed) in done:
+            continue
+        started = perf_counter()
+        found = measured(dim, threshold, recipe.max_tries, limit=recipe.limit, random_state=seed)
+        record = CapacityRecord(
+            dim=dim,
+            threshold=threshold,
+            seed=seed,
+            found=found,
+            settings=recipe.settings,
+            log10_expected={law: _log10_expected(recipe, dim, threshold, law) for law in LAWS},
+            seconds=perf_counter() - started,
+            **made_with,
+        )
+        append_record(folder, record)
+        yield record
+
+
+def _log10_expected(recipe: CapacityRecipe, dim: int, threshold: float, law: str) -> float:
+    """Return the logarithm, for the printed law's counts have hundreds of digits."""
+    return math.log10(expected(dim, threshold, recipe.max_tries, recipe.confidence, law))

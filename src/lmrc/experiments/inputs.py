@@ -1,0 +1,38 @@
+"""What a recipe's learners are taught: the data set and its class batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrc.data.datasets import Dataset, load_dataset
+from lmrc.data.stream import ClassStream
+from lmrc.experiments.recipe import Recipe
+
+
+def open_dataset(recipe: Recipe, data_dir: Path | None) -> Dataset:
+    """Load the recipe's data set."""
+    return load_dataset(recipe.dataset, data_dir=data_dir, limit=recipe.limit)
+
+
+def order_of(recipe: Recipe, seed: int) -> Any:
+    """Return the order of the classes in a run with a seed, as `ClassStream` takes it."""
+    return seed if recipe.order == "per-seed" else recipe.order
+
+
+def open_stream(recipe: Recipe, seed: int, dataset: Dataset) -> ClassStream:
+    """Return the class batches of a run with a seed."""
+    order = order_of(recipe, seed)
+    if recipe.classes is None:
+        return ClassStream(dataset, batches=recipe.batches, order=order)
+    labels = ClassStream(dataset, batches=1, order=order).order[: recipe.classes]
+    if len(labels) < recipe.classes:
+        raise ValueError(
+            f"{recipe.experiment} takes {recipe.classes} classes, but {recipe.dataset} has "
+            f"{len(labels)}: choose another data set"
+        )
+    return ClassStream(
+        dataset, batches=[part.tolist() for part in np.array_split(labels, recipe.batches)]
+    )

@@ -1,0 +1,67 @@
+"""What the options of ``lmrc reproduce`` mean, and which of them an experiment takes.
+
+Nothing heavy is imported here: the command line reads its options with it.
+"""
+
+from __future__ import annotations
+
+_NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
+_NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
+_READS_NOTHING = "only consolidation and heads read another run's records"
+
+_ABOUT_TRAINING = (
+    *("--dataset", "--data-dir", "--limit", "--order", "--batches"),
+    *("--methods", "--backbone", "--epochs", "--memory"),
+    *("--jobs", "--device", "--from"),
+)
+
+#: Why an option makes no sense, by experiment.
+REFUSED: dict[str, dict[str, str]] = {
+    "softmax-suppression": {
+        "--batches": "it is about two class batches of two classes",
+        "--memory": _NO_POOL,
+        "--from": _READS_NOTHING,
+    },
+    "incremental": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
+    "rehearsal": {"--from": _READS_NOTHING},
+    "capacity": dict.fromkeys(_ABOUT_TRAINING, _NO_TRAINING),
+    "consolidation": {"--methods": "it is LMRC against LM", "--memory": _NO_POOL},
+    "heads": {"--memory": _NO_POOL},
+}
+
+
+def check_options(experiment: str, given: list[str]) -> None:
+    """Raise a ValueError for the first option that the experiment does not take.
+
+    Parameters
+    ----------
+    experiment : str
+    given : list of str
+        Options as typed, such as ``--memory``.
+    """
+    for option in given:
+        if reason := REFUSED[experiment].get(option):
+            raise ValueError(f"{option} makes no sense for {experiment}: {reason}")
+
+
+def several(given: list[str] | None) -> list[str] | None:
+    """Return the values of an option that is repeated, or has commas between them."""
+    return [part.strip() for text in given for part in text.split(",")] if given else None
+
+
+def pool_sizes(given: list[str] | None) -> list[int] | None:
+    """Read ``--memory``."""
+    sizes = several(given)
+    for text in sizes or []:
+        if not text.isdecimal():
+            raise ValueError(f"--memory {text!r} is no whole number of images per class, as 20 is")
+    return [int(text) for text in sizes] if sizes else None
+
+
+def class_order(given: str | None) -> str | int | None:
+    """Read ``--order``."""
+    if given is None or given in ("natural", "per-seed"):
+        return given
+    if not given.isdecimal():
+        raise ValueError(f"--order {given!r} is none of natural, per-seed, or a seed such as 1993")
+    return int(given)

@@ -1,0 +1,64 @@
+"""Mean outputs at each position, for the softmax suppression of Fig. 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from lmrc.data.stream import ClassStream
+from lmrc.methods.lwf import LwFClassifier
+
+SIMILARITY, PROBABILITY = "similarity", "probability"
+
+
+def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
+    """Return what a learner answers, on average over the test samples of each class batch.
+
+    Parameters
+    ----------
+    stream : ClassStream
+        What the learner has learnt, all of it; three classes or more.
+    learner : classifier
+        One with `similarities` (LMRC), `predict_proba` or `decision_function`.
+
+    Returns
+    -------
+    dict
+        JSON-ready. ``kind``: "similarity" or "probability"; ``classes``: the labels of the
+        positions, in order of arrival; ``means``: one row per class batch, of the mean output at
+        each position.
+    """
+    if not hasattr(learner, "classes_"):
+        raise ValueError(
+            f"{type(learner).__name__} has no classes_, so it is not known which output belongs to "
+            "which class: set it in partial_fit"
+        )
+    kind = SIMILARITY if hasattr(learner, "similarities") else PROBABILITY
+    known = np.asarray(learner.classes_).tolist()
+    positions = [known.index(label) for label in stream.order.tolist()]
+    means = [_outputs(learner, batch.X_test)[:, positions].mean(axis=0) for batch in stream]
+    return {
+        "kind": kind,
+        "classes": stream.order.tolist(),
+        "means": [[float(value) for value in row] for row in means],
+    }
+
+
+def _outputs(learner: Any, X: Any) -> NDArray[np.float64]:
+    if hasattr(learner, "similarities"):
+        scores = learner.similarities(X)
+    elif hasattr(learner, "predict_proba"):
+        scores = learner.predict_proba(X)
+    elif isinstance(learner, LwFClassifier):  # its scores are probabilities already
+        scores = learner.decision_function(X)
+    elif hasattr(learner, "decision_function"):
+        scores = softmax(np.asarray(learner.decision_function(X), dtype=np.float64), axis=1)
+    else:
+        raise ValueError(
+            f"{type(learner).__name__} has neither similarities, predict_proba nor "
+            "decision_function: its outputs cannot be shown"
+        )
+    return np.asarray(scores, dtype=np.float64)

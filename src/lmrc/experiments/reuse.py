@@ -1,0 +1,73 @@
+"""Records of `incremental` that another experiment can read instead of training again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmrc.experiments.recipe import Recipe
+from lmrc.experiments.runs import Run, finished, settings_of
+from lmrc.report.records import RECORDS, RunRecord, append_record, by_method_and_seed, read_records
+
+
+def take_over(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -> list[str]:
+    """Copy the records of finished runs with the same settings from another run folder.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    runs : sequence of Run
+        What is needed; those of which the folder has records already are left alone.
+    source : Path
+        The run folder to read.
+    folder : Path
+        The run folder to copy them to, so that its report needs no other.
+
+    Returns
+    -------
+    list of str
+        What was taken and from where, in words: none or one.
+    """
+    if not (source / RECORDS).exists():
+        return []
+    there = by_method_and_seed(read_records(source))
+    taken: dict[str, list[int]] = {}
+    others: dict[str, dict[str, list[int]]] = {}
+    for run in runs:
+        records = there.get(run.title, {}).get(run.seed, [])
+        if finished(folder, run) or len(records) < recipe.batches:
+            continue
+        if differing := _differing(recipe, run, records):
+            others.setdefault(", ".join(differing), {}).setdefault(run.title, []).append(run.seed)
+            continue
+        for record in records:
+            append_record(folder, record)
+        taken.setdefault(run.title, []).append(run.seed)
+    for settings, which in others.items():
+        print(
+            f"{_words(which)} in {source}: other settings ({settings}), so it is run here",
+            file=sys.stderr,
+        )
+    if not taken:
+        return []
+    return [f"Taken from the records in {source}, not trained again: {_words(taken)}."]
+
+
+def _words(runs: dict[str, list[int]]) -> str:
+    return "; ".join(
+        f"{title} with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        for title, seeds in runs.items()
+    )
+
+
+def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[str]:
+    """Name the settings in which the records differ from what the run would have."""
+    asked = json.loads(json.dumps(settings_of(recipe, run)))
+    missing = object()
+    return [
+        name
+        for name in {**asked, **records[0].settings}
+        if any(r.settings.get(name, missing) != asked.get(name, missing) for r in records)
+    ]

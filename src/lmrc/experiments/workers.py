@@ -1,0 +1,77 @@
+"""The runs of a recipe, one after another or several processes at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmrc.experiments.inputs import open_dataset
+from lmrc.experiments.recipe import Recipe
+from lmrc.experiments.runs import Run, execute, finished
+from lmrc.report.records import RECORDS, RunRecord, read_records
+
+POLL_SECONDS = 0.2  # how often the records of other processes are looked at
+
+
+def one_after_another(
+    recipe: Recipe, runs: Sequence[Run], out: Path, data_dir: Path | None, where: dict[str, Any]
+) -> Iterator[RunRecord]:
+    """Run what is not in the records yet; yield each record as it is made."""
+    waiting = [run for run in runs if finished(out, run) < recipe.batches]
+    if not waiting:
+        return  # the data set is not even opened
+    dataset = open_dataset(recipe, data_dir)
+    for run in waiting:
+        yield from execute(recipe, run, out, dataset, **where)
+
+
+def side_by_side(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    out: Path,
+    data_dir: Path | None,
+    where: dict[str, Any],
+    jobs: int,
+    failed: list[Run],
+) -> Iterator[RunRecord]:
+    """Run several processes at a time; one that dies does not take the others down.
+
+    What did not finish is put into `failed`.
+    """
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
+    waiting = [run for run in runs if finished(out, run) < recipe.batches]
+    working: dict[Run, Any] = {}
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    known = len(read_records(out)) if (out / RECORDS).exists() else 0
+    try:
+        while waiting or working:
+            while waiting and len(working) < jobs:
+                run = waiting.pop(0)
+                task = (recipe, run, out, data_dir, where, threads)
+                working[run] = context.Process(target=_work, args=task)
+                working[run].start()
+            time.sleep(POLL_SECONDS)
+            ended = [run for run, process in working.items() if process.exitcode is not None]
+            records = read_records(out) if (out / RECORDS).exists() else []
+            yield from records[known:]
+            known = len(records)
+            for run in ended:
+                if working.pop(run).exitcode != 0:
+                    failed.append(run)
+    finally:
+        for process in working.values():
+            process.terminate()
+
+
+def _work(
+    recipe: Recipe, run: Run, out: Path, data_dir: Path | None, where: dict[str, Any], threads: int
+) -> None:
+    torch.set_num_threads(threads)
+    for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
+        pass

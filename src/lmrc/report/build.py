@@ -1,0 +1,32 @@
+"""Which report belongs to which experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lmrc.report import consolidation, heads, rehearsal, streams, suppression
+from lmrc.report.contents import Contents
+from lmrc.report.records import Description, RunRecord
+
+#: By experiment; those of other names (the demo, your own) are shown as `incremental` is.
+BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
+    "softmax-suppression": suppression.build,
+    "rehearsal": rehearsal.build,
+    "consolidation": consolidation.build,
+    "heads": heads.build,
+}
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return what the report of a run over class batches holds.
+
+    Parameters
+    ----------
+    description : Description
+        What was asked; its experiment decides about the sections.
+    records : sequence of RunRecord
+        What was measured; at least one.
+    """
+    if not records:
+        raise ValueError("there are no records to report; run the experiment first.")
+    return BUILDERS.get(description.experiment, streams.build)(description, records)

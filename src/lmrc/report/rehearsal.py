@@ -1,0 +1,177 @@
+"""Report of `rehearsal` (Table 1): what a few stored images per class bring each method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lmrc.report import figures, html, sections, streams
+from lmrc.report.contents import Contents
+from lmrc.report.html import Drawing, Section
+from lmrc.report.records import Description, RunRecord
+from lmrc.report.summary import (
+    MethodSummary,
+    Spread,
+    metric_name,
+    percent,
+    percent_of,
+    summarize_methods,
+)
+
+
+@dataclass(frozen=True)
+class Table1:
+    """Average incremental accuracy, ours and the paper's, by method and pool size."""
+
+    methods: list[str]
+    pools: list[int]
+    ours: dict[tuple[str, int], Spread | None]
+    paper: dict[tuple[str, int], float]
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report: Table 1, ours and the paper's side by side."""
+    metric = streams.metric_of(description)
+    summaries = summarize_methods(records, metric)
+    table = _table1(summaries, description.paper)
+    drawing = _drawing(table, metric)
+    caption = f"Average incremental {metric_name(metric)} by images kept of each class." + (
+        " Hollow, dotted: the paper's." if table.paper else ""
+    )
+    result = Section(
+        "result",
+        "Average incremental accuracy",
+        _html(table, summaries, metric) + html.figure(drawing, "rehearsal", caption),
+    )
+    # A method has one colour, whatever its pool.
+    positions = [table.methods.index(_split(s.method)[0]) for s in summaries]
+    detail = Section(
+        "batches",
+        "Class batch after class batch",
+        sections.accuracy_table(summaries, {}, metric, positions)
+        + sections.end_table(summaries, metric, positions),
+    )
+    return streams.gather(
+        description,
+        records,
+        summaries,
+        headline=_headline(table),
+        findings=[],
+        parts=[
+            result,
+            detail,
+            sections.classes_section(summaries),
+            sections.heads_section(summaries),
+        ],
+        markdown=_markdown(table),
+        drawings={"rehearsal": drawing},
+    )
+
+
+def _split(title: str) -> tuple[str, int]:
+    """Part the title of a method with a pool, ``LMRC + 20 per class``, into its two."""
+    found = re.fullmatch(r"(.+) \+ (\d+) per class", title, flags=re.DOTALL)
+    return (found[1], int(found[2])) if found else (title, 0)
+
+
+def _table1(summaries: Sequence[MethodSummary], paper: Mapping[str, float]) -> Table1:
+    ours = {_split(s.method): s.average for s in summaries}
+    printed = {_split(title): share for title, share in paper.items()}
+    methods = list(dict.fromkeys(method for method, _ in ours))
+    return Table1(methods, sorted({pool for _, pool in ours}), ours, printed)
+
+
+def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> str:
+    head = ["method"]
+    for pool in table.pools:
+        head += [f"{pool} per class", *(["paper"] if table.paper else [])]
+    rows = []
+    for position, method in enumerate(table.methods):
+        cells = []
+        for pool in table.pools:
+            cells.append(html.cell(table.ours.get((method, pool)), "main"))
+            cells += [html.paper_cell(table.paper.get((method, pool)))] if table.paper else []
+        rows.append([html.name(method, position), *cells])
+    caption = (
+        f"Average incremental {metric_name(metric)} with a pool of stored images, in percent; "
+        f"{html.over_seeds(summaries)}."
+    )
+    protocol = html.note(sections.PROTOCOL) if table.paper else ""
+    return html.table(caption, head, rows) + protocol
+
+
+def _markdown(table: Table1) -> str:
+    head = ["method"]
+    for pool in table.pools:
+        head += [f"{pool} per class (%)", *(["paper (%)"] if table.paper else [])]
+    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
+    for method in table.methods:
+        cells = [method]
+        for pool in table.pools:
+            cells.append(percent(table.ours.get((method, pool))))
+            cells += [percent_of(table.paper.get((method, pool)))] if table.paper else []
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _drawing(table: Table1, metric: str) -> Drawing:
+    from matplotlib.figure import Figure
+
+    with figures.style():
+        figure = Figure(figsize=(4.9, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        for position, method in enumerate(table.methods):
+            look = figures.look(position)
+            mine = [(p, s) for p in table.pools if (s := table.ours.get((method, p)))]
+            axes.errorbar(
+                [pool for pool, _ in mine],
+                [100 * spread.mean for _, spread in mine],
+                yerr=[100 * (spread.deviation or 0.0) for _, spread in mine],
+                color=look.colour,
+                marker=look.marker,
+                linestyle="-",
+                linewidth=1.9,
+                capsize=3,
+                label=method,
+            )
+            theirs = [(p, v) for p in table.pools if (v := table.paper.get((method, p)))]
+            axes.plot(
+                [pool for pool, _ in theirs],
+                [100 * share for _, share in theirs],
+                color=look.colour,
+                marker=look.marker,
+                markerfacecolor="none",
+                linestyle=":",
+                linewidth=1.4,
+            )
+        axes.set(
+            xlabel="images kept of each class",
+            ylabel=f"average incremental\n{metric_name(metric)} (%)",
+        )
+        axes.set_xticks(table.pools)
+        figures.plain(axes)
+        figure.legend(loc="outside lower center", ncols=2, handlelength=3.2)
+    methods = ", ".join(table.methods)
+    return Drawing(
+        figure,
+        f"Average incremental accuracy by pool size: {methods}. The table above holds the numbers.",
+    )
+
+
+def _headline(table: Table1) -> str:
+    """Name the best method at each pool size."""
+    best: dict[int, tuple[float, str]] = {}
+    for pool in table.pools:
+        shares = [(s.mean, m) for m in table.methods if (s := table.ours.get((m, pool)))]
+        if shares:
+            best[pool] = max(shares)
+    names = {method for _, method in best.values()}
+    if len(names) == 1:
+        numbers = ", ".join(f"{100 * share:.1f} %" for share, _ in best.values())
+        pools = ", ".join(map(str, best))
+        return f"{names.pop()} is best at every pool size: {numbers} with {pools} images per class."
+    parts = [
+        f"{method} with {pool} ({100 * share:.1f} %)" for pool, (share, method) in best.items()
+    ]
+    return f"Best by images per class: {', '.join(parts)}." if parts else ""

@@ -1,0 +1,164 @@
+"""Sections that all experiments over class batches share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from types import MappingProxyType
+
+from lmrc.report import html
+from lmrc.report.heat import head_confusion
+from lmrc.report.html import Drawing, Section
+from lmrc.report.summary import MethodSummary, metric_name, over_batches
+
+#: Above this many, the classes' table is folded and set smaller.
+MANY_CLASSES = 20
+#: Above this many, the methods' confusions are folded.
+MANY_METHODS = 7
+
+NOT_ENDED = "No run has learnt all class batches yet."
+PROTOCOL = (
+    "The paper's numbers are of the epoch that is best on the test set, with the classes in their "
+    "natural order; ours are of the last epoch."
+)
+
+
+def accuracy_table(
+    summaries: Sequence[MethodSummary],
+    paper: Mapping[str, float] = MappingProxyType({}),
+    metric: str = "accuracy",
+    positions: Sequence[int] | None = None,
+) -> str:
+    """Return accuracy after each class batch, and its average with the paper's beside it.
+
+    The colours are by `positions`, or else by the order of the methods.
+    """
+    longest = max(summaries, key=lambda summary: len(summary.accuracy))
+    # The average first: of many class batches, a narrow screen shows but the first few.
+    head = ["method", "average", *(["paper"] if paper else [])]
+    head += [f"{n} classes" for n in longest.classes_seen]
+    rows = []
+    for position, s in zip(positions or range(len(summaries)), summaries, strict=True):
+        missing = [None] * (len(longest.accuracy) - len(s.accuracy))
+        cells = [html.cell(s.average, "main")]
+        cells += [html.paper_cell(paper.get(s.method))] if paper else []
+        cells += [html.cell(spread) for spread in [*s.accuracy, *missing]]
+        rows.append([html.name(s.method, position), *cells])
+    kind = metric_name(metric).capitalize()
+    caption = f"{kind} over all seen classes, in percent; {html.over_seeds(summaries)}."
+    return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else "")
+
+
+def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str) -> str:
+    """Return one measure of the records after each class batch, a row per method."""
+    longest = max(summaries, key=lambda summary: len(summary.classes_seen))
+    head = ["method", *(f"{n} classes" for n in longest.classes_seen)]
+    rows = []
+    for position, s in enumerate(summaries):
+        spreads = over_batches(s.runs, measured)
+        missing = [None] * (len(longest.classes_seen) - len(spreads))
+        cells = [html.cell(spread) for spread in [*spreads, *missing]]
+        rows.append([html.name(s.method, position), *cells])
+    return html.table(f"{words}, in percent; {html.over_seeds(summaries)}.", head, rows)
+
+
+def end_table(
+    summaries: Sequence[MethodSummary],
+    metric: str = "accuracy",
+    positions: Sequence[int] | None = None,
+) -> str:
+    """Return what the last class batch leaves: old and new classes, forgetting, heads."""
+    first = "all classes" if metric == "accuracy" else "all, top 5"
+    head = ["method", first, "old", "newest", "forgetting", "right head", "head given"]
+    rows = [
+        [html.name(s.method, i), html.cell(s.final, "main")]
+        + [html.cell(x) for x in (s.old, s.new, s.forgetting, s.head_choice, s.head_given)]
+        for i, s in zip(positions or range(len(summaries)), summaries, strict=True)
+    ]
+    note = (
+        "Old: classes of all earlier class batches; newest: of the last. Forgetting: how far "
+        "the earlier class batches have fallen from their best. Right head: how often the "
+        "prediction is from the right class batch. Head given: accuracy if that were known."
+    )
+    caption = f"After the last class batch, in percent; {html.over_seeds(summaries)}."
+    return html.table(caption, head, rows) + html.note(note)
+
+
+def classes_section(summaries: Sequence[MethodSummary]) -> Section:
+    """Return the accuracy on each class; many are folded."""
+    heading = "Each class, after the last class batch"
+    labels = list(dict.fromkeys(label for summary in summaries for label in summary.per_class))
+    if not labels:
+        return Section("classes", heading, html.note(NOT_ENDED))
+    head = ["class", *(summary.method for summary in summaries)]
+    rows = []
+    for label in labels:
+        spreads = [summary.per_class.get(label) for summary in summaries]
+        rows.append([escape(label), *(html.cell(spread, "share") for spread in spreads)])
+    order = "in order of arrival" if _one_order(summaries) else "in the first seed's order"
+    caption = f"Accuracy on each class, {order}, in percent; {html.over_seeds(summaries)}."
+    many = len(labels) > MANY_CLASSES
+    table = html.table(caption, head, rows, "classes compact" if many else "classes")
+    return Section(
+        "classes", heading, html.folded(f"All {len(labels)} classes", table) if many else table
+    )
+
+
+def heads_section(
+    summaries: Sequence[MethodSummary], drawings: Mapping[str, Drawing] | None = None
+) -> Section:
+    """Return the confusion between heads, a square for each method."""
+    text = (
+        "<p>Each class batch has a head that governs it. A row holds the test samples of one class "
+        "batch; a column says to which class batch the prediction belongs. On the diagonal the "
+        "right head won; a full column is a head that wins over all others. Shares of a row, in "
+        "percent.</p>"
+    )
+    drawn = drawings if drawings is not None else confusions(summaries)
+    if not drawn:
+        return Section("heads", "Which head wins", text + html.note(NOT_ENDED))
+    squares = "".join(
+        f"<figure>{drawing.to_svg(f'heads-{i}')}</figure>"
+        for i, drawing in enumerate(drawn.values())
+    )
+    grid = f'<div class="grid">{squares}</div>'
+    if len(drawn) > MANY_METHODS:
+        grid = html.folded(f"All {len(drawn)} methods", grid)
+    return Section("heads", "Which head wins", text + grid)
+
+
+def confusions(summaries: Sequence[MethodSummary]) -> dict[str, Drawing]:
+    """Draw each method's confusion between heads after the last class batch."""
+    return {
+        s.method: Drawing(
+            head_confusion(s.head_confusion, _batch_labels(s), title=s.method),
+            f"{s.method}: which head won against which governs, in percent.",
+        )
+        for s in summaries
+        if s.head_confusion
+    }
+
+
+def band(summaries: Sequence[MethodSummary]) -> str:
+    """Say what the bands of a figure are, where it has some."""
+    return (
+        " The bands are one standard deviation wide on either side."
+        if html.n_seeds(summaries)
+        else ""
+    )
+
+
+def _batch_labels(summary: MethodSummary) -> list[str]:
+    """Name the class batches by their classes, where these are short and in one order for all."""
+    longest = max(summary.runs, key=len)
+    names = [" ".join(map(str, record.classes)) for record in longest]
+    if _one_order([summary]) and max(map(len, names)) <= 7:
+        return names
+    return [str(i + 1) for i in range(len(names))]
+
+
+def _one_order(summaries: Sequence[MethodSummary]) -> bool:
+    """Tell whether the classes come in one order in all runs, as far as these have got."""
+    orders = [[list(map(str, r.classes)) for r in run] for s in summaries for run in s.runs]
+    longest = max(orders, key=len)
+    return all(order == longest[: len(order)] for order in orders)

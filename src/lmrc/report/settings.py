@@ -1,0 +1,71 @@
+"""What the records were made with, as sections of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from lmrc.report import html
+from lmrc.report.capacity_records import CapacityRecord
+from lmrc.report.records import Description, RunRecord
+
+#: Settings that say nothing beyond the others, or that stand elsewhere on the page.
+_ELSEWHERE = ("experiment", "title", "question", "settings", "record_outputs")
+
+
+def asked(description: Description) -> str:
+    """Return the recipe and the notes of a run, for below its question."""
+    shown = {
+        key: value
+        for key, value in description.recipe.items()
+        if key not in _ELSEWHERE and value is not None
+    }
+    return _list(shown) + "".join(html.note(text) for text in description.notes)
+
+
+def settings_table(description: Description, records: Sequence[RunRecord]) -> str:
+    """Show once what the methods share, and in a table what differs between them."""
+    settings: dict[str, dict[str, Any]] = {}
+    for record in records:
+        chosen = settings.setdefault(record.method, {})
+        chosen.update(record.settings)
+        if description.recipe.get("order") == "per-seed":
+            chosen["order"] = "shuffled by the run's seed"
+    values: dict[str, dict[str, Any]] = {}
+    for chosen in settings.values():
+        for key, value in chosen.items():
+            values.setdefault(key, {})[html.value(value)] = value
+    common = {key: next(iter(found.values())) for key, found in values.items() if len(found) == 1}
+    differing = [key for key, found in values.items() if len(found) > 1]
+    if not differing:
+        return _list(common)
+    head = ["method", *(key.replace("_", " ") for key in differing)]
+    rows = [
+        [escape(method), *(f"<td>{html.value(chosen.get(key, '–'))}</td>" for key in differing)]
+        for method, chosen in settings.items()
+    ]
+    caption = "Where the methods differ; – where one has no such setting."
+    table = html.table(caption, head, rows, "text")
+    return f"{table}<h3>The same for all that have it</h3>{_list(common)}"
+
+
+def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, work: str) -> str:
+    """Say on what the run was made; more than one machine or version is named as such."""
+    made = [
+        ", ".join(f"{name} {version}" for name, version in record.versions.items())
+        + f"; {record.hardware}; {record.threads} thread{'s' * (record.threads != 1)}"
+        for record in records
+    ]
+    return html.note(
+        f"Made with {' and with '.join(dict.fromkeys(made))}. {work} took {seconds:,.0f} seconds "
+        "in all."
+    )
+
+
+def _list(settings: Mapping[str, Any]) -> str:
+    items = "".join(
+        f"<div><dt>{html.words(key)}</dt><dd>{html.value(value)}</dd></div>"
+        for key, value in settings.items()
+    )
+    return f"<dl>{items}</dl>" if items else ""

@@ -1,0 +1,136 @@
+"""Report of `incremental` (Fig. 3) and of the demo: accuracy as classes arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmrc.report import figures, html, sections
+from lmrc.report.contents import Contents
+from lmrc.report.html import Drawing, Section
+from lmrc.report.records import Description, RunRecord
+from lmrc.report.settings import environment, settings_table
+from lmrc.report.summary import (
+    MethodSummary,
+    csv_table,
+    markdown_table,
+    metric_name,
+    summarize_methods,
+)
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report of runs over class batches."""
+    metric = metric_of(description)
+    summaries = summarize_methods(records, metric)
+    drawing = accuracy_drawing(summaries, metric)
+    kind = metric_name(metric).capitalize()
+    caption = f"{kind} on the test samples of all classes seen so far.{sections.band(summaries)}"
+    result = Section(
+        "result",
+        "Accuracy as classes arrive",
+        html.figure(drawing, "accuracy", caption)
+        + sections.accuracy_table(summaries, description.paper, metric)
+        + sections.end_table(summaries, metric),
+    )
+    return gather(
+        description,
+        records,
+        summaries,
+        headline=_headline(summaries),
+        findings=ends(summaries),
+        parts=[result, sections.classes_section(summaries), sections.heads_section(summaries)],
+        drawings={"accuracy": drawing},
+    )
+
+
+def gather(
+    description: Description,
+    records: Sequence[RunRecord],
+    summaries: Sequence[MethodSummary],
+    *,
+    headline: str,
+    findings: list[str],
+    parts: list[Section],
+    drawings: dict[str, Drawing],
+    markdown: str | None = None,
+    tables: dict[str, str] | None = None,
+) -> Contents:
+    """Put a report together, with what is the same for all experiments over class batches.
+
+    There is no headline before the run has ended. ``table.csv`` is always there, and the table
+    that is printed is that of the averages unless another is given.
+    """
+    paper, has_ended = description.paper, ended(description, summaries)
+    return Contents(
+        headline=headline if has_ended else "",
+        findings=findings if has_ended else [],
+        sections=parts,
+        settings=settings_table(description, records),
+        environment=made_with(records),
+        markdown=markdown or markdown_table(summaries, paper, metric_of(description)),
+        drawings=drawings,
+        tables={"table": csv_table(summaries, paper), **(tables or {})},
+    )
+
+
+def metric_of(description: Description) -> str:
+    """Return what the experiment reports on its data set."""
+    metric: str = description.recipe.get("metric", "accuracy")
+    return metric
+
+
+def made_with(records: Sequence[RunRecord]) -> str:
+    """Return versions, hardware and time."""
+    seconds = sum(r.record.train_seconds + r.record.test_seconds for r in records)
+    return environment(records, seconds, "Training and testing")
+
+
+def accuracy_drawing(summaries: Sequence[MethodSummary], metric: str) -> Drawing:
+    """Draw accuracy over the class batches."""
+    methods = ", ".join(summary.method for summary in summaries)
+    return Drawing(
+        figures.accuracy_over_batches(summaries, metric),
+        f"{metric_name(metric).capitalize()} over all seen classes after each class batch: "
+        f"{methods}. The table below holds the numbers.",
+    )
+
+
+def ended(description: Description, summaries: Sequence[MethodSummary]) -> bool:
+    """Tell whether all that was asked for is in the records, as far as the folder tells."""
+    recipe = description.recipe
+    wanted = len(recipe.get("methods") or [1]) * len(recipe.get("memory") or [1])
+    seeds = recipe.get("seeds") or 1
+    whole = [
+        sum(len(run) == len(run[0].head_confusion) for run in summary.runs) for summary in summaries
+    ]
+    return sum(n >= seeds for n in whole) >= wanted and all(
+        n == len(s.runs) for n, s in zip(whole, summaries, strict=True)
+    )
+
+
+def _headline(summaries: Sequence[MethodSummary]) -> str:
+    shares = {s.method: s.average.mean for s in summaries if s.average}
+    if not shares:
+        return ""
+    best = max(shares, key=lambda method: shares[method])
+    beaten = best != "LMRC" and "LMRC" in shares
+    others = f"; LMRC: {100 * shares['LMRC']:.1f} %" if beaten else ""
+    lead = f"{best} knows most" if len(shares) > 1 else best
+    return f"{lead}: {100 * shares[best]:.1f} % on average over the class batches{others}."
+
+
+def ends(summaries: Sequence[MethodSummary]) -> list[str]:
+    """Tell how the best and LMRC end; the table has the others."""
+    best = max(summaries, key=lambda s: s.average.mean if s.average else 0.0)
+    found = []
+    for s in summaries:
+        if not (s.final and s.old and (s is best or s.method == "LMRC")):
+            continue
+        line = (
+            f"{s.method} ends at {100 * s.final.mean:.0f} % of all classes and "
+            f"{100 * s.old.mean:.0f} % of the old ones"
+        )
+        if s.head_given:
+            line += f" ({100 * s.head_given.mean:.0f} % of all if it were told the class batch)"
+        found.append(f"{line}.")
+    return found

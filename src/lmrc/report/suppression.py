@@ -1,0 +1,203 @@
+"""Report of `softmax-suppression` (Fig. 1): mean outputs on old and on new test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lmrc.report import figures, html, sections, streams
+from lmrc.report.contents import Contents
+from lmrc.report.html import Drawing, Section
+from lmrc.report.records import Description, RunRecord, by_method_and_seed
+from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
+
+SAMPLES = ("old", "new")
+CAPTION = (
+    "Mean output at each position after the second class batch. Bars of the softmax methods are "
+    "probabilities and share a sum of 1; hatched bars are LMRC's similarities: cosines, no "
+    "probabilities, which need not sum to anything. Lines on the bars: one standard deviation over "
+    "the seeds."
+)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A method's mean outputs over its seeds: for old and for new samples, at each position."""
+
+    method: str
+    kind: str
+    positions: list[str]
+    means: list[list[Spread | None]]
+
+    @property
+    def title(self) -> str:
+        """The method, and what its outputs are if they are no probabilities."""
+        return f"{self.method} (similarities)" if self.kind == "similarity" else self.method
+
+    def share(self, samples: int, positions: Sequence[int]) -> float:
+        """Return the sum of the means at some positions."""
+        spreads = self.means[samples]
+        return sum(spread.mean for i in positions if (spread := spreads[i]))
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report: which outputs old and new samples raise."""
+    outputs = _collect(records)
+    summaries = summarize_methods(records)
+    drawings = {"outputs": _drawing(outputs)} if outputs else {}
+    result = html.note(sections.NOT_ENDED)
+    if outputs:
+        result = html.figure(drawings["outputs"], "outputs", CAPTION, panels=2) + _table(outputs)
+    return streams.gather(
+        description,
+        records,
+        summaries,
+        headline=_headline(outputs),
+        findings=_findings(outputs, summaries),
+        parts=[
+            Section("result", "Outputs of the network", result),
+            Section("accuracy", "Accuracy", sections.end_table(summaries)),
+            sections.classes_section(summaries),
+            sections.heads_section(summaries),
+        ],
+        markdown=_markdown(outputs) if outputs else None,
+        drawings=drawings,
+        tables={"outputs": _csv(outputs)} if outputs else None,
+    )
+
+
+def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
+    collected = []
+    for method, seeds in by_method_and_seed(records).items():
+        found = [found for run in seeds.values() if (found := run[-1].extra.get("outputs"))]
+        if not found:
+            continue
+        n = len(found[0]["classes"])
+        same = all(one["classes"] == found[0]["classes"] for one in found)
+        named = [f"class {label}" for label in found[0]["classes"]]
+        general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
+        means = [
+            [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
+            for samples in range(len(SAMPLES))
+        ]
+        collected.append(Outputs(method, found[0]["kind"], named if same else general, means))
+    return collected
+
+
+def _table(outputs: Sequence[Outputs]) -> str:
+    head = ["method", "samples", *outputs[0].positions, "old classes", "new classes"]
+    rows = []
+    half = len(outputs[0].positions) // 2
+    for position, one in enumerate(outputs):
+        for samples, word in enumerate(SAMPLES):
+            sums = (
+                [one.share(samples, range(half)), one.share(samples, range(half, 2 * half))]
+                if one.kind == "probability"
+                else [None, None]
+            )
+            cells = [f"<td>{word}</td>", *(_cell(spread) for spread in one.means[samples])]
+            cells += ["<td>–</td>" if x is None else f'<td class="main">{x:.2f}</td>' for x in sums]
+            rows.append([html.name(one.title, position), *cells])
+    caption = (
+        "Mean output at each position, and what the old and the new classes get of a probability "
+        "of 1."
+    )
+    return html.table(caption, head, rows)
+
+
+def _cell(spread: Spread | None) -> str:
+    if spread is None:
+        return "<td>–</td>"
+    more = "" if spread.deviation is None else f' <span class="sd">± {spread.deviation:.2f}</span>'
+    return f"<td>{spread.mean:.2f}{more}</td>"
+
+
+def _drawing(outputs: Sequence[Outputs]) -> Drawing:
+    from matplotlib.figure import Figure
+
+    positions = outputs[0].positions
+    width = 0.82 / len(outputs)
+    with figures.style():
+        figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for samples, (axes, word) in enumerate(zip(panels, SAMPLES, strict=True)):
+            for i, one in enumerate(outputs):
+                colour = figures.look(i).colour
+                similar = one.kind == "similarity"
+                spreads = [spread or Spread(0.0, None) for spread in one.means[samples]]
+                axes.bar(
+                    [p + (i - (len(outputs) - 1) / 2) * width for p in range(len(positions))],
+                    [spread.mean for spread in spreads],
+                    width * 0.92,
+                    yerr=[spread.deviation or 0.0 for spread in spreads],
+                    color="none" if similar else colour,
+                    edgecolor=colour,
+                    hatch="////" if similar else None,
+                    ecolor=figures.INK,
+                    error_kw={"elinewidth": 0.9},
+                    label=one.method + (" (similarity, no probability)" if similar else ""),
+                )
+            axes.set_xticks(range(len(positions)), positions)
+            axes.set_title(f"{word} test samples")
+            axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
+            axes.set_xlabel("output at the position of")
+            figures.plain(axes)
+        panels[0].set_ylabel("mean output")
+        panels[0].set_ylim(top=1.02)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.4)
+    methods = ", ".join(one.method for one in outputs)
+    return Drawing(
+        figure,
+        f"Mean output at each position for old and for new test samples: {methods}. The table "
+        "below holds the numbers.",
+    )
+
+
+def _headline(outputs: Sequence[Outputs]) -> str:
+    """Return how much of an old sample's probability goes to the new classes."""
+    parts = []
+    for one in outputs:
+        if one.kind == "probability":
+            half = len(one.positions) // 2
+            share = one.share(0, range(half, 2 * half))
+            parts.append(f"{one.method} {100 * share:.0f} %")
+    if not parts:
+        return ""
+    return f"Of the probability of old samples, the new classes get: {', '.join(parts)}."
+
+
+def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) -> list[str]:
+    """Return what the outputs come to: how many old samples are still recognised."""
+    kept = ", ".join(f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old)
+    found = [f"Old samples that are still recognised: {kept}."]
+    found += [
+        f"{one.method} has no softmax: its outputs are similarities, which do not take from one "
+        "another; the highest wins."
+        for one in outputs
+        if one.kind == "similarity"
+    ]
+    return found
+
+
+def _markdown(outputs: Sequence[Outputs]) -> str:
+    positions = outputs[0].positions
+    lines = [
+        f"| method | samples | {' | '.join(positions)} |",
+        f"| --- | --- |{' ---: |' * len(positions)}",
+    ]
+    for one in outputs:
+        for samples, word in enumerate(SAMPLES):
+            cells = [f"{spread.mean:.2f}" if spread else "–" for spread in one.means[samples]]
+            lines.append(f"| {one.title} | {word} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _csv(outputs: Sequence[Outputs]) -> str:
+    rows = [
+        [one.method, one.kind, word, position, *(spread or ("", ""))]
+        for one in outputs
+        for word, spreads in zip(SAMPLES, one.means, strict=True)
+        for position, spread in zip(one.positions, spreads, strict=True)
+    ]
+    return csv_text(["method", "kind", "samples", "position", "mean", "sd"], rows)

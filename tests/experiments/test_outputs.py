@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from lmrc import FineTuneClassifier
+from lmrc.data.dataset import Dataset
+from lmrc.data.stream import ClassStream
+from lmrc.experiments.outputs import mean_outputs
+from lmrc.methods.lwf import LwFClassifier
+
+
+@pytest.fixture
+def stream():
+    """Classes 0 to 3, two at a time; sample x is its class."""
+    X = np.repeat(np.arange(4.0), 5)[:, None]
+    y = np.repeat(np.arange(4), 5)
+    return ClassStream(Dataset("four", X, y, X, y), batches=2)
+
+
+class Fixed:
+    """Answers e^(the class) to one at the position of its own class, in another column order."""
+
+    classes_ = np.array([3, 1, 0, 2])
+
+    def decision_function(self, X):
+        return np.where(self.classes_ == X, X, 0.0)
+
+
+class Similar(Fixed):
+    def similarities(self, X):
+        return np.where(self.classes_ == X, 0.9, -0.1)
+
+
+def test_logits_become_probabilities_in_the_order_of_arrival(stream):
+    outputs = mean_outputs(stream, Fixed())
+    assert outputs["kind"] == "probability"
+    assert outputs["classes"] == [0, 1, 2, 3]
+    of_0 = np.full(4, 0.25)
+    of_1 = np.array([1, np.e, 1, 1]) / (3 + np.e)
+    assert outputs["means"][0] == pytest.approx((of_0 + of_1) / 2)
+    assert sum(outputs["means"][1]) == pytest.approx(1)
+
+
+def test_similarities_are_left_as_they_are(stream):
+    outputs = mean_outputs(stream, Similar())
+    assert outputs["kind"] == "similarity"
+    assert outputs["means"] == [
+        pytest.approx([0.4, 0.4, -0.1, -0.1]),
+        pytest.approx([-0.1, -0.1, 0.4, 0.4]),
+    ]
+
+
+@pytest.mark.parametrize("classifier", [FineTuneClassifier, LwFClassifier])
+def test_outputs_of_a_softmax_sum_to_one_and_are_those_that_decide(stream, classifier):
+    learner = classifier(epochs=20, batch_size=4, random_state=0, device="cpu")
+    for batch in stream:
+        learner.partial_fit(batch.X_train, batch.y_train)
+    outputs = mean_outputs(stream, learner)["means"]
+    assert [sum(row) for row in outputs] == pytest.approx([1, 1])
+    # Softmax suppression itself: even old samples raise the new classes. A softmax over
+    # probabilities (rather than logits) could not exceed e / (e + 3) ≈ 0.475 at one position.
+    assert max(outputs[0][2:]) > 0.6
+
+
+def test_a_learner_without_outputs_is_named(stream):
+    class Mute:
+        classes_ = np.arange(4)
+
+    with pytest.raises(ValueError, match="Mute has neither similarities"):
+        mean_outputs(stream, Mute())
+    with pytest.raises(ValueError, match="object has no classes_"):
+        mean_outputs(stream, object())

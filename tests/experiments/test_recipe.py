@@ -1,0 +1,69 @@
+import pytest
+
+from lmrc.experiments.capacity import load_capacity_recipe
+from lmrc.experiments.paper import paper_values
+from lmrc.experiments.recipe import EXPERIMENTS, load_recipe
+from lmrc.experiments.reproduce import default_folder
+
+
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])
+@pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar100", "imagenet200", "folder:x"])
+def test_every_experiment_has_a_recipe_for_every_data_set(experiment, dataset):
+    recipe = load_recipe(experiment, dataset)
+    assert recipe.methods
+    assert recipe.settings["epochs"] >= 1
+    assert recipe.metric == (
+        "top5" if dataset == "imagenet200" and not recipe.classes else "accuracy"
+    )
+
+
+def test_the_probe_is_the_papers():
+    recipe = load_recipe("softmax-suppression")
+    assert (recipe.dataset, recipe.order, recipe.classes, recipe.batches) == (
+        "mnist",
+        "natural",
+        4,
+        2,
+    )
+    assert recipe.settings["backbone"] == "cnn"
+    assert load_recipe("softmax-suppression", "cifar100").settings["backbone"] == "cnn"
+
+
+def test_what_reads_incremental_has_its_settings():
+    for dataset in ("digits", "cifar100", "imagenet200"):
+        theirs = load_recipe("incremental", dataset)
+        for reader in ("consolidation", "heads"):
+            ours = load_recipe(reader, dataset)
+            assert ours.settings == theirs.settings
+            assert (ours.batches, ours.order) == (theirs.batches, theirs.order)
+            assert set(ours.methods) <= set(theirs.methods)
+
+
+def test_an_unknown_experiment_is_named_with_those_that_there_are():
+    for name in ("paper", "fig3"):
+        with pytest.raises(ValueError, match=f"'{name}' is not known: use one of softmax-supp"):
+            load_recipe(name, "digits")
+
+
+def test_capacity_takes_no_data_set():
+    assert load_capacity_recipe(seeds=2, limit=None).seeds == 2
+    assert default_folder("capacity").name == "capacity"
+    assert default_folder("softmax-suppression").name == "softmax-suppression-mnist"
+    with pytest.raises(ValueError, match="takes no data set"):
+        load_recipe("capacity")
+
+
+def test_table_1_as_printed():
+    printed = paper_values(load_recipe("rehearsal", "cifar100"))
+    assert printed["LMRC + 20 per class"] == 0.497
+    assert printed["LwF.MC + 100 per class"] == 0.607
+    assert len(printed) == 12
+    assert sum(paper_values(load_recipe("rehearsal", "imagenet200")).values()) == pytest.approx(
+        7.964
+    )
+
+
+def test_the_paper_has_no_number_for_other_data_or_another_metric():
+    assert paper_values(load_recipe("incremental", "imagenet200")) == {"LMRC": 0.664}
+    assert paper_values(load_recipe("incremental", "imagenet200", metric="accuracy")) == {}
+    assert paper_values(load_recipe("rehearsal", "digits")) == {}

@@ -1,0 +1,229 @@
+import json
+import re
+
+import pytest
+
+from lmrc.experiments import capacity
+from lmrc.experiments.reproduce import main
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.report.records import read_description, read_records
+from lmrc.report.summary import summarize_methods
+from lmrc.report.write import write_report
+
+SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
+
+
+def rows(folder):
+    """Return the rows of all tables of the page as lists of text."""
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    found = []
+    for row in re.findall(r"<tr>(.*?)</tr>", html, flags=re.DOTALL):
+        cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, flags=re.DOTALL)
+        found.append([re.sub("<[^>]+>", "", cell).strip() for cell in cells])
+    return found
+
+
+def without_seconds(folder):
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        record["record"] |= {"train_seconds": 0, "test_seconds": 0}
+    return records
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr(IncrementalClassifier, "partial_fit", refuse)
+    return monkeypatch
+
+
+@pytest.fixture(scope="module")
+def incremental(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "incremental"
+    main("incremental", "digits", out, **SMALL, methods=["lmrc", "lm", "lwf-mt"])
+    return out
+
+
+@pytest.fixture(scope="module")
+def suppression(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "suppression"
+    main("softmax-suppression", "digits", out, **SMALL)
+    return out
+
+
+def percent(share):
+    return f"{100 * share:.1f}"
+
+
+def test_incremental_shows_its_records(incremental):
+    summaries = summarize_methods(read_records(incremental))
+    assert [s.method for s in summaries] == ["LMRC", "LM", "LwF.MT"]
+    shown = rows(incremental)
+    for s in summaries:
+        steps = [percent(spread.mean) for spread in s.accuracy]
+        assert [s.method, percent(s.average.mean), *steps] in shown
+    text = (incremental / "report.html").read_text(encoding="utf-8")
+    assert "on average over the class batches" in text
+    assert "shuffled by the run&#x27;s seed" in text
+
+
+def test_rehearsal_has_the_layout_of_table_1(tmp_path):
+    main("rehearsal", "digits", tmp_path, **SMALL, methods=["finetune", "lmrc"], memory=[1, 2])
+    average = {s.method: s.average.mean for s in summarize_methods(read_records(tmp_path))}
+    shown = rows(tmp_path)
+    assert shown[0] == ["method", "1 per class", "2 per class"]
+    for row, method in zip(shown[1:3], ("Fine-tuning", "LMRC"), strict=True):
+        ours = [percent(average[f"{method} + {pool} per class"]) for pool in (1, 2)]
+        assert row == [method, *ours]
+
+
+def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression):
+    records = read_records(suppression)
+    ends = {r.method: r.extra["outputs"] for r in records if r.record.batch == 1}
+    assert list(ends) == ["Fine-tuning", "EWC", "LwF.MC", "LMRC"]
+    assert all(not r.extra for r in records if r.record.batch == 0)
+    shown = rows(suppression)
+    for method, outputs in ends.items():
+        assert outputs["classes"] == [0, 1, 2, 3]
+        similar = method == "LMRC"
+        assert outputs["kind"] == ("similarity" if similar else "probability")
+        name = "LMRC (similarities)" if similar else method
+        for samples, means in zip(("old", "new"), outputs["means"], strict=True):
+            sums = ["–", "–"] if similar else [f"{sum(m):.2f}" for m in (means[:2], means[2:])]
+            assert [name, samples, *(f"{mean:.2f}" for mean in means), *sums] in shown
+    assert {"outputs.svg", "outputs.png", "outputs.csv"} <= {p.name for p in suppression.iterdir()}
+    assert "similarity, no probability" in (suppression / "outputs.svg").read_text()
+
+
+def test_a_data_set_with_too_few_classes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="takes 11 classes, but digits has 10"):
+        main("softmax-suppression", "digits", tmp_path, **SMALL, classes=11)
+
+
+def test_suppression_goes_on_where_it_stopped(suppression, tmp_path):
+    whole = (suppression / "records.jsonl").read_text()
+    (tmp_path / "run.json").write_text((suppression / "run.json").read_text())
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))  # LMRC lacks its second batch
+    main("softmax-suppression", "digits", tmp_path, **SMALL)
+    assert without_seconds(tmp_path) == without_seconds(suppression)
+
+
+def test_nothing_is_run_twice(suppression, no_training):
+    before = (suppression / "records.jsonl").read_text()
+    main("softmax-suppression", "digits", suppression, **SMALL)
+    assert (suppression / "records.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("experiment", "methods"),
+    [("consolidation", ["LMRC", "LM"]), ("heads", ["LMRC", "LwF.MT", "LM"])],
+)
+def test_records_of_incremental_are_read_and_nothing_is_trained(
+    experiment, methods, incremental, tmp_path, no_training, capsys
+):
+    main(experiment, "digits", tmp_path, source=incremental, **SMALL)
+    theirs = {r.method: [] for r in read_records(incremental)}
+    for record in read_records(incremental):
+        theirs[record.method].append(record)
+    assert read_records(tmp_path) == [r for method in methods for r in theirs[method]]
+    note = f"Taken from the records in {incremental}, not trained again: LMRC with seed 0; L"
+    assert note in read_description(tmp_path).notes[0]
+    assert note in capsys.readouterr().err
+    assert note in (tmp_path / "report.html").read_text()
+
+
+def test_the_usual_folder_of_incremental_is_found(incremental, tmp_path, no_training):
+    no_training.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "incremental-digits").symlink_to(incremental)
+    main("consolidation", "digits", **SMALL)
+    assert (tmp_path / "runs" / "consolidation-digits" / "consolidation.png").exists()
+
+
+def test_records_with_other_settings_are_not_read(incremental, tmp_path, no_training, capsys):
+    with pytest.raises(AssertionError, match="something was trained"):
+        main("heads", "digits", tmp_path, source=incremental, **{**SMALL, "epochs": 2})
+    assert "LMRC with seed 0; LwF.MT with seed 0; LM" in (said := capsys.readouterr().err)
+    assert "other settings (epochs), so it is run here" in said
+
+
+def test_a_folder_to_read_from_must_hold_records(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"holds no records\.jsonl: name the run folder"):
+        main("heads", "digits", tmp_path / "out", source=tmp_path, **SMALL)
+
+
+def test_heads_shows_choice_given_and_confusion(incremental, tmp_path):
+    main("heads", "digits", tmp_path, source=incremental, **SMALL)
+    shown = rows(tmp_path)
+    for method in ("LMRC", "LwF.MT", "LM"):
+        run = [r.record for r in read_records(tmp_path) if r.method == method]
+        assert [method, *(percent(r.head_choice) for r in run)] in shown
+        assert [method, *(percent(r.head_given) for r in run)] in shown
+    counts = (tmp_path / "confusion.csv").read_text().splitlines()
+    end = [r.record for r in read_records(tmp_path) if r.method == "LM"][-1]
+    assert f"LM,1,5,{end.head_confusion[0][4]}" in counts
+    assert (tmp_path / "confusion-lwf.mt.svg").exists()
+
+
+def test_consolidation_shows_old_classes(incremental, tmp_path):
+    main("consolidation", "digits", tmp_path, source=incremental, **SMALL)
+    old = [r.record.old_accuracy for r in read_records(tmp_path) if r.method == "LM"]
+    assert ["LM", "–", *map(percent, old[1:])] in rows(tmp_path)
+    assert "LM, old classes" in (tmp_path / "consolidation.svg").read_text()
+
+
+COUNTS = {"seeds": 2, "dims": [8, 12], "thresholds": [0.2, 0.6], "limit": 40, "max_tries": 100}
+
+
+def test_capacity_shows_found_and_expected(tmp_path):
+    main("capacity", None, tmp_path, quiet=True, **COUNTS)
+    records = capacity.read_capacity_records(tmp_path)
+    assert len(records) == 8
+    shown = rows(tmp_path)
+    for dim in (8, 12):
+        found = [r.found for r in records if (r.dim, r.threshold) == (dim, 0.2)]
+        row = next(row for row in shown if row[:2] == [str(dim), "0.2"])
+        assert row[2].startswith(f"{sum(found) / 2:,.0f} ±")
+        exact = capacity.expected(dim, 0.2, 100, 0.99, "beta")
+        printed = capacity.expected(dim, 0.2, 100, 0.99, "paper")
+        assert (row[3], row[5]) == (f"{exact:,}", f"{printed:,}")
+        assert [str(dim), "0.6", "≥ 40"] in [row[:3] for row in shown]
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "That is a slip" in text
+
+
+def test_capacity_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    main("capacity", None, tmp_path, quiet=True, **{**COUNTS, "seeds": 1})
+    asked = []
+
+    def count(dim, threshold, *_, random_state, **__):
+        asked.append((dim, threshold, random_state))
+        return 7
+
+    monkeypatch.setattr(capacity, "measured", count)
+    main("capacity", None, tmp_path, **{**COUNTS, "thresholds": [0.2]})
+    assert asked == [(8, 0.2, 1), (12, 0.2, 1)]
+    assert "[4/4] d = 12, T = 0.2, seed 1: 7 label vectors" in capsys.readouterr().err
+
+
+def test_another_experiment_or_other_settings_keep_out_of_a_folder(incremental, tmp_path):
+    with pytest.raises(FileExistsError, match="holds incremental, not heads"):
+        main("heads", "digits", incremental, **SMALL)
+    with pytest.raises(FileExistsError, match=r"with other settings \(settings, limit\)"):
+        main("incremental", "digits", incremental, **{**SMALL, "epochs": 2, "limit": 5})
+    (tmp_path / "records.jsonl").write_text("")
+    with pytest.raises(FileExistsError, match=r"records but no run\.json"):
+        main("incremental", "digits", tmp_path, **SMALL)
+
+
+def test_the_report_is_made_again_from_the_records_alone(incremental, suppression, tmp_path):
+    main("capacity", None, tmp_path, quiet=True, **COUNTS)
+    for folder in (incremental, suppression, tmp_path):
+        made = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+        for name in set(made) - {"records.jsonl", "run.json"}:
+            (folder / name).unlink()
+        write_report(folder)
+        assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == made

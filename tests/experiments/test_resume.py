@@ -1,0 +1,285 @@
+"""A run that is killed at any moment goes on where it stopped, and its records do not show it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmrc import cli
+from lmrc.experiments import runs
+from lmrc.experiments.recipe import load_recipe
+
+SMALL = ["--dataset", "digits", "--limit", "20", "--quiet"]
+BATCHES = 5
+PATIENCE = 180  # seconds that a slow machine may take for what usually takes five
+
+#: Methods of a user's own, which stop for good or fail where a test tells them to.
+MODULE = """
+import os, time
+from pathlib import Path
+import numpy as np
+from lmrc import FineTuneClassifier, LMRCClassifier
+
+def perhaps_stop(*where):
+    if os.environ.get("STOP_AT") == " ".join(map(str, where)):
+        Path("stopped").touch()
+        time.sleep(600)
+
+class StoppingClassifier(LMRCClassifier):
+    def losses(self, *args):
+        perhaps_stop("epoch", len(self.history_))
+        return super().losses(*args)
+
+    def save(self, path):
+        perhaps_stop("save", self.n_batches_)
+        super().save(path)
+
+class ForeignClassifier:
+    "Nearest mean image: nothing of lmrc in it, and it cannot be saved."
+
+    def __init__(self):
+        self.means = {}
+
+    def partial_fit(self, X, y):
+        perhaps_stop("foreign", len(self.means))
+        self.means |= {label: X[y == label].astype(float).mean(axis=0) for label in np.unique(y)}
+
+    def predict(self, X):
+        distances = [np.square(X - mean).sum(axis=(1, 2)) for mean in self.means.values()]
+        return np.array(list(self.means))[np.argmin(distances, axis=0)]
+
+class FragileClassifier(FineTuneClassifier):
+    def losses(self, *args):
+        if self.n_batches_ == 1 and "FAIL" in os.environ:
+            raise RuntimeError("the second batch is too much")
+        with open("learnt", "a") as log:
+            print(self.n_batches_, file=log)
+        return super().losses(*args)
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with a user's module, which processes find through PYTHONPATH."""
+    (tmp_path / "own.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own", None)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the command in this process, which is quicker; return its exit code and its errors."""
+
+    def run_here(experiment, *words, threads=1):
+        words = ["lmrc", "reproduce", experiment, *SMALL, *map(str, words)]
+        monkeypatch.setattr(sys, "argv", words)
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        torch.set_num_threads(before)
+        return end.value.code or 0, capsys.readouterr().err
+
+    return run_here
+
+
+def start(experiment, *words, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "lmrc", "reproduce", experiment, *SMALL, *map(str, words)],
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(experiment, *words, **environment):
+    """Run the command to its end; return its exit code and its errors."""
+    with start(experiment, *words, **environment) as process:
+        try:
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    return process.returncode, errors
+
+
+def kill(process, when):
+    """Kill a process as soon as something holds; return whether it came to that."""
+    deadline = time.monotonic() + PATIENCE
+    with process:
+        try:
+            while not when():
+                assert time.monotonic() < deadline, "nothing happened"
+                if process.poll() is not None:
+                    return False
+                time.sleep(0.002)
+        finally:
+            process.kill()
+    return True
+
+
+def whole_lines(out):
+    """Return the records as they are in the file, without an unfinished last one."""
+    path = out / "records.jsonl"
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def comparable(out):
+    """Return the records as text, without what no two runs have in common: seconds."""
+    records = [json.loads(line) for line in whole_lines(out)]
+    for line in records:
+        assert line["record"].pop("train_seconds") > 0
+        assert line["record"].pop("test_seconds") > 0
+    return [json.dumps(line, sort_keys=True) for line in records]
+
+
+def assert_nothing_is_left(out):
+    assert list((out / "models").iterdir()) == []
+    assert (out / "report.html").exists()
+
+
+def test_killed_whenever_a_record_appears(call):
+    words = ["rehearsal", "--methods", "lmrc,ewc", "--memory", 3, "--epochs", 1, "--seeds", 1]
+    assert call(*words, "--out", "whole")[0] == 0
+    expected = comparable(Path("whole"))
+    assert len(expected) == 2 * BATCHES
+
+    out, before = Path("parts"), []
+    for count in (1, 3, 7):
+        killed = kill(start(*words, "--out", out), lambda n=count: len(whole_lines(out)) >= n)
+        assert killed, f"it ended before record {count}"
+        lines = whole_lines(out)
+        assert lines[: len(before)] == before, "a finished batch was touched"
+        before = lines
+        # What a kill in the midst of writing leaves, cut within a character.
+        with (out / "records.jsonl").open("ab") as file:
+            file.write('{"method": "LMRC – λ'.encode()[:-1])
+    assert run(*words, "--out", out)[0] == 0
+    assert whole_lines(out)[: len(before)] == before
+    assert (out / "records.jsonl").read_bytes().endswith(b"\n")
+    assert comparable(out) == expected
+    assert_nothing_is_left(out)
+
+
+def test_killed_in_the_midst_of_a_batch_and_between_record_and_model(call):
+    """The moments that matter, each met exactly; with methods of one's own, too."""
+    methods = "own.StoppingClassifier,own.ForeignClassifier"
+    words = ["incremental", "--methods", methods, "--epochs", 2, "--seeds", 1]
+    assert call(*words, "--out", "whole")[0] == 0
+    expected = comparable(Path("whole"))
+
+    out, stopped = Path("parts"), Path("stopped")
+    moments = {
+        "epoch 1": 0,  # the first batch, half learnt
+        "epoch 5": 2,  # the third
+        "save 3": 3,  # the third has its record; its model is not there yet
+        "foreign 6": BATCHES + 3,  # learns again what it knew: it cannot be saved
+    }
+    before = []
+    for moment, n_records in moments.items():
+        assert kill(start(*words, "--out", out, STOP_AT=moment), stopped.exists), moment
+        stopped.unlink()
+        lines = whole_lines(out)
+        assert len(lines) == n_records
+        assert lines[: len(before)] == before
+        before = lines
+    assert call(*words, "--out", out)[0] == 0
+    assert whole_lines(out)[: len(before)] == before
+    assert comparable(out) == expected
+    assert_nothing_is_left(out)
+
+
+def test_side_by_side_gives_the_same_records_even_if_killed(call):
+    methods = "own.StoppingClassifier,finetune"
+    words = ["incremental", "--methods", methods, "--epochs", 1, "--seeds", 1]
+    out = Path("parts")
+    side_by_side = [*words, "--jobs", 2, "--out", out]
+    assert kill(start(*side_by_side, STOP_AT="epoch 3"), Path("stopped").exists)
+    # The killed command's own processes must end with it: one that lived on, stopped as it is,
+    # would hold its run's lock, and this would wait for it in vain.
+    assert run(*side_by_side)[0] == 0
+
+    threads = json.loads(whole_lines(out)[0])["threads"]
+    assert call(*words, "--out", "whole", threads=threads)[0] == 0
+    assert sorted(comparable(out)) == sorted(comparable(Path("whole")))
+    assert_nothing_is_left(out)
+
+
+def test_a_run_that_dies_is_told_and_does_not_take_the_others_down():
+    words = ["incremental", "--methods", "own.FragileClassifier,lmrc", "--epochs", 1, "--seeds", 1]
+    words += ["--jobs", 2, "--out", "parts"]
+    code, errors = run(*words, FAIL="yes")
+    assert code == 1
+    assert "the second batch is too much" in errors
+    assert "own.FragileClassifier-s0 did not finish" in errors.splitlines()[-1]
+    before = whole_lines(Path("parts"))
+    methods = [json.loads(line)["method"] for line in before]
+    assert methods.count("own.FragileClassifier") == 1
+    assert methods.count("LMRC") == BATCHES
+
+    Path("learnt").unlink()
+    assert run(*words)[0] == 0
+    lines = whole_lines(Path("parts"))
+    assert lines[: len(before)] == before
+    assert len(lines) == 2 * BATCHES
+    assert set(Path("learnt").read_text().split()) == {"1", "2", "3", "4"}  # batch 0 was done
+    assert_nothing_is_left(Path("parts"))
+
+
+def test_an_existing_folder_takes_more_seeds_and_methods_and_nothing_else(call):
+    words, out = ["--epochs", 1, "--out", "runs"], Path("runs")
+    assert call("incremental", *words, "--methods", "lmrc", "--seeds", 1)[0] == 0
+    first = whole_lines(out)
+
+    for other in (["--epochs", 2], ["--limit", 10], ["--batches", 2], ["--order", "natural"]):
+        code, errors = call("incremental", *words, "--methods", "lmrc", *other)
+        assert (code, errors.count("\n")) == (1, 1)
+        assert "runs holds incremental with other settings" in errors
+    assert call("consolidation", *words)[0] == 1
+    assert whole_lines(out) == first
+
+    assert call("incremental", *words, "--methods", "lmrc,finetune", "--seeds", 2)[0] == 0
+    lines = whole_lines(out)
+    assert lines[: len(first)] == first
+    found = [(line["method"], line["seed"]) for line in map(json.loads, lines)]
+    assert {pair: found.count(pair) for pair in found} == dict.fromkeys(
+        [("LMRC", 0), ("Fine-tuning", 0), ("LMRC", 1), ("Fine-tuning", 1)], BATCHES
+    )
+    assert_nothing_is_left(out)
+
+
+def test_records_that_were_taken_away_are_made_again(call, monkeypatch):
+    """As the message about a damaged line advises: the model on disk is then ahead of them."""
+    words = ["incremental", "--methods", "own.FragileClassifier", "--epochs", 1, "--seeds", 1]
+    words += ["--out", "parts"]
+    out = Path("parts")
+    monkeypatch.setenv("FAIL", "yes")
+    assert call(*words)[0] == 1
+    before = comparable(out)
+    assert len(before) == 1
+    (out / "records.jsonl").write_bytes(b"")
+    monkeypatch.delenv("FAIL")
+    assert call(*words)[0] == 0
+    assert comparable(out)[:1] == before
+    assert len(whole_lines(out)) == BATCHES
+
+
+def test_model_of_a_finished_run_is_removed_after_a_kill_left_it(tmp_path, monkeypatch):
+    recipe = load_recipe("incremental", "digits", methods=["lmrc", "lm"], seeds=1)
+    monkeypatch.setattr(runs, "finished", lambda _, run: BATCHES if run.method == "lmrc" else 3)
+    whole, half = runs.plan(recipe)
+    for run_ in (whole, half):
+        (tmp_path / "models" / run_.name).mkdir(parents=True)
+        (tmp_path / "models" / f"{run_.name}.lock").touch()
+    assert runs.unfinished(recipe, [whole, half], tmp_path) == [half]
+    left = sorted(path.name for path in (tmp_path / "models").iterdir())
+    assert left == ["lm-s0", "lm-s0.lock"]

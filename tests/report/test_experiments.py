@@ -1,0 +1,113 @@
+"""What the reports of single experiments show beyond the common page."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from lmrc.report.build import build
+from lmrc.report.capacity import number
+from lmrc.report.page import assemble, render
+from lmrc.report.summary import csv_table, markdown_table, summarize_methods
+
+
+def cells_of(html, row):
+    """Return the text of the cells of the first row that begins with a name."""
+    for found in re.findall(r"<tr>(.*?)</tr>", html, flags=re.DOTALL):
+        cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", found, flags=re.DOTALL)
+        texts = [re.sub("<[^>]+>", "", cell).strip() for cell in cells]
+        if texts[0] == row:
+            return texts
+    raise AssertionError(f"no row {row}")
+
+
+@pytest.fixture
+def pooled(records):
+    """The steady method with pools of 2 and 5, for a table like the paper's."""
+    steady = [record for record in records if record.method == "steady"]
+    return [
+        replace(
+            record,
+            method=f"steady + {pool} per class",
+            settings={**record.settings, "memory_per_class": pool},
+        )
+        for pool in (5, 2)
+        for record in steady
+    ]
+
+
+def test_table_1_has_the_papers_number_beside_ours(description, pooled):
+    asked = replace(
+        description, experiment="rehearsal", paper={"steady + 2 per class": 0.497}, headline=""
+    )
+    contents = build(asked, pooled)
+    html = assemble(asked, contents)
+    assert cells_of(html, "method") == ["method", "2 per class", "paper", "5 per class", "paper"]
+    assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9", "49.7", "89.6 ± 2.9", "–"]
+    assert "| steady | 89.6 ± 2.9 | 49.7 | 89.6 ± 2.9 | – |" in contents.markdown
+    assert "best on the test set" in html
+    assert "steady is best at every pool size: 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
+
+
+def test_the_papers_number_stands_beside_ours(description, records):
+    asked = replace(description, experiment="incremental", paper={"steady": 0.664})
+    html = render(asked, records)
+    assert cells_of(html, "method")[:3] == ["method", "average", "paper"]
+    assert cells_of(html, "steady")[:3] == ["steady", "89.6 ± 2.9", "66.4"]
+    summaries = summarize_methods(records)
+    assert "| steady | 89.6 ± 2.9 | 66.4 | 75.0 ± 0.0 |" in markdown_table(summaries, asked.paper)
+    assert csv_table(summaries, asked.paper).splitlines()[1].endswith(",0.664")
+    assert "paper" not in cells_of(render(description, records), "method")
+
+
+def test_top_5_is_shown_where_it_is_asked_for(description, records):
+    asked = replace(description, recipe={"metric": "top5"}, headline="")
+    contents = build(asked, records)
+    html = assemble(asked, contents)
+    assert cells_of(html, "steady") == ["steady", *["100.0 ± 0.0"] * 4]
+    assert "average incremental top-5 accuracy (%)" in html
+    assert "steady: 100.0 ± 0.0" in html
+    assert "average incremental top-5 accuracy" in contents.markdown
+
+
+def test_a_report_has_a_headline_once_all_that_was_asked_is_there(description, records):
+    asked = replace(description, headline="", recipe={"methods": ["a", "b"], "seeds": 2})
+    assert build(asked, records).headline.startswith("steady knows most: 89.6 %")
+    assert build(asked, records[:-1]).headline == ""
+    more = replace(asked, recipe={"methods": ["a", "b"], "seeds": 3})
+    assert build(more, records).headline == ""
+
+
+def test_settings_that_go_with_the_seed_are_not_those_of_one_seed(description, records):
+    shuffled = [replace(r, settings={**r.settings, "order": r.seed}) for r in records]
+    asked = replace(description, recipe={"order": "per-seed"})
+    assert "shuffled by the run&#x27;s seed" in render(asked, shuffled)
+
+
+def test_the_page_says_what_was_asked_and_where_records_come_from(description, records):
+    asked = replace(
+        description, recipe={"dataset": "pets <x>", "seeds": 2, "limit": None}, notes=["From <a>."]
+    )
+    html = render(asked, records)
+    assert "<dt>dataset</dt><dd>pets &lt;x&gt;</dd>" in html
+    assert "From &lt;a&gt;." in html
+    assert "<dt>limit</dt>" not in html
+
+
+@pytest.mark.parametrize(
+    "experiment", ["rehearsal", "consolidation", "heads", "softmax-suppression"]
+)
+def test_a_run_under_way_has_a_page_in_every_experiment(experiment, description, records):
+    begun = replace(description, experiment=experiment, headline="", findings=[])
+    html = render(begun, records[:1])
+    assert "This run has not ended yet." in html
+    assert "No run has learnt all class batches yet." in html
+
+
+def test_counts_of_any_size_can_be_read():
+    assert [number(x) for x in (0.0, 3.1181, 51.3222, 545.85)] == [
+        "1",
+        "1,313",
+        "2.1e51",
+        "7.1e545",
+    ]
