@@ -214,9 +214,10 @@ def test_side_by_side_gives_the_same_records_even_if_killed(call):
     assert_nothing_is_left(out)
 
 
-def test_a_run_that_dies_is_told_and_does_not_take_the_others_down():
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_dies_is_told_and_does_not_take_the_others_down(jobs):
     words = ["incremental", "--methods", "own.FragileClassifier,lmrc", "--epochs", 1, "--seeds", 1]
-    words += ["--jobs", 2, "--out", "parts"]
+    words += ["--jobs", jobs, "--out", "parts"]
     code, errors = run(*words, FAIL="yes")
     assert code == 1
     assert "the second batch is too much" in errors

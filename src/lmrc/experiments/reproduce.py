@@ -100,7 +100,7 @@ def main(
     ) as progress:
         where = {"device": device}
         steps = (
-            one_after_another(recipe, runs, out, data_dir, where)
+            one_after_another(recipe, runs, out, data_dir, where, failed)
             if jobs == 1
             else side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
         )

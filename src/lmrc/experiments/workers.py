@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
+import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,31 @@ import torch
 
 from lmrc.experiments.inputs import open_dataset
 from lmrc.experiments.recipe import Recipe
-from lmrc.experiments.runs import Run, execute, finished
+from lmrc.experiments.runs import Run, execute, unfinished
 from lmrc.report.records import RECORDS, RunRecord, read_records
 
 POLL_SECONDS = 0.2  # how often the records of other processes are looked at
 
 
 def one_after_another(
-    recipe: Recipe, runs: Sequence[Run], out: Path, data_dir: Path | None, where: dict[str, Any]
+    recipe: Recipe,
+    runs: Sequence[Run],
+    out: Path,
+    data_dir: Path | None,
+    where: dict[str, Any],
+    failed: list[Run],
 ) -> Iterator[RunRecord]:
-    """Run what is not in the records yet; yield each record as it is made."""
-    waiting = [run for run in runs if finished(out, run) < recipe.batches]
+    """Run what is not in the records yet; one that fails does not take the others down."""
+    waiting = unfinished(recipe, runs, out)
     if not waiting:
         return  # the data set is not even opened
     dataset = open_dataset(recipe, data_dir)
     for run in waiting:
-        yield from execute(recipe, run, out, dataset, **where)
+        try:
+            yield from execute(recipe, run, out, dataset, **where)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            failed.append(run)
 
 
 def side_by_side(
@@ -45,9 +55,9 @@ def side_by_side(
     What did not finish is put into `failed`.
     """
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
-    waiting = [run for run in runs if finished(out, run) < recipe.batches]
+    waiting = unfinished(recipe, runs, out)
     working: dict[Run, Any] = {}
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, torch.get_num_threads() // jobs)  # OMP_NUM_THREADS is heeded
     known = len(read_records(out)) if (out / RECORDS).exists() else 0
     try:
         while waiting or working:
