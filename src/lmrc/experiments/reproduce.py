@@ -107,7 +107,8 @@ def main(
         for record in steps:
             records.append(record)
             progress.update(records)
-    _report(out)
+    if records:
+        _report(out)
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(f"{names} did not finish; run the same command again to go on")

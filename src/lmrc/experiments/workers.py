@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lmrc.experiments.inputs import open_dataset
+from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, unfinished
 from lmrc.report.records import RECORDS, RunRecord, read_records
@@ -33,6 +33,7 @@ def one_after_another(
     if not waiting:
         return  # the data set is not even opened
     dataset = open_dataset(recipe, data_dir)
+    open_stream(recipe, waiting[0].seed, dataset)  # what is wrong with all runs is told at once
     for run in waiting:
         try:
             yield from execute(recipe, run, out, dataset, **where)
