@@ -357,3 +357,118 @@ def test_pickling_and_deep_copies_go_on_alike():
     expected = model.partial_fit(X2, Y2).similarities(X)
     for twin in twins:
         np.testing.assert_array_equal(twin.partial_fit(X2, Y2).similarities(X), expected)
+
+
+# --- What the losses see --------------------------------------------------------------------------
+
+
+class Watched(FineTuneClassifier):
+    """Keeps the mini-batches it was trained on, in a list that a test lends it."""
+
+    seen: list
+
+    def losses(self, network, frozen, batch):
+        self.seen.append(batch)
+        return super().losses(network, frozen, batch)
+
+
+def watch(X, y, **settings):
+    Watched.seen = []
+    Watched(**{"epochs": 2, "random_state": 0, "backbone": "mlp"} | settings).fit(X, y)
+    return Watched.seen
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    first, second = watch(X, Y)
+    assert not torch.equal(first.x, second.x)
+    assert torch.equal(first.x.sort(0).values, second.x.sort(0).values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "augment", "changed"),
+    [
+        ((12, 12, 3), "auto", True),
+        ((12, 12, 3), "none", False),
+        ((8, 8), "auto", False),
+        ((8, 8), "crop", True),
+    ],
+)
+def test_images_are_augmented_as_asked(shape, augment, changed):
+    pixels, y = images(shape)
+    originals = {image.tobytes() for image in pixels.reshape(12, *shape)}
+    seen = watch(pixels, y, augment=augment)
+    channels_last = [image.permute(1, 2, 0).contiguous() for batch in seen for image in batch.x]
+    same = [image.numpy().tobytes() in originals for image in channels_last]
+    assert all(same) != changed
+
+
+# --- What was once wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_similarities_are_float32_also_where_the_network_is_bf16():
+    scores = quick(precision="bf16").fit(X, Y).similarities(X)
+    rounded = torch.from_numpy(scores).bfloat16().float().numpy()
+    assert (scores != rounded).mean() > 0.9
+
+
+def test_a_mapping_of_any_size_is_welcome():
+    assert quick(label_dim=1000, threshold=0.9).fit(X, Y).classes_.tolist() == [0, 1]
+
+
+def test_joint_training_keeps_copies():
+    mine = X.astype(np.float32)
+    model = lmrc.JointClassifier(epochs=1, random_state=0).fit(mine, Y)
+    mine[:] = 0
+    assert model.memory_.x.abs().sum() > 0
+
+
+def test_a_module_that_a_factory_hands_out_is_not_trained():
+    mine = nn.Linear(8, 16)
+    before = mine.weight.clone()
+    quick(backbone=lambda: mine).fit(X, Y)
+    assert torch.equal(mine.weight, before)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    model = quick(
+        label_dim=np.int64(50), learning_rate=np.float32(0.05), halve_at=(np.int64(1),)
+    ).fit(X, Y)
+    assert [r["learning_rate"] for r in model.history_] == pytest.approx([0.05, 0.025])
+    model.save(tmp_path / "m")
+    assert lmrc.load(tmp_path / "m").label_dim == 50
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    model = quick().fit(X, Y).set_params(label_dim=7)
+    with pytest.raises(ValueError, match="label_dim was 100"):
+        model.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_datasets_can_be_predicted_and_scored():
+    x, y = torch.from_numpy(X).float(), torch.from_numpy(Y)
+    model = quick(epochs=20).fit(X, Y)
+    pairs, alone = torch.utils.data.TensorDataset(x, y), torch.utils.data.TensorDataset(x)
+    np.testing.assert_array_equal(model.predict(alone), model.predict(X))
+    assert model.score(pairs) == model.score(X, Y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"augment": "crop"}, "augment='crop' is for images"),
+        ({"backbone": 5}, "backbone=5 is neither"),
+        ({"backbone": nn.Linear(3, 3)}, r"inputs of shape \(batch, 8\)"),
+        ({"backbone": nn.LSTM(8, 3)}, "does not map inputs"),
+        ({"device": 3.5}, "device=3.5"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        quick(**settings).fit(X, Y)
+
+
+def test_too_many_axes_are_named():
+    with pytest.raises(ValueError, match="5 axes: vectors have two"):
+        quick().fit(np.zeros((2, 3, 4, 5, 3)), [0, 1])

@@ -287,6 +287,23 @@ def test_a_full_mapping_is_relaxed_with_a_warning():
     assert model.threshold_ >= relaxed, "what was relaxed stays relaxed"
 
 
+def test_a_relaxed_threshold_is_carried_on(monkeypatch):
+    import lmrc.methods.lmrc as module
+
+    model = quick().partial_fit(*blobs()[0])
+    model.threshold_ = 0.3
+    asked = []
+
+    class Spied(module.LabelMapping):
+        def __init__(self, dim, threshold, *args, **kwargs):
+            asked.append(threshold)
+            super().__init__(dim, threshold, *args, **kwargs)
+
+    monkeypatch.setattr(module, "LabelMapping", Spied)
+    model.partial_fit(*blobs()[1])
+    assert asked == [0.3]
+
+
 def test_a_full_mapping_can_be_an_error_that_changes_nothing():
     model = quick(label_dim=5, on_full="raise", max_tries=200, epochs=1).partial_fit(
         *many_classes(2)
@@ -300,9 +317,9 @@ def test_it_warns_once_when_nearly_full():
     model = quick(epochs=1)  # about 112 label vectors fit, the mark is at 90
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.partial_fit(*many_classes(80))
-    with pytest.warns(CapacityWarning, match="91 label vectors of about 112 .* are in use"):
-        model.partial_fit(*many_classes(11, first=80))
+        model.partial_fit(*many_classes(89))
+    with pytest.warns(CapacityWarning, match=r"91 label vectors of about 112 .* are in use"):
+        model.partial_fit(*many_classes(2, first=89))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.partial_fit(*many_classes(1, first=91))

@@ -50,6 +50,25 @@ def test_a_step_is_plain_sgd():
         torch.testing.assert_close(p, hand - 0.1 * (hand.grad + 0.01 * hand))
 
 
+def test_momentum_and_the_falling_rate_are_the_optimisers_own():
+    network = nn.Linear(2, 1)
+    data = batches()
+    plan = Optimisation(2, 0.1, (1,), 0.9, 0.0)
+    weight, bias = (p.detach().clone().requires_grad_() for p in network.parameters())
+    run(network, squared_error(network), plan, batch_size=10)
+    velocity = [0.0, 0.0]
+    for rate in (0.1, 0.05):
+        loss = (data.x @ weight.T + bias - data.y[:, None]).square().mean()
+        gradients = torch.autograd.grad(loss, [weight, bias])
+        velocity = [0.9 * v + g for v, g in zip(velocity, gradients, strict=True)]
+        weight, bias = (
+            (p - rate * v).detach().requires_grad_()
+            for p, v in zip((weight, bias), velocity, strict=True)
+        )
+    torch.testing.assert_close(network.weight, weight)
+    torch.testing.assert_close(network.bias, bias)
+
+
 def test_the_loss_falls_and_records_say_what_happened():
     network = nn.Linear(2, 1)
     plan = Optimisation(6, 0.05, (0.5, 5), 0.9, 0.0)

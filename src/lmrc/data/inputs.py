@@ -27,7 +27,7 @@ def read_images(X: NDArray[Any] | Tensor) -> Tensor:
     """Check a batch of images and view it as (n, channels, height, width), uint8 or float32."""
     images = X.detach().cpu() if isinstance(X, Tensor) else _tensor(np.asarray(X))
     if len(images) == 0:
-        raise ValueError("Found array with 0 sample(s): a class batch needs at least one image")
+        raise ValueError("Found array with 0 sample(s): pass at least one image")
     if images.ndim == 3:
         images = images[:, None]
     elif not isinstance(X, Tensor):
@@ -92,7 +92,8 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     if len(labels) != n_samples:
         raise ValueError(
-            f"X and y have inconsistent numbers of samples: {n_samples} in X, {len(labels)} in y"
+            f"X and y have inconsistent numbers of samples: {n_samples} in X, {len(labels)} in y; "
+            "pass one label per sample"
         )
     if labels.dtype.kind == "O":
         kinds = {type(label) for label in labels}
@@ -155,6 +156,8 @@ def read_dataset(dataset: torch.utils.data.Dataset[Any]) -> tuple[Any, list[Any]
         items = list(dataset)  # type: ignore[call-overload]  # an IterableDataset
     if not items:
         raise ValueError("the dataset is empty: a class batch needs at least one sample")
+    if isinstance(items[0], (tuple, list)) and len(items[0]) == 1:
+        items = [item[0] for item in items]
     pairs = isinstance(items[0], (tuple, list)) and len(items[0]) == 2
     inputs = [item[0] for item in items] if pairs else items
     labels = None

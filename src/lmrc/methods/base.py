@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.data.inputs import channel_statistics, encode_labels
+from lmrc.data.inputs import channel_statistics, encode_labels, read_dataset
 from lmrc.methods import parameters as legal
 from lmrc.methods.parameters import Legal
 from lmrc.methods.reading import read_batch, read_inputs
@@ -41,6 +41,7 @@ from lmrc.training.step import Losses, compiled
 NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+MOST_ROWS = 4096  # and rows, as each has an answer from every head
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
@@ -267,6 +268,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         device: torch.device,
     ) -> Iterator[EpochRecord]:
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
+        if augment != "none" and len(self.input_shape_) == 1:
+            raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
         batches = Batches(
             samples.x,
             samples.y,
@@ -282,8 +285,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 batches,
                 Optimisation(
                     self.epochs,
-                    self.learning_rate,
-                    self.halve_at,
+                    float(self.learning_rate),
+                    [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
                     self.momentum,
                     self.weight_decay,
                 ),
@@ -311,7 +314,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _chance(self, purpose: int) -> Iterator[None]:
         """Lend torch's global generator this class batch's seed; the user's is untouched."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed(purpose))
+            torch.default_generator.manual_seed(self._seed(purpose))
             yield
 
     # --- Parameters -------------------------------------------------------------------------------
@@ -341,7 +344,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         x = read_inputs(self, X)
         device = self.network_.trunk.mean.device
-        size = max(16, PREDICT_ELEMENTS // x[0].numel())
+        size = max(16, min(MOST_ROWS, PREDICT_ELEMENTS // x[0].numel()))
         bf16 = use_bf16(self.precision, device)
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             parts = [
@@ -363,6 +366,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         labels: NDArray[Any] = self.classes_[winners]
         return labels
 
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy on samples; y may be left out where X is a ``Dataset`` of pairs."""
+        if y is None and isinstance(X, torch.utils.data.Dataset):
+            X, y = read_dataset(X)
+        return float(super().score(X, y, sample_weight))
+
     def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:
@@ -380,6 +389,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         there before is replaced in one atomic step.
         """
         check_is_fitted(self)
+        self._check_parameters()  # a file that cannot be loaded again would be of no use
         folder.write(path, *pack(self))
 
 

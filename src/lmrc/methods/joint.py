@@ -31,7 +31,9 @@ class JointClassifier(FineTuneClassifier):
         return network
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
-        self.memory_ = (self.memory_ or Memory.empty(x)).joined(x, targets)
+        # The first samples are copied: they may be a view of the user's own array.
+        kept = self.memory_
+        self.memory_ = kept.joined(x, targets) if kept else Memory(x.clone(), targets)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -23,7 +23,7 @@ from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses
 
-NEARLY_FULL = 0.8  # share of the expected capacity at which the user is warned
+NEARLY_FULL = (4, 5)  # share of the expected capacity at which the user is warned
 
 
 class LMRCClassifier(IncrementalClassifier):
@@ -188,7 +188,7 @@ class LMRCClassifier(IncrementalClassifier):
         """Return the terms of Eq. 8, or of Eq. 10 where samples of known classes are at hand."""
         o = network(batch.x)  # (n, heads, dim), unit vectors
         c = network.head.label_vectors[batch.y]  # (n, dim), unit vectors
-        similarity = torch.einsum("nhd,nd->nh", o, c)
+        similarity = (o * c[:, None]).sum(dim=-1)  # (n, heads), in float32 under autocast, too
         k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
         terms = {}
         if len(network.head) > k:
@@ -214,7 +214,8 @@ class LMRCClassifier(IncrementalClassifier):
             count = len(list(run))
             vectors = c[row : row + count * size].view(count, size, -1)
             answers = o[:, head : head + count].transpose(0, 1)  # (heads, n, dim)
-            similar = torch.bmm(answers, vectors.transpose(1, 2))  # (heads, n, size)
+            with torch.autocast(o.device.type, enabled=False):  # near 1 bf16 has steps of 0.004
+                similar = torch.bmm(answers, vectors.transpose(1, 2))  # (heads, n, size)
             parts.append(similar.transpose(0, 1).reshape(len(o), -1))
             head, row = head + count, row + count * size
         return torch.cat(parts, dim=1)
@@ -245,7 +246,8 @@ class LMRCClassifier(IncrementalClassifier):
     def _warn_if_nearly_full(self, n_vectors: int, n_new: int) -> None:
         """Warn at the class batch that passes the mark, and not once the mapping was relaxed."""
         expected = capacity.expected(self.label_dim, self.threshold_, self.max_tries)
-        mark = NEARLY_FULL * expected
+        share, of = NEARLY_FULL
+        mark = -(-share * expected // of)  # in whole numbers: there may be more than a float holds
         if self.threshold_ == self.threshold and n_vectors - n_new < mark <= n_vectors:
             relax = self.on_full == "relax"
             end = "the threshold will be raised bit by bit" if relax else "CapacityError is raised"

@@ -31,6 +31,11 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
         X, _ = read_dataset(X)
     if isinstance(X, (list, tuple)) and np.ndim(X) > 2:
         X = np.asarray(X)
+    if getattr(X, "ndim", 2) > 4:
+        raise ValueError(
+            f"X has {X.ndim} axes: vectors have two, (n, features), images three or four, "
+            "(n, height, width[, channels])"
+        )
     if is_image_batch(X):
         x = read_images(X)
     else:

@@ -16,7 +16,7 @@ Tensors = dict[str, dict[str, Tensor]]
 
 def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Take a fitted classifier apart: plain values, and groups of tensors."""
-    settings = model.get_params(deep=False)
+    settings = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
     del settings["device"]  # a matter of the machine, not of the model
     if not isinstance(model.backbone, str):
         settings["backbone"] = None  # code: the user brings it again
@@ -38,6 +38,13 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     for name in model._tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
     return description, {group: members for group, members in tensors.items() if members}
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar, as a parameter search leaves them, as the number it is."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def unpack(model: Any, description: dict[str, Any], tensors: Tensors) -> None:

@@ -157,6 +157,10 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
                 "features: use backbone='mlp', or reshape the input to (n, height, width)"
             )
         return BACKBONES[name](input_shape)
+    if not callable(backbone):
+        raise ValueError(
+            f"backbone={backbone!r} is neither a name, nor an nn.Module, nor a factory of one"
+        )
     module: Any = (
         backbone(input_shape=input_shape)
         if "input_shape" in inspect.signature(backbone).parameters
@@ -164,4 +168,4 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     )
     if not isinstance(module, nn.Module):
         raise TypeError(f"the backbone factory returned {type(module).__name__}, not an nn.Module")
-    return module
+    return copy.deepcopy(module)  # it may hand out one that is in use elsewhere

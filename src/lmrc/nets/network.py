@@ -59,11 +59,17 @@ def build_trunk(
     """Make a trunk and find the width of its features by a dry pass."""
     trunk = Trunk(build(backbone, input_shape).cpu(), mean, std)
     was_training = trunk.training
-    with torch.no_grad():
-        features = trunk.eval()(torch.zeros(2, *input_shape))
+    try:
+        with torch.no_grad():
+            features = trunk.eval()(torch.zeros(2, *input_shape))
+    except (RuntimeError, AttributeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"the backbone does not map inputs of shape (batch, "
+            f"{', '.join(map(str, input_shape))}) to features of shape (batch, width): {error}"
+        ) from error
     trunk.train(was_training)
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    if features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape)
         raise ValueError(
             f"the backbone must map (batch, {', '.join(map(str, input_shape))}) to features of "
             f"shape (batch, width), but a batch of 2 gave {shape}"

@@ -13,7 +13,7 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         picked = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(
             f"device={device!r} is not known: use 'auto', 'cuda', 'mps' or 'cpu'"
         ) from error

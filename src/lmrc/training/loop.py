@@ -97,7 +97,9 @@ def train(
         # Dropout and the like draw from torch's global generators: lend them this epoch's seed.
         devices = [batches.device] if on_gpu else []
         with torch.enable_grad(), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed(epoch))
+            torch.default_generator.manual_seed(seed(epoch))
+            if on_gpu:
+                torch.cuda.manual_seed(seed(epoch))
             means = step.epoch()
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
