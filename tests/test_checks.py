@@ -82,6 +82,22 @@ class Hoards(FineTuneClassifier):
         self.network_.register_buffer("hoard", x.clone())
 
 
+class HoardsInSecret(FineTuneClassifier):
+    """Keeps the samples where no file would show them."""
+
+    def _remember(self, x, targets):
+        super()._remember(x, targets)
+        self.hoard_ = x.clone()
+
+
+class Counts(FineTuneClassifier):
+    """Remembers how often it was asked."""
+
+    def scores(self, network, x):
+        self.asked = getattr(self, "asked", 0) + 1
+        return super().scores(network, x)
+
+
 class Reckless(FineTuneClassifier):
     """Draws from the global generator."""
 
@@ -104,6 +120,8 @@ class Amnesic(LMRCClassifier):
         (Crowd, checks.check_rows_are_independent),
         (InPlace, checks.check_interrupted_batch_changes_nothing),
         (Hoards, checks.check_growth_is_by_head_alone),
+        (HoardsInSecret, checks.check_growth_is_by_head_alone),
+        (Counts, checks.check_predict_changes_nothing),
         (Reckless, checks.check_same_seed_same_model),
     ],
 )

@@ -14,6 +14,7 @@ Each takes an unfitted classifier with a fixed ``random_state``, works on clones
 from __future__ import annotations
 
 import copy
+import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -61,11 +62,13 @@ def check_predict_changes_nothing(classifier: IncrementalClassifier) -> None:
     """Asking a model leaves no trace in it, nor in torch's global generator."""
     model = _taught(classifier, 2)
     before, generator = _state(model), torch.random.get_rng_state()
+    attributes = {name: id(value) for name, value in vars(model).items()}
     X, y = blobs(seed=1)[0]
     answers = model.predict(X)
     model.decision_function(X), model.predict_topk(X), model.score(X, y)
     _assert_same_state(before, _state(model))
     np.testing.assert_array_equal(model.predict(X), answers)
+    assert {n: id(v) for n, v in vars(model).items()} == attributes, "an attribute was set"
     assert torch.equal(torch.random.get_rng_state(), generator), "torch's generator was used"
 
 
@@ -137,6 +140,8 @@ def check_growth_is_by_head_alone(classifier: IncrementalClassifier) -> None:
         for n in (20, 60)
     )
     assert few == many, "the model's size depends on the number of samples"
+    lean, rich = (len(pickle.dumps(_taught(_without_pool(classifier), 2, n))) for n in (20, 60))
+    assert abs(lean - rich) < 100, "something in the model grows with the number of samples"
     growth = {name: few[1][name] - few[0][name] for name in few[0]}
     again = {name: few[2][name] - few[1][name] for name in few[0]}
     assert growth == again, "each class batch must cost the same"

@@ -104,6 +104,13 @@ def test_encoding_refuses_what_was_not_announced_and_changed_types():
         encode_labels(np.array(["cat"]), known)
 
 
+def test_a_label_is_the_same_as_int_and_as_whole_float():
+    new, index = encode_labels(np.array([4.0, 7.0]), np.array([4, 2]))
+    assert new.tolist() == [7]
+    assert new.dtype.kind == "i"
+    assert index.tolist() == [0, 2]
+
+
 class Pairs(torch.utils.data.Dataset):
     def __init__(self, items):
         self.items = items

@@ -24,7 +24,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("dim", "threshold", "_found", "beta", "normal", "paper"), TABLE)
 def test_expected_is_the_known_table(dim, threshold, _found, beta, normal, paper):
-    # The table rounds to the nearest or up, N rounds down: one less at most.
+    # The table has three digits or less.
     assert expected(dim, threshold) == pytest.approx(beta, abs=1, rel=0.004)
     assert expected(dim, threshold, law="normal") == pytest.approx(normal, abs=1, rel=0.004)
     if paper < math.inf:

@@ -128,6 +128,8 @@ def encode_labels(
     >>> new.tolist(), index.tolist()
     (['ant', 'fox'], [3, 2, 1])
     """
+    if known.dtype.kind in "iu" and y.dtype.kind == "f":
+        y = y.astype(known.dtype)  # whole numbers, as read_labels made sure: 3.0 is the class 3
     present = np.unique(y)
     if allowed is not None:
         unexpected = np.setdiff1d(present, np.asarray(allowed))
