@@ -20,7 +20,7 @@ def model(tmp_path):
     return path
 
 
-def same(one, other):
+def assert_same(one, other):
     assert one.keys() == other.keys()
     for group in one:
         assert one[group].keys() == other[group].keys()
@@ -32,13 +32,13 @@ def same(one, other):
 def test_what_was_written_is_read(model):
     description, tensors = folder.read(model)
     assert description == DESCRIPTION
-    same(tensors, TENSORS)
+    assert_same(tensors, TENSORS)
 
 
 def test_shared_and_strided_tensors_are_written(tmp_path):
     tied = torch.arange(6.0).view(2, 3)
     folder.write(tmp_path / "m", {}, {"weights": {"a": tied, "b": tied, "c": tied.T}})
-    same(folder.read(tmp_path / "m")[1], {"weights": {"a": tied, "b": tied, "c": tied.T}})
+    assert_same(folder.read(tmp_path / "m")[1], {"weights": {"a": tied, "b": tied, "c": tied.T}})
 
 
 def test_a_second_write_replaces_the_first_and_leaves_nothing_behind(model):
