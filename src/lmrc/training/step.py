@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,15 +78,9 @@ class GraphedStep(Step):
     The first steps of a size run eagerly, so results are those of `Step`.
     """
 
-    def __init__(
-        self,
-        losses: Callable[[MiniBatch], Losses],
-        batches: Batches,
-        optimiser: torch.optim.Optimizer,
-        *,
-        bf16: bool,
-    ) -> None:
-        super().__init__(losses, batches, optimiser, bf16=bf16)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        batches = self.batches
         self.taken = dict.fromkeys(batches.sizes, 0)
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.stream = torch.cuda.Stream(batches.device)  # type: ignore[no-untyped-call]
