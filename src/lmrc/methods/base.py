@@ -30,8 +30,9 @@ from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Network, build_trunk
 from lmrc.store import folder
-from lmrc.training.batches import AUGMENTATIONS, Batches, MiniBatch, pick_augmentation
-from lmrc.training.device import pick_device, use_bf16, use_graph
+from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
+from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.device import Execution, use_bf16
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
@@ -223,7 +224,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
         """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
-        device = pick_device(self.device)
+        execution = Execution.pick(self.device, self.precision, self.compile)
+        device = execution.device
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
         if first:
@@ -247,7 +249,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, frozen, samples, n_known, device),
+            self._train(network, frozen, samples, n_known, execution),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
             verbose=self.verbose,
@@ -265,7 +267,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         frozen: Network | None,
         samples: Memory,
         n_known: int,
-        device: torch.device,
+        execution: Execution,
     ) -> Iterator[EpochRecord]:
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         if augment != "none" and len(self.input_shape_) == 1:
@@ -276,9 +278,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             n_known=n_known,
             batch_size=self.batch_size,
             augment=augment,
-            device=device,
+            device=execution.device,
         )
-        with compiled(network, frozen) if self.compile is True else nullcontext():
+        with compiled(network, frozen) if execution.compiled else nullcontext():
             yield from train(
                 network,
                 lambda batch: self.losses(network, frozen, batch),
@@ -291,8 +293,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                     self.weight_decay,
                 ),
                 seed=lambda epoch: self._seed(EPOCH, epoch),
-                bf16=use_bf16(self.precision, device),
-                graphed=use_graph(self.compile, device),
+                frozen=frozen,
+                bf16=execution.bf16,
+                graph=execution.graph,
             )
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:

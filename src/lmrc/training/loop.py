@@ -59,8 +59,9 @@ def train(
     optimisation: Optimisation,
     *,
     seed: Callable[[int], int],
+    frozen: nn.Module | None = None,
     bf16: bool = False,
-    graphed: bool = False,
+    graph: bool = False,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
 
@@ -74,9 +75,11 @@ def train(
     optimisation : Optimisation
     seed : callable
         Maps an epoch to the seed of all its chance: order, augmentation, dropout.
+    frozen : nn.Module, optional
+        A network that the losses consult and do not train.
     bf16 : bool
         Run the forward pass in bfloat16; weights and losses stay float32.
-    graphed : bool
+    graph : bool
         Capture the step as a CUDA graph.
     """
     on_gpu = batches.device.type == "cuda"
@@ -89,7 +92,11 @@ def train(
         weight_decay=optimisation.weight_decay,
         fused=on_gpu,
     )
-    step = (GraphedStep if graphed else Step)(losses, batches, optimiser, bf16=bf16)
+    step = (
+        GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen)
+        if graph
+        else Step(losses, batches, optimiser, bf16=bf16)
+    )
     for epoch in range(optimisation.epochs):
         optimisation.set_rate(optimiser, epoch)
         batches.draw(torch.Generator().manual_seed(seed(epoch)))
