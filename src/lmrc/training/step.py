@@ -149,11 +149,21 @@ class GraphedStep(Step):
     def epoch(self) -> dict[str, float]:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
         self.stream.wait_stream(torch.cuda.current_stream(self.batches.device))
-        fastest = torch.backends.cudnn.flags(enabled=True, benchmark=True)  # of its algorithms
-        with torch.cuda.stream(self.stream), fastest:
+        with torch.cuda.stream(self.stream), _fastest_algorithms():
             means = super().epoch()
         torch.cuda.current_stream(self.batches.device).wait_stream(self.stream)
         return means
+
+
+@contextmanager
+def _fastest_algorithms() -> Iterator[None]:
+    """Let cuDNN try its algorithms for a convolution of a new shape and keep the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager
