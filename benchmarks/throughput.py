@@ -183,7 +183,7 @@ def conventional(
             for now, then in zip(answers[:-1], before[:-1], strict=True):
                 loss = loss - F.cosine_similarity(now, then).mean()
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         loss.item()  # wait for the device
         marks.append(time.perf_counter())

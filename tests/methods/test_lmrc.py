@@ -13,7 +13,7 @@ from lmrc.checks import blobs
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import MiniBatch
-from lmrc.training.step import total
+from lmrc.training.step import means
 
 
 def approx(expected):
@@ -68,7 +68,7 @@ def test_response_loss_compares_each_old_head_with_its_frozen_self():
 def test_total_is_equation_8():
     trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(A_BIT_LEFT)
     batch = MiniBatch(EAST.repeat(2, 1), torch.tensor([0, 1]), None)
-    loss = total(quick(response_weight=2.0).losses(trained, frozen, batch))
+    loss = means(quick(response_weight=2.0).losses(trained, frozen, batch)).sum()
     assert loss.item() == approx(-((0.8 + 0.6) / 2 + 2 * 0.96))
 
 
@@ -135,7 +135,7 @@ def gradients(model, known=None):
     X, _ = blobs()[1]
     x = torch.from_numpy(X).float()
     batch = MiniBatch(x, torch.full((len(x),), 3), known)
-    total(model.losses(trained, frozen, batch)).backward()
+    means(model.losses(trained, frozen, batch)).sum().backward()
     assert all(p.grad is None for p in frozen.parameters())
     first = trained.trunk.backbone[1].weight.grad
     old, new = trained.head.weight.grad

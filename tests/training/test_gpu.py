@@ -34,7 +34,13 @@ def taught(method=LMRCClassifier, backbone="cnn", **settings):
     """Three class batches, the last mini-batch of an epoch short: every path of the step."""
     x, y = images(6)
     model = method(
-        backbone=backbone, epochs=4, batch_size=16, precision="fp32", random_state=0, **settings
+        backbone=backbone,
+        epochs=4,
+        batch_size=16,
+        learning_rate=0.01,
+        precision="fp32",
+        random_state=0,
+        **settings,
     )
     for first in (0, 2, 4):
         rows = (y == first) | (y == first + 1)

@@ -28,15 +28,16 @@ from lmrc.methods.parameters import Legal
 from lmrc.methods.reading import read_batch, read_inputs
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
-from lmrc.nets.network import Network, build_trunk
+from lmrc.nets.network import Frozen, Network, build_trunk
 from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.device import Execution, use_bf16
+from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
-from lmrc.training.step import Losses, compiled
+from lmrc.training.step import Losses
 
 #: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
 NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
@@ -249,7 +250,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, frozen, samples, n_known, execution),
+            self._train(network, Frozen(frozen) if frozen else None, samples, n_known, execution),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
             verbose=self.verbose,
@@ -264,7 +265,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _train(
         self,
         network: Network,
-        frozen: Network | None,
+        frozen: Frozen | None,
         samples: Memory,
         n_known: int,
         execution: Execution,

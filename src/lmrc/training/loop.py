@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lmrc.nets.network import Frozen
 from lmrc.training.batches import Batches, MiniBatch
-from lmrc.training.step import GraphedStep, Losses, Step
+from lmrc.training.graphed import GraphedStep
+from lmrc.training.step import Losses, Step
 
 EpochRecord = dict[str, float]
 
@@ -59,7 +61,7 @@ def train(
     optimisation: Optimisation,
     *,
     seed: Callable[[int], int],
-    frozen: nn.Module | None = None,
+    frozen: Frozen | None = None,
     bf16: bool = False,
     graph: bool = False,
 ) -> Iterator[EpochRecord]:
@@ -75,7 +77,7 @@ def train(
     optimisation : Optimisation
     seed : callable
         Maps an epoch to the seed of all its chance: order, augmentation, dropout.
-    frozen : nn.Module, optional
+    frozen : Frozen, optional
         A network that the losses consult and do not train.
     bf16 : bool
         Run the forward pass in bfloat16; weights and losses stay float32.
