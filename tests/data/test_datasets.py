@@ -53,6 +53,30 @@ def test_wrong_parts_are_named(changes, message):
         make(**changes)
 
 
+def test_a_validation_split_is_of_the_training_part_alone_and_always_the_same():
+    whole = digits()
+    first, again = whole.validation_split(0.2), whole.validation_split(0.2)
+    np.testing.assert_array_equal(first.X_test, again.X_test)
+    together = np.concatenate([first.X_train, first.X_test])
+    assert sorted(map(bytes, together)) == sorted(map(bytes, whole.X_train))
+    for label, n in zip(*np.unique(whole.y_train, return_counts=True), strict=True):
+        assert np.sum(first.y_test == label) == round(0.2 * n)
+    assert "20 % of each class's training images" in first.note
+
+
+def test_a_validation_split_leaves_something_to_learn_of_each_class():
+    parts = {"X_test": np.zeros((0, 3), np.float32), "y_test": np.array([], int)}
+    pairs = make(y_train=[0, 0, 1, 1], **parts)
+    for fraction in (0.01, 0.99):
+        split = pairs.validation_split(fraction)
+        assert split.y_train.tolist() == split.y_test.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="class 1 has a single training sample"):
+        make().validation_split(0.1)
+    for fraction in (0, 1, 1.5):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            pairs.validation_split(fraction)
+
+
 def test_memory_mapped_samples_are_not_copied(tmp_path):
     np.save(tmp_path / "X.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
     X = np.load(tmp_path / "X.npy", mmap_mode="r")
