@@ -158,7 +158,7 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
         learner = _fresh(recipe, run)
         if isinstance(learner, IncrementalClassifier):
             try:
-                check(type(learner).__name__, learner.get_params(deep=False), learner._legal)
+                check(type(learner).__name__, learner.get_params(deep=False), learner.legal_values)
             except ValueError as error:
                 raise UsageError(str(error)) from error
 

@@ -110,9 +110,9 @@ class LMRCClassifier(IncrementalClassifier):
     (150, 3)
     """
 
-    _shaping: ClassVar[tuple[str, ...]] = ("backbone", "label_dim")
-    _values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier._values, "threshold_")
-    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {
+    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone", "label_dim")
+    saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
+    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
         "label_dim": legal.integer(2),
         "threshold": legal.real(-1, 1, closed=False),
         "max_tries": legal.integer(1),
