@@ -36,6 +36,7 @@ def test_string_labels_from_an_object_array_become_plain_strings():
         ({"y_test": [0]}, "X_test holds 2 samples but y_test 1 labels"),
         ({"y_test": [1, 7]}, r"such as \[7\]"),
         ({"y_train": [0.0, 1.0, 2.0, 0.5]}, "ints or strings, got type float64"),
+        ({"y_train": [0, 1, 2, "cat"]}, "ints or strings, got type object"),
         ({"y_train": np.zeros((4, 2), int)}, r"y_train must be of shape \(n,\), got \(4, 2\)"),
         ({"y_test": ["a", "b"]}, "use ints in both or strings in both"),
         ({"X_test": np.zeros((2, 5), np.float32)}, r"shape \(5,\)"),

@@ -187,8 +187,18 @@ def _checked_samples(values: Any, name: str) -> Array:
     return X
 
 
+def as_label_array(labels: Any) -> Any:
+    """Return a list with text in it as an array of objects; leave all else as it is.
+
+    NumPy would make text of the numbers in it: [1, "a"] is a slip, and not the classes "1" and "a".
+    """
+    if isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels):
+        return np.array(labels, dtype=object)
+    return labels
+
+
 def _checked_labels(values: Any, name: str) -> Array:
-    y: Array = np.asanyarray(values)
+    y: Array = np.asanyarray(as_label_array(values))
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
         y = y.astype(str)  # what pandas makes of a column of text
     if y.ndim != 1:

@@ -26,6 +26,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         "class": type(model).__name__,
         "settings": settings,
         "classes": model.classes_.tolist(),
+        "label_type": model.classes_.dtype.str,
         "head_sizes": [len(head) for head in model.heads_],
         "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
         **{name: getattr(model, name) for name in model.saved_values},
@@ -49,7 +50,8 @@ def _plain(value: Any) -> Any:
 
 def unpack(model: Any, description: dict[str, Any], tensors: Tensors) -> None:
     """Put a classifier together again; its parameters are set already."""
-    model.classes_ = np.array(description["classes"])
+    # Without a type in files of before it was written down.
+    model.classes_ = np.array(description["classes"], dtype=description.get("label_type"))
     model.heads_ = np.split(model.classes_, np.cumsum(description["head_sizes"])[:-1])
     for name in model.saved_values:
         setattr(model, name, description[name])
