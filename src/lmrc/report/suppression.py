@@ -145,8 +145,7 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
             figures.plain(axes)
         panels[0].set_ylabel("mean output")
         panels[0].set_ylim(top=1.02)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.4)
+        figures.legend_below(figure, 4, columnspacing=1.4)
     methods = ", ".join(one.method for one in outputs)
     return Drawing(
         figure,
