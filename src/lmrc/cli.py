@@ -108,8 +108,24 @@ def reproduce(
         list[str] | None, typer.Option(help="Pool sizes; commas between, or one each.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
+    validate: Annotated[
+        float | None,
+        typer.Option(
+            help="Score on this share of each class's training images, held out, and leave the "
+            "test set alone: to choose settings by."
+        ),
+    ] = None,
     order: Annotated[
         str | None, typer.Option(help="natural, per-seed, or a seed for all runs.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter of the methods that have it, such as response_weight=3; can be "
+            "repeated.",
+        ),
     ] = None,
     source: Annotated[
         Path | None,
@@ -135,34 +151,41 @@ def reproduce(
     in the folder's records, and nothing that is in them is run again.
 
     Example: lmrc reproduce incremental --dataset digits --seeds 3
+
+    To choose a setting: lmrc reproduce incremental --methods lmrc --validate 0.1
+    --set response_weight=3 --out runs/weight-3
     """
     from lmrc.experiments import options
 
     try:
         options.check_options(experiment.value, _typed(context))
-        pools, class_order = options.pool_sizes(memory), options.class_order(order)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), ctx=context) from error
-    from lmrc.experiments.reproduce import main as run_experiment
+        changes = {
+            "seeds": seeds,
+            "methods": options.several(methods),
+            "backbone": backbone,
+            "epochs": epochs,
+            "batches": batches,
+            "memory": options.pool_sizes(memory),
+            "limit": limit,
+            "validate": options.share("--validate", validate),
+            "order": options.class_order(order),
+            "settings": options.learner_settings(setting),
+        }
+        from lmrc.experiments.reproduce import main as run_experiment
 
-    run_experiment(
-        experiment.value,
-        dataset,
-        out,
-        source=source,
-        data_dir=data_dir,
-        jobs=jobs,
-        device=device,
-        quiet=quiet,
-        seeds=seeds,
-        methods=options.several(methods),
-        backbone=backbone,
-        epochs=epochs,
-        batches=batches,
-        memory=pools,
-        limit=limit,
-        order=class_order,
-    )
+        run_experiment(
+            experiment.value,
+            dataset,
+            out,
+            source=source,
+            data_dir=data_dir,
+            jobs=jobs,
+            device=device,
+            quiet=quiet,
+            **changes,
+        )
+    except options.UsageError as error:
+        raise typer.BadParameter(str(error), ctx=context) from error
 
 
 @app.command()

@@ -67,3 +67,19 @@ def test_the_paper_has_no_number_for_other_data_or_another_metric():
     assert paper_values(load_recipe("incremental", "imagenet200")) == {"LMRC": 0.664}
     assert paper_values(load_recipe("incremental", "imagenet200", metric="accuracy")) == {}
     assert paper_values(load_recipe("rehearsal", "digits")) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"batches": 5}],
+)
+def test_the_papers_numbers_do_not_stand_beside_another_setting(change):
+    assert paper_values(load_recipe("rehearsal", "cifar100", **change)) == {}
+    assert paper_values(load_recipe("rehearsal", "cifar100", seeds=1, order="natural"))
+
+
+def test_what_the_paper_leaves_open_may_be_chosen():
+    chosen = load_recipe("rehearsal", "cifar100", settings={"response_weight": 3})
+    assert chosen.settings["response_weight"] == 3
+    assert chosen.settings["epochs"] == 70
+    assert paper_values(chosen)

@@ -439,6 +439,16 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert lmrc.load(tmp_path / "m").label_dim == 50
 
 
+@pytest.mark.parametrize("labels", [Y.astype(np.uint8), Y > 0, np.array(["cat", "ox"])[Y % 2]])
+def test_labels_come_back_from_disk_as_they_were(tmp_path, labels):
+    model = quick().fit(X, labels)
+    model.save(tmp_path / "m")
+    loaded = lmrc.load(tmp_path / "m")
+    assert loaded.classes_.dtype == model.classes_.dtype == labels.dtype
+    assert loaded.predict(X).dtype == labels.dtype
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     model = quick().fit(X, Y).set_params(label_dim=7)
     with pytest.raises(ValueError, match="label_dim was 100"):

@@ -275,8 +275,10 @@ def many_classes(n, first=0):
 
 def test_a_full_mapping_is_relaxed_with_a_warning():
     model = quick(label_dim=5, epochs=1, max_tries=200)
-    with pytest.warns(CapacityWarning, match="threshold"):
+    with pytest.warns(CapacityWarning, match="threshold") as caught:
         model.partial_fit(*many_classes(30))
+    assert caught[0].filename == __file__, "it points at the user's line"
+    assert "label_dim" in str(caught[0].message)
     assert model.threshold_ > model.threshold == 0.15
     cosines = model.label_vectors_.astype(np.float64) @ model.label_vectors_.T
     assert np.triu(cosines, 1).max() <= model.threshold_ + 1e-6
@@ -318,8 +320,10 @@ def test_it_warns_once_when_nearly_full():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.partial_fit(*many_classes(89))
-    with pytest.warns(CapacityWarning, match=r"91 label vectors of about 112 .* are in use"):
+    said = r"91 label vectors of about 112 .* are in use"
+    with pytest.warns(CapacityWarning, match=said) as caught:
         model.partial_fit(*many_classes(2, first=89))
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.partial_fit(*many_classes(1, first=91))

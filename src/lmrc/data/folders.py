@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrc.data.dataset import Array, Dataset, check_limit, limit_note
+from lmrc.data.dataset import Array, Dataset, check_limit, draw_share, limit_note
 from lmrc.data.images import (
     Mode,
     Pixels,
@@ -161,9 +161,7 @@ def _held_out(classes: dict[str, list[Path]]) -> tuple[_Files, _Files, str]:
                 f"class {name!r} has a single image, {files[0]}; add at least one, since one is "
                 "kept for testing, or sort your images into train/ and test/."
             )
-        # Each class draws anew, so that another class more does not change this one's.
-        drawn = np.random.default_rng(0).permutation(len(files))
-        chosen = set(drawn[: max(1, round(TEST_SHARE * len(files)))].tolist())
+        chosen = set(draw_share(len(files), TEST_SHARE).tolist())
         train[name] = [file for i, file in enumerate(files) if i not in chosen]
         test[name] = [file for i, file in enumerate(files) if i in chosen]
     return train, test, f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."

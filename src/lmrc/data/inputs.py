@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
+from lmrc.data.dataset import as_label_array
+
 CHANNELS = (1, 3, 4)
 
 
@@ -89,7 +91,7 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     """Check labels (ints, strings, bools; one per sample) and return them as an array."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
-    labels: NDArray[Any] = column_or_1d(y, warn=True)
+    labels: NDArray[Any] = column_or_1d(as_label_array(y), warn=True)
     if len(labels) != n_samples:
         raise ValueError(
             f"X and y have inconsistent numbers of samples: {n_samples} in X, {len(labels)} in y; "

@@ -81,12 +81,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
     #: Parameters that shape the network: fixed by the first class batch.
-    _shaping: ClassVar[tuple[str, ...]] = ("backbone",)
+    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone",)
     #: Fitted attributes that a model file holds as plain values; a method adds its own.
-    _values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
+    saved_values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
     #: Fitted attributes that are dicts of tensors, in a file of their own each.
-    _tensors: ClassVar[tuple[str, ...]] = ()
-    _legal: ClassVar[dict[str, Legal]] = {
+    saved_tensors: ClassVar[tuple[str, ...]] = ()
+    #: What each parameter may be, checked before each class batch; a method adds its own.
+    legal_values: ClassVar[dict[str, Legal]] = {
         "memory_per_class": legal.integer(0),
         "epochs": legal.integer(1),
         "batch_size": legal.integer(2),
@@ -259,7 +260,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.network_ = network.eval()
         self.keep(network, samples)
         self._remember(x, targets)
-        self.shape_settings_ = {name: getattr(self, name) for name in self._shaping}
+        self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}
         self.n_batches_ += 1
 
     def _train(
@@ -325,7 +326,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
-        legal.check(name, self.get_params(deep=False), self._legal)
+        legal.check(name, self.get_params(deep=False), self.legal_values)
         for key, value in getattr(self, "shape_settings_", {}).items():
             if getattr(self, key) is not value and getattr(self, key) != value:
                 raise ValueError(

@@ -40,8 +40,10 @@ class EWCClassifier(FineTuneClassifier):
         F by the name of the weight.
     """
 
-    _tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
-    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {"penalty": legal.real(0)}
+    saved_tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
+    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
+        "penalty": legal.real(0)
+    }
 
     fisher_: dict[str, Tensor]
 

@@ -35,7 +35,6 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         records,
         summaries,
         headline=_headline(summaries),
-        findings=streams.ends(summaries),
         parts=[
             result,
             sections.heads_section(summaries, squares),

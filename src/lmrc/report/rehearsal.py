@@ -151,7 +151,7 @@ def _drawing(table: Table1, metric: str) -> Drawing:
         )
         axes.set_xticks(table.pools)
         figures.plain(axes)
-        figure.legend(loc="outside lower center", ncols=2, handlelength=3.2)
+        figures.legend_below(figure, 2, handlelength=3.2)
     methods = ", ".join(table.methods)
     return Drawing(
         figure,

@@ -37,7 +37,6 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         records,
         summaries,
         headline=_headline(summaries),
-        findings=ends(summaries),
         parts=[result, sections.classes_section(summaries), sections.heads_section(summaries)],
         drawings={"accuracy": drawing},
     )
@@ -49,21 +48,22 @@ def gather(
     summaries: Sequence[MethodSummary],
     *,
     headline: str,
-    findings: list[str],
     parts: list[Section],
     drawings: dict[str, Drawing],
+    findings: list[str] | None = None,
     markdown: str | None = None,
     tables: dict[str, str] | None = None,
 ) -> Contents:
     """Put a report together, with what is the same for all experiments over class batches.
 
-    There is no headline before the run has ended. ``table.csv`` is always there, and the table
-    that is printed is that of the averages unless another is given.
+    There is no headline before the run has ended. ``table.csv`` is always there. Unless others are
+    given, the findings are how the methods end, and the table that is printed has the averages.
     """
     paper, has_ended = description.paper, ended(description, summaries)
+    found = _ends(summaries) if findings is None else findings
     return Contents(
         headline=headline if has_ended else "",
-        findings=findings if has_ended else [],
+        findings=found if has_ended else [],
         sections=parts,
         settings=settings_table(description, records),
         environment=made_with(records),
@@ -119,7 +119,7 @@ def _headline(summaries: Sequence[MethodSummary]) -> str:
     return f"{lead}: {100 * shares[best]:.1f} % on average over the class batches{others}."
 
 
-def ends(summaries: Sequence[MethodSummary]) -> list[str]:
+def _ends(summaries: Sequence[MethodSummary]) -> list[str]:
     """Tell how the best and LMRC end; the table has the others."""
     best = max(summaries, key=lambda s: s.average.mean if s.average else 0.0)
     found = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
-from lmrc.report.records import Description, RunRecord, by_method_and_seed
+from lmrc.report.records import Description, RunRecord, by_method_and_seed, class_names
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
 
 SAMPLES = ("old", "new")
@@ -68,13 +68,14 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
     collected = []
+    names = class_names(records)
     for method, seeds in by_method_and_seed(records).items():
         found = [found for run in seeds.values() if (found := run[-1].extra.get("outputs"))]
         if not found:
             continue
         n = len(found[0]["classes"])
         same = all(one["classes"] == found[0]["classes"] for one in found)
-        named = [f"class {label}" for label in found[0]["classes"]]
+        named = [names.get(str(label), f"class {label}") for label in found[0]["classes"]]
         general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
         means = [
             [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
@@ -144,8 +145,7 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
             figures.plain(axes)
         panels[0].set_ylabel("mean output")
         panels[0].set_ylim(top=1.02)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.4)
+        figures.legend_below(figure, 4, columnspacing=1.4)
     methods = ", ".join(one.method for one in outputs)
     return Drawing(
         figure,
