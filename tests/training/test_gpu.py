@@ -30,14 +30,14 @@ def images(n_classes, per_class=30, seed=0):
     return np.clip(colour[y] + noise, 0, 255).astype(np.uint8), y
 
 
-def taught(method=LMRCClassifier, backbone="cnn", **settings):
+def taught(method=LMRCClassifier, backbone="cnn", learning_rate=0.01, **settings):
     """Three class batches, the last mini-batch of an epoch short: every path of the step."""
     x, y = images(6)
     model = method(
         backbone=backbone,
         epochs=4,
         batch_size=16,
-        learning_rate=0.01,
+        learning_rate=learning_rate,
         precision="fp32",
         random_state=0,
         **settings,
@@ -51,10 +51,10 @@ def taught(method=LMRCClassifier, backbone="cnn", **settings):
 @pytest.mark.parametrize("method", [LMRCClassifier, LwFClassifier])
 @pytest.mark.parametrize("backbone", ["cnn", "resnet18"])
 def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
-    plain, expected = taught(method, backbone, compile=False)
-    fast, got = taught(method, backbone)
-    # A ResNet's first steps blow rounding up through BatchNorm.
-    tolerance = 1e-3 if backbone == "cnn" else 5e-2
+    # BatchNorm over 16 images blows rounding up from step to step: small steps for a ResNet.
+    rate, tolerance = (0.01, 1e-3) if backbone == "cnn" else (1e-4, 1e-2)
+    plain, expected = taught(method, backbone, learning_rate=rate, compile=False)
+    fast, got = taught(method, backbone, learning_rate=rate)
     np.testing.assert_allclose(got, expected, atol=tolerance)
     for one, other in zip(plain.history_, fast.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=tolerance, abs=tolerance)

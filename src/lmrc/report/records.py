@@ -47,8 +47,9 @@ class RunRecord:
     threads : int
         Number of threads torch computed with.
     extra : dict
-        What is not there for every run: ``class_names`` of the classes that arrived,
-        ``data_note``, and what one experiment measures beyond the others. Plain JSON values.
+        What is not there for every run: ``execution`` (device, precision, graph and compiler as
+        they came to be), ``class_names`` of the classes that arrived, ``data_note``, and what one
+        experiment measures beyond the others. Plain JSON values.
     """
 
     method: str
