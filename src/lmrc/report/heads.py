@@ -35,6 +35,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         records,
         summaries,
         headline=_headline(summaries),
+        findings=streams.ends(summaries),
         parts=[
             result,
             sections.heads_section(summaries, squares),
