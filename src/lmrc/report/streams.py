@@ -24,7 +24,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     summaries = summarize_methods(records, metric)
     drawing = accuracy_drawing(summaries, metric)
     kind = metric_name(metric).capitalize()
-    caption = f"{kind} on the test samples of all classes seen so far.{sections.band(summaries)}"
+    caption = f"{kind} over all classes seen so far.{sections.band(summaries)}"
     result = Section(
         "result",
         "Accuracy as classes arrive",
