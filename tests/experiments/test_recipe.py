@@ -39,6 +39,15 @@ def test_what_reads_incremental_has_its_settings():
             assert set(ours.methods) <= set(theirs.methods)
 
 
+def test_a_network_without_normalisation_takes_smaller_steps():
+    assert load_recipe("rehearsal", "cifar100").settings["learning_rate"] == 0.05
+    small = load_recipe("rehearsal", "cifar100", backbone="cnn")
+    assert small.settings["learning_rate"] == 0.01
+    assert small.settings["momentum"] == 0.9
+    chosen = {"backbone": "cnn", "settings": {"learning_rate": 0.02}}
+    assert load_recipe("rehearsal", "cifar100", **chosen).settings["learning_rate"] == 0.02
+
+
 def test_an_unknown_experiment_is_named_with_those_that_there_are():
     for name in ("paper", "fig3"):
         with pytest.raises(ValueError, match=f"'{name}' is not known: use one of softmax-supp"):

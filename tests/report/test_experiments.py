@@ -67,6 +67,7 @@ def test_top_5_is_shown_where_it_is_asked_for(description, records):
     assert cells_of(html, "steady") == ["steady", *["100.0 ± 0.0"] * 4]
     assert "average incremental top-5 accuracy (%)" in html
     assert "steady: 100.0 ± 0.0" in html
+    assert "steady knows most: 100.0&nbsp;% (top 5) on average" in html
     assert "average incremental top-5 accuracy" in contents.markdown
 
 

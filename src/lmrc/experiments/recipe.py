@@ -90,6 +90,9 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     if name is None:
         raise ValueError(f"the experiment {experiment!r} takes no data set")
     merged = _merge(read, name)
+    by_backbone = merged.pop("with", {})
+    backbone = changes.get("backbone") or merged["settings"].get("backbone")
+    merged = _overlay(merged, {"settings": by_backbone.get(backbone, {})})
     for field, value in changes.items():
         if value is None:
             continue

@@ -7,7 +7,6 @@ makes room for new classes (`grow`), what it minimises (`losses`) and how it sco
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -102,16 +101,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out what ``**settings`` stands for in a method's ``__init__``.
-
-        scikit-learn reads an estimator's parameters off that signature, and so do people.
-        """
+        """Write out what ``**settings`` stands for in a method's ``__init__``."""
         super().__init_subclass__(**kwargs)
-        own = inspect.signature(cls.__init__).parameters
-        if any(p.kind is p.VAR_KEYWORD for p in own.values()):
-            inherited = inspect.signature(super(cls, cls).__init__).parameters
-            merged = inherited | {n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}
-            cls.__init__.__signature__ = inspect.Signature(list(merged.values()))  # type: ignore[attr-defined]
+        legal.write_out_settings(cls)
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmrc.report.summary import MethodSummary, Spread, metric_name, percent
@@ -106,7 +107,7 @@ def over_batches(
         drawn = [curve for curve in curves if any(curve.spreads)]  # an empty line spoils the layout
         for curve in drawn:
             _line(axes, curve)
-        axes.set(xlabel="classes seen", ylabel=ylabel, ylim=(0, 102))
+        axes.set(xlabel="classes seen", ylabel="\n".join(wrap(ylabel, 36)), ylim=(0, 102))
         seen = sorted({n for curve in curves for n in curve.classes_seen})
         if len(seen) <= 12:
             axes.set_xticks(seen)

@@ -112,7 +112,7 @@ def heads_section(
 ) -> Section:
     """Return the confusion between heads, a square for each method."""
     text = (
-        "<p>Each class batch has a head that governs it. A row holds the test samples of one class "
+        "<p>Each class batch has a head that governs it. A row holds the samples of one class "
         "batch; a column says to which class batch the prediction belongs. On the diagonal the "
         "right head won; a full column is a head that wins over all others. Shares of a row, in "
         "percent.</p>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
@@ -15,8 +16,7 @@ SAMPLES = ("old", "new")
 CAPTION = (
     "Mean output at each position after the second class batch. Bars of the softmax methods are "
     "probabilities and share a sum of 1; hatched bars are LMRC's similarities: cosines, no "
-    "probabilities, which need not sum to anything. Lines on the bars: one standard deviation over "
-    "the seeds."
+    "probabilities, which need not sum to anything."
 )
 
 
@@ -47,7 +47,9 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     drawings = {"outputs": _drawing(outputs)} if outputs else {}
     result = html.note(sections.NOT_ENDED)
     if outputs:
-        result = html.figure(drawings["outputs"], "outputs", CAPTION, panels=2) + _table(outputs)
+        several = " Lines on the bars: one standard deviation." if html.n_seeds(summaries) else ""
+        figure = html.figure(drawings["outputs"], "outputs", CAPTION + several, panels=2)
+        result = figure + _table(outputs)
     return streams.gather(
         description,
         records,
@@ -138,7 +140,7 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
                     error_kw={"elinewidth": 0.9},
                     label=one.method + (" (similarity, no probability)" if similar else ""),
                 )
-            axes.set_xticks(range(len(positions)), positions)
+            axes.set_xticks(range(len(positions)), ["\n".join(wrap(p, 11)) for p in positions])
             axes.set_title(f"{word} test samples")
             axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
             axes.set_xlabel("output at the position of")
