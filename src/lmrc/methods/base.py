@@ -390,7 +390,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         """
         check_is_fitted(self)
         self._check_parameters()  # a file that cannot be loaded again would be of no use
-        folder.write(path, *pack(self))
+        with folder.writing(path):
+            folder.write(path, *pack(self))
 
 
 def _draw_seed(random_state: Any) -> int:
