@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -57,6 +58,15 @@ class LMRCClassifier(IncrementalClassifier):
         Weight λ of the Response Loss. 0 is LM: Label Mapping alone.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
+    class_weight : {"balanced", None} or dict, default=None
+        "balanced": each class at hand counts alike, however few samples it has. A dict gives the
+        weights of labels, 1 for those that are not in it; only their ratios matter.
+    weights : path or None, default=None
+        A safetensors file with weights of the backbone to start from, such as torchvision's of
+        its ResNets. Used at the first class batch.
+    freeze : bool, default=False
+        Leave the backbone as it is and train the heads alone: with good `weights`, the way to
+        learn from few images.
     epochs : int, default=70
     batch_size : int, default=128
     learning_rate : float, default=0.05
@@ -130,6 +140,9 @@ class LMRCClassifier(IncrementalClassifier):
         on_full: Literal["relax", "raise"] = "relax",
         response_weight: float = 1.0,
         memory_per_class: int = 0,
+        class_weight: Mapping[Any, float] | str | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        freeze: bool = False,
         epochs: int = 70,
         batch_size: int = 128,
         learning_rate: float = 0.05,
@@ -146,6 +159,9 @@ class LMRCClassifier(IncrementalClassifier):
         super().__init__(
             backbone=backbone,
             memory_per_class=memory_per_class,
+            class_weight=class_weight,
+            weights=weights,
+            freeze=freeze,
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,

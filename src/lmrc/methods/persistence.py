@@ -69,6 +69,8 @@ def load(
         cls = _class_of(path, description["class"], method)
         settings = dict(description["settings"])
         settings["halve_at"] = tuple(settings["halve_at"])
+        if isinstance(settings.get("class_weight"), list):
+            settings["class_weight"] = dict(settings["class_weight"])
         custom = settings["backbone"] is None
         if custom and backbone is None:
             raise ModelFileError(

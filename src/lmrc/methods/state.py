@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ Tensors = dict[str, dict[str, Tensor]]
 def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Take a fitted classifier apart: plain values, and groups of tensors."""
     settings = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
+    settings["weights"] = None  # a file of the user's, of no use once the network is made
     del settings["device"]  # a matter of the machine, not of the model
     if not isinstance(model.backbone, str):
         settings["backbone"] = None  # code: the user brings it again
@@ -41,7 +43,12 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar, as a parameter search leaves them, as the number it is."""
+    """Return a NumPy scalar, as a parameter search leaves them, as the number it is.
+
+    A dict becomes a list of pairs, since the keys of JSON are text.
+    """
+    if isinstance(value, Mapping):
+        return [[_plain(key), _plain(of_key)] for key, of_key in value.items()]
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     return value.item() if isinstance(value, np.generic) else value

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.step import GraphedStep, Losses, Step
 
 EpochRecord = dict[str, float]
@@ -61,6 +62,7 @@ def train(
     seed: Callable[[int], int],
     bf16: bool = False,
     graphed: bool = False,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
 
@@ -78,6 +80,9 @@ def train(
         Run the forward pass in bfloat16; weights and losses stay float32.
     graphed : bool
         Capture the step as a CUDA graph.
+    checkpoint : Checkpoint
+        Where to go on from, and where to keep the state after each epoch. The records of epochs
+        that are done already are yielded again.
     """
     on_gpu = batches.device.type == "cuda"
     # On a GPU the rate is a tensor, so that a captured step sees it change.
@@ -90,7 +95,9 @@ def train(
         fused=on_gpu,
     )
     step = (GraphedStep if graphed else Step)(losses, batches, optimiser, bf16=bf16)
-    for epoch in range(optimisation.epochs):
+    records = checkpoint.restore(network, optimiser)
+    yield from records
+    for epoch in range(len(records), optimisation.epochs):
         optimisation.set_rate(optimiser, epoch)
         batches.draw(torch.Generator().manual_seed(seed(epoch)))
         network.train()
@@ -107,5 +114,7 @@ def train(
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch)}
-        yield {**record, **means, "loss": sum(means.values())}
+        records.append({**record, **means, "loss": sum(means.values())})
+        checkpoint.keep(records, network, optimiser)
+        yield records[-1]
     optimiser.zero_grad(set_to_none=True)
