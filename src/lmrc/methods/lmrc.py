@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from lmrc.labels import capacity
@@ -250,6 +252,37 @@ class LMRCClassifier(IncrementalClassifier):
             In −1 … 1, columns as ``classes_``. `predict` takes the highest (Eq. 3).
         """
         return self._all_scores(X)
+
+    def forget(self, label: Any) -> Self:
+        """Take out a class: its label vector, its pooled samples, and its head if it was alone.
+
+        It is never predicted again. The weights still carry what they have learnt from its images;
+        ``docs/privacy.md`` says what that means.
+
+        Parameters
+        ----------
+        label : int or str
+            A class of ``classes_``, and not the only one.
+        """
+        check_is_fitted(self)
+        found = np.flatnonzero(self.classes_ == label)
+        if not len(found):
+            raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
+        if len(self.classes_) == 1:
+            raise ValueError(f"{label!r} is the only class: remove the whole model instead")
+        row = int(found[0])
+        head = int(np.searchsorted(np.cumsum([len(h) for h in self.heads_]), row, side="right"))
+        draft = copy.copy(self)  # attributes are replaced, never changed in place
+        draft.network_ = copy.deepcopy(self.network_)
+        draft.network_.head.remove_label_vector(row)
+        if len(self.heads_[head]) == 1:
+            draft.network_.head.remove_head(head)
+        rest = [h[h != label] for h in self.heads_]
+        draft.heads_ = [h for h in rest if len(h)]
+        draft.classes_ = np.delete(self.classes_, row)
+        draft.memory_ = self.memory_.without(row) if self.memory_ else None
+        self.__dict__ = draft.__dict__
+        return self
 
     @property
     def label_vectors_(self) -> NDArray[np.float32]:
