@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from lmrc import __version__
+from lmrc.practice.commands import COMMANDS
 
 app = typer.Typer(
     name="lmrc",
@@ -21,6 +22,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # main() has its own way with errors
 )
+
+for _command in COMMANDS:
+    app.command()(_command)
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

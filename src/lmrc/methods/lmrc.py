@@ -234,7 +234,7 @@ class LMRCClassifier(IncrementalClassifier):
             answers = o[:, head : head + count].transpose(0, 1)  # (heads, n, dim)
             with torch.autocast(o.device.type, enabled=False):  # near 1 bf16 has steps of 0.004
                 similar = torch.bmm(answers, vectors.transpose(1, 2))  # (heads, n, size)
-            parts.append(similar.transpose(0, 1).reshape(len(o), -1))
+            parts.append(similar.transpose(0, 1).flatten(1))
             head, row = head + count, row + count * size
         return torch.cat(parts, dim=1)
 

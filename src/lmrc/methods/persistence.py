@@ -14,7 +14,7 @@ from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lwf import LwFClassifier
-from lmrc.methods.state import unpack
+from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
@@ -64,7 +64,19 @@ def load(
     ModelFileError
         If the folder is no model, is damaged, or needs a newer lmrc.
     """
-    description, tensors = folder.read(path)
+    return model_from(path, *folder.read(path), method=method, backbone=backbone, device=device)
+
+
+def model_from(
+    path: str | os.PathLike[str],
+    description: dict[str, Any],
+    tensors: Tensors,
+    *,
+    method: type[IncrementalClassifier] | None = None,
+    backbone: nn.Module | Factory | None = None,
+    device: str | torch.device = "auto",
+) -> Any:
+    """Make a classifier of what a model folder holds; parameters are those of `load`."""
     try:
         cls = _class_of(path, description["class"], method)
         settings = dict(description["settings"])

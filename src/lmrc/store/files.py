@@ -40,6 +40,8 @@ def write_tensors(folder: Path, group: str, members: Mapping[str, Tensor]) -> di
     content = tensors_to_bytes({name: _plain(t) for name, t in members.items()})
     digest = hashlib.sha256(content).hexdigest()
     name = f"{group}-{digest}.safetensors"
+    if not is_tensor_file(name):  # the group may come from a manifest that someone made up
+        raise ModelFileError(f"{group!r:.200} cannot be the name of a file of a model")
     write_atomically(folder / name, content)
     return {"name": name, "sha256": digest, "bytes": len(content)}
 

@@ -145,9 +145,23 @@ def fingerprint(folder: Path) -> str | None:
 def versions(folder: Path) -> list[Version]:
     """Return the versions that the folder keeps, oldest first."""
     found: list[Version] = _read_manifest(folder)["versions"]
-    if all(isinstance(v, dict) and isinstance(v.get("number"), int) for v in found):
-        return found
-    raise ModelFileError(f"{folder / MANIFEST} lists versions without numbers")
+    if not all(map(_is_version, found)):
+        raise ModelFileError(f"{folder / MANIFEST} lists versions that are none")
+    return found
+
+
+def _is_version(version: Any) -> bool:
+    kinds = {"number": int, "saved": str, "note": dict, "model": dict, "files": dict}
+    return (
+        isinstance(version, dict)
+        and all(isinstance(version.get(key), kind) for key, kind in kinds.items())
+        and all(
+            isinstance(entry, dict)
+            and isinstance(entry.get("name"), str)
+            and isinstance(entry.get("bytes"), int)
+            for entry in version["files"].values()
+        )
+    )
 
 
 def size(folder: Path) -> int:

@@ -27,6 +27,9 @@ from lmrc.store.folder import UNFINISHED, fingerprint
 GROUP = "training"
 FORMAT_VERSION = 1
 
+#: What `write` keeps: plain values, and tensors.
+Kept = tuple[dict[str, Any], dict[str, Tensor]]
+
 
 def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Keep what an interrupted class batch needs to go on, in place of what was kept before.
@@ -48,7 +51,7 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
             path.unlink(missing_ok=True)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+def read(folder: Path) -> Kept | None:
     """Return what `write` kept; None where nothing is unfinished.
 
     Raises
