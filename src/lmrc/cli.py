@@ -5,8 +5,10 @@ What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -202,11 +204,18 @@ def main() -> None:
     The exit code is 0 if all is well, 1 if the work failed, 2 for wrong use and 130 for Ctrl-C.
     An error is one line on standard error; ``lmrc --debug …`` shows its traceback.
     """
+    for stream in (sys.stdout, sys.stderr):  # file names may be in no encoding at all
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         # Not standalone: typer would frame errors and print several lines.
-        code = app(standalone_mode=False, prog_name="lmrc")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(standalone_mode=False, prog_name="lmrc")
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
+    except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     except Exception as error:
         if "--debug" in sys.argv:
             raise
@@ -215,6 +224,10 @@ def main() -> None:
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _one_line(error: Exception) -> str:

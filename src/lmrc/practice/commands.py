@@ -14,6 +14,9 @@ import typer
 
 Model = Annotated[Path, typer.Argument(help="A model's folder.", metavar="MODEL", file_okay=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+Check = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing: the exit code tells if all is well.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 
@@ -149,6 +152,9 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on each line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="A table with commas.")] = False,
     device: Device = "auto",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not name images that cannot be read.")
+    ] = False,
 ) -> None:
     """Name what is in images: class, similarity (at most 1) and head.
 
@@ -167,7 +173,7 @@ def predict(
     found = work.find_images(images or [work.STANDARD_INPUT])
     answers = work.predict(open_model(model, device), found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
-    if work.write_answers(answers, form, sys.stdout):
+    if work.write_answers(answers, form, sys.stdout, quiet=quiet):
         raise typer.Exit(1)
 
 
@@ -207,30 +213,32 @@ def evaluate(
         _print_json(result)
 
 
-def info(model: Model, as_json: Json = False) -> None:
+def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     """Say what a model knows and holds: classes, heads, size, stored images, room for more.
 
     Example: lmrc info pets.lmrc
     """
     from lmrc.practice import care
+    from lmrc.practice.usage import speaker
 
-    if as_json:
+    if as_json and not quiet:
         _print_json(care.describe(model))
     else:
-        care.tell_info(model, print)
+        care.tell_info(model, speaker(quiet))
 
 
-def log(model: Model, as_json: Json = False) -> None:
+def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     """List the versions of a model that are kept, one for each learn, newest first.
 
     Example: lmrc log pets.lmrc
     """
     from lmrc.practice import care
+    from lmrc.practice.usage import speaker
 
-    if as_json:
+    if as_json and not quiet:
         _print_json(care.history(model))
     else:
-        care.tell_log(model, print)
+        care.tell_log(model, speaker(quiet))
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:

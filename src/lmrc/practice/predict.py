@@ -138,15 +138,20 @@ def _standard_input() -> Iterator[str | tuple[str, bytes]]:
         yield STANDARD_INPUT, content
 
 
-def write_answers(answers: Iterable[Answer], form: str, file: TextIO) -> int:
-    """Write answers as "text", "csv" or "json" (an object on each line); return the failures."""
+def write_answers(
+    answers: Iterable[Answer], form: str, file: TextIO, *, quiet: bool = False
+) -> int:
+    """Write answers as "text", "csv" or "json" (an object on each line); return the failures.
+
+    Failures are named on standard error, unless quiet.
+    """
     failures = 0
     table = csv.writer(file, lineterminator="\n") if form == "csv" else None
     if table:
         table.writerow(["path", "rank", "class", "similarity", "head", "error"])
     for answer in answers:
         failures += bool(answer.error)
-        if answer.error:
+        if answer.error and not quiet:
             warn(answer.error)
         if table:
             table.writerows(_rows(answer))
