@@ -41,6 +41,17 @@ def test_settings_stay_from_one_learn_to_the_next(place, learn):
     assert model.verbose == 0
 
 
+def test_steps_are_small_where_images_are_few(place, learn, monkeypatch):
+    learn("week1", "--epochs", "1")
+    assert lmrc.load("m").batch_size == 32
+    monkeypatch.setattr("lmrc.practice.learn.SMALL", 10)
+    learn("week2", "--epochs", "1")
+    assert lmrc.load("m").batch_size == 32
+    shutil.rmtree(place / "m")
+    learn("week1", "--epochs", "1")
+    assert lmrc.load("m").batch_size == 128
+
+
 def test_known_classes_are_reviewed_and_old_validation_is_told_apart(place, learn):
     learn("week1", fast=True)
     for part, source in (("train", "week2"), ("val", "test")):

@@ -8,7 +8,7 @@ from typing import Any
 from lmrc.labels import capacity
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
-from lmrc.practice.models import find_class, open_model, refuse_unfinished
+from lmrc.practice.models import backbone_name, find_class, open_model, refuse_unfinished
 from lmrc.practice.usage import Say, bytes_in_words, count, percent
 from lmrc.store import folder as store
 from lmrc.store import unfinished
@@ -26,7 +26,7 @@ def describe(path: Path) -> dict[str, Any]:
         "heads": [head.tolist() for head in model.heads_],
         "class_batches": model.n_batches_,
         "input_shape": list(model.input_shape_),
-        "backbone": model.backbone if isinstance(model.backbone, str) else "custom",
+        "backbone": backbone_name(model),
         "parameters": sum(p.numel() for p in model.network_.parameters()),
         "bytes": store.size(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,

@@ -48,7 +48,10 @@ def learn(
         typer.Option(help="Bring images to SIZE×SIZE, or HEIGHTxWIDTH pixels.", metavar="SIZE"),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a step.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=2, help="Images in a step; 32 if the first are under 2,000, else 128."),
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the first epochs.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Pull of weights to 0.")] = None,
     augment: Annotated[str | None, typer.Option(help="auto, none, crop or crop+flip.")] = None,

@@ -16,7 +16,7 @@ from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import form_of, read_source
-from lmrc.practice.models import open_model
+from lmrc.practice.models import backbone_name, open_model
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.records import (
@@ -139,7 +139,7 @@ def _write(
     settings = {
         "classes": len(model.classes_),
         "heads": len(model.heads_),
-        "backbone": model.backbone,
+        "backbone": backbone_name(model),
         "input shape": list(model.input_shape_),
         "images stored in the model": len(model.memory_) if model.memory_ else 0,
     }

@@ -12,10 +12,9 @@ from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
-from lmrc.nets import backbones
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
-from lmrc.practice.models import open_model
+from lmrc.practice.models import backbone_name, open_model
 from lmrc.practice.usage import Say, UsageError, bytes_in_words, count, percent, warn
 from lmrc.store import folder as store
 from lmrc.store import unfinished
@@ -23,6 +22,7 @@ from lmrc.store.folder import ModelFileError
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
+SMALL = 2000  # images to begin with; for fewer, steps of 128 would be too few to learn from
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ def learn(
         batch = _read(request, model)
         _tell_found(batch, known, say)
         _warn_about(batch, model)
+        if not len(known) and "batch_size" not in request.settings and len(batch.y) < SMALL:
+            model.set_params(batch_size=32)
         content = {"request": asdict(request), "digest": batch.digest()}
         if kept is None:
             unfinished.write(place, content, {})
@@ -132,11 +134,10 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
         return LMRCClassifier(**settings, device=request.device)
     model = open_model(place, request.device)
     _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
-    picked = backbones.pick(model.input_shape_) if model.backbone == "auto" else model.backbone
     size = (request.size, request.size) if isinstance(request.size, int) else request.size
     fixed = {
         "size": (size and tuple(size), (height, width)),
-        "backbone": (settings.pop("backbone", None), picked),
+        "backbone": (settings.pop("backbone", None), backbone_name(model)),
         "label_dim": (settings.pop("label_dim", None), model.label_dim),
         "random_state": (settings.pop("random_state", None), model.seed_),
         "weights": (settings.get("weights"), None),

@@ -7,6 +7,7 @@ from typing import Any
 
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.persistence import load
+from lmrc.nets import backbones
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 
@@ -20,6 +21,13 @@ def open_model(path: Path, device: str = "auto") -> LMRCClassifier:
             "lmrc.load in Python"
         )
     return model
+
+
+def backbone_name(model: LMRCClassifier) -> str:
+    """Return the name of a model's backbone, which it may have picked itself."""
+    if not isinstance(model.backbone, str):
+        return "custom"
+    return backbones.pick(model.input_shape_) if model.backbone == "auto" else model.backbone
 
 
 def refuse_unfinished(folder: Path) -> None:

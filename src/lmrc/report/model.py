@@ -99,10 +99,10 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
     )
     text = (
         "<p>Each class batch has a head. A row holds the images whose class it governs, a column "
-        "those for which it won.</p>"
+        "those for which it won; shares of a row, in percent.</p>"
     )
-    figure = html.figure(drawing, "heads", "Shares of a row, in percent.")
-    return Section("heads", "Which head wins", f"{text}{figure}<dl>{listed}</dl>")
+    grid = f'<div class="grid"><figure>{drawing.to_svg("heads")}</figure></div>'
+    return Section("heads", "Which head wins", f"{text}{grid}<dl>{listed}</dl>")
 
 
 def _markdown(score: ModelScore) -> str:
