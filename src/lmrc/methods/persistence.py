@@ -97,10 +97,10 @@ def model_from(
         model = cls(**settings, device=device)
         model._check_parameters()
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then replaced
-            unpack(model, description, tensors)
+            unpack(model, description, tensors, built_in=method is None)
     except ModelFileError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # whatever a made-up description leads to
         raise ModelFileError(f"{path} does not hold a model of this lmrc: {error}") from error
     return model
 

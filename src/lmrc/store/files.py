@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,9 @@ def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
         raise ModelFileError(f"{folder} names {name!r:.200}, which is no file of a model")
     path = folder / name
     try:
-        if path.stat().st_size != size:
-            raise ModelFileError(f"{path} is damaged: {path.stat().st_size} bytes, not {size}")
+        found = _size(path)
+        if found != size:
+            raise ModelFileError(f"{path} is damaged: {found} bytes, not {size}")
         content = path.read_bytes()
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -85,7 +87,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, its checksum not yet verified; that its file is there is up to you."""
     try:
-        if path.stat().st_size > MAX_JSON:
+        if _size(path) > MAX_JSON:
             raise ModelFileError(f"{path} is too large to be a file of ours")
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -119,6 +121,14 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file; what is none (a pipe, say) would be waited for in vain."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelFileError(f"{path} is not a file")
+    return status.st_size
 
 
 def _plain(tensor: Tensor) -> Tensor:
