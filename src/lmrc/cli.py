@@ -176,6 +176,7 @@ def report(
     folder: Annotated[
         Path, typer.Argument(help="A run folder.", exists=True, file_okay=False, metavar="DIR")
     ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """Make the tables, figures and page of a run folder again, from its records alone.
 
@@ -185,8 +186,8 @@ def report(
 
     description, contents = read_contents(folder)
     page = write_contents(folder, description, contents)
-    print(contents.markdown)
-    print(f"\nThe page with figures and tables: {page}")
+    if not quiet:
+        print(f"{contents.markdown}\n\nThe page with figures and tables: {page}")
 
 
 def _typed(context: typer.Context) -> list[str]:

@@ -195,6 +195,15 @@ def test_quiet_says_nothing(place, learn):
     assert learn("week1", "--quiet", fast=True)[1:] == ("", "")
 
 
+def test_without_a_terminal_there_is_a_line_now_and_then(place, learn, monkeypatch):
+    assert learn("week1", fast=True)[2] == ""
+    monkeypatch.setattr("lmrc.practice.usage.HALF_A_MINUTE", 0.0)
+    first, second, third = learn("week2")[2].splitlines()
+    assert first.startswith("epoch 1 of 3, about ")
+    assert second.startswith("epoch 2 of 3, about ")
+    assert third == "epoch 3 of 3"
+
+
 def test_only_as_many_versions_as_asked_are_kept(place, learn):
     learn("week1", "-q", fast=True)
     learn("week2", "-q")

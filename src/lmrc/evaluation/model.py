@@ -38,6 +38,8 @@ class ModelScore:
         Time that it took.
     settings : dict
         Of the model.
+    made_with : str
+        Versions and hardware, in words.
     """
 
     n: int
@@ -51,6 +53,7 @@ class ModelScore:
     mistakes: list[list[Any]]
     seconds: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
+    made_with: str = ""
 
     def to_json(self) -> str:
         """Return the score as one line of JSON, without its end of line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -29,6 +29,8 @@ class FolderCheckpoint(Checkpoint):
         What an earlier process kept, to go on from.
     every : float
         Seconds between two states that are kept, at least.
+    tell : callable
+        Is told after each epoch how many are done.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class FolderCheckpoint(Checkpoint):
         kept: unfinished.Kept | None = None,
         *,
         every: float,
+        tell: Callable[[int], None] = lambda done: None,
     ) -> None:
+        self.tell = tell
         self.folder, self.content, self.kept, self.every = folder, content, kept, every
         self.before = float(kept[0].get("seconds", 0)) if kept else 0.0
         self.started = self.last = monotonic()
@@ -69,6 +73,7 @@ class FolderCheckpoint(Checkpoint):
         optimiser: torch.optim.Optimizer,
     ) -> None:
         """Keep the state after the last of these records, if it is time."""
+        self.tell(len(records))
         if monotonic() - self.last < self.every:
             return
         content = {**self.content, "records": list(records), "seconds": self.seconds}

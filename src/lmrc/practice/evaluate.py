@@ -13,6 +13,7 @@ import numpy as np
 from lmrc.data.folders import describe_skipped
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
+from lmrc.experiments.environment import hardware, versions
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import form_of, read_source
@@ -84,12 +85,17 @@ def evaluate(
             f"--reject-below {threshold:g} keeps {percent(kept)} of these images and rejects "
             f"{percent(rejected)} of the {len(strangers):,} unknown ones"
         )
-    score = replace(score, settings=pack(model)[0]["settings"])
+    score = replace(score, settings=pack(model)[0]["settings"], made_with=_made_with(model))
     page = _write(path, source, out, score, notes, model)
     _, contents = read_contents(out)
     for line in (contents.markdown, contents.findings[0], *notes, f"The page: {page}"):
         say(line)
     return {**figures, "page": str(page)}
+
+
+def _made_with(model: LMRCClassifier) -> str:
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"{used}; {hardware(model.network_.trunk.mean.device)}"
 
 
 def _refuse_other(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from lmrc.methods.state import pack
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.models import backbone_name, open_model
-from lmrc.practice.usage import Say, UsageError, bytes_in_words, count, percent, warn
+from lmrc.practice.usage import (
+    Say,
+    UsageError,
+    bytes_in_words,
+    count,
+    percent,
+    progress_lines,
+    warn,
+)
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
@@ -105,7 +114,9 @@ def learn(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
                 f"back as it was, or drop what was learnt (lmrc learn {path} --discard)"
             )
-        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
+        done = len(kept[0].get("records", [])) if kept else 0
+        lines = progress_lines(model.epochs, done, quiet or sys.stderr.isatty())
+        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every, tell=lines)
         _train(model, batch, checkpoint, place, quiet)
         note = _note(model, batch, known, checkpoint.seconds)
         store.write(place, *pack(model), keep=request.keep, note=note)

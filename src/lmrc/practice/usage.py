@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from time import monotonic
+
+from lmrc.report.live import Countdown
 
 Say = Callable[[str], None]
+
+HALF_A_MINUTE = 30.0
 
 
 class UsageError(ValueError):
@@ -22,6 +27,29 @@ def speaker(quiet: bool) -> Say:
 def warn(text: str) -> None:
     """Say on standard error, even if quiet, what the user had better know."""
     print(f"lmrc: {text}", file=sys.stderr, flush=True)
+
+
+def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]:
+    """Return what prints, for logs, how many epochs are done: a line every half minute at most.
+
+    Parameters
+    ----------
+    total, done : int
+        Epochs in all, and from before.
+    hushed : bool
+        Print nothing: there is a terminal with a bar, say.
+    """
+    countdown, last = Countdown(total, done), monotonic()
+
+    def tell(now_done: int) -> None:
+        nonlocal last
+        if hushed or monotonic() - last < HALF_A_MINUTE:
+            return
+        last, countdown.done = monotonic(), now_done
+        line = f"epoch {now_done} of {total}{countdown.time_left()}"
+        print(line, file=sys.stderr, flush=True)
+
+    return tell
 
 
 def count(n: int, thing: str, things: str | None = None) -> str:

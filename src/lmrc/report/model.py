@@ -34,7 +34,9 @@ def build(description: Description, score: ModelScore) -> Contents:
         findings=[_finding(score)],
         sections=parts,
         settings=settings_list(score.settings),
-        environment=html.note(f"Predicting took {score.seconds:,.1f} seconds."),
+        environment=html.note(
+            f"Made with {score.made_with}. Predicting took {score.seconds:,.1f} seconds."
+        ),
         markdown=_markdown(score),
         drawings={"heads": drawing},
         tables={"classes": csv_text(["class", "images", "accuracy"], score.per_class)},
@@ -43,7 +45,7 @@ def build(description: Description, score: ModelScore) -> Contents:
 
 def _finding(score: ModelScore) -> str:
     if len(score.heads) < 2:
-        return f"The right class is among the best five for {100 * score.top5:.1f} %."
+        return f"The model has one head, for {len(score.heads[0])} classes."
     return (
         f"For {100 * score.head_choice:.1f} % the right head wins; if it always did, "
         f"{100 * score.head_given:.1f} % would be named rightly."
@@ -59,7 +61,7 @@ def _result(score: ModelScore) -> Section:
         [name, _cell(share)]
         for name, share in (
             ("first", score.accuracy),
-            ("among the first five", score.top5),
+            *([("among the first five", score.top5)] if len(score.per_class) > 5 else []),
             ("of the right head", score.head_choice),
             ("first, if the head were known", score.head_given),
         )
