@@ -12,20 +12,6 @@ HEAVY = ("torch", "numpy", "sklearn", "matplotlib", "scipy")
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
-    """Call the command as a shell would; return exit code, output and errors."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["lmrc", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
 def demo_fails(monkeypatch):
     """Return a function that lets the demo raise."""
 
@@ -38,7 +24,12 @@ def demo_fails(monkeypatch):
     return let_fail
 
 
-@pytest.mark.parametrize("words", [[], ["demo"], ["reproduce"], ["report"]])
+PRACTICE = ("learn", "predict", "evaluate", "info", "log", "rollback", "forget", "export")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["demo"], ["reproduce"], ["report"], *([c] for c in PRACTICE)]
+)
 def test_every_command_has_help_with_an_example(words):
     result = CliRunner().invoke(cli.app, [*words, "--help"])
     assert result.exit_code == 0

@@ -5,8 +5,10 @@ What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +16,7 @@ from typing import Annotated
 import typer
 
 from lmrc import __version__
+from lmrc.practice.commands import COMMANDS
 
 app = typer.Typer(
     name="lmrc",
@@ -21,6 +24,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # main() has its own way with errors
 )
+
+for _command in COMMANDS:
+    app.command()(_command)
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -193,6 +199,7 @@ def report(
     folder: Annotated[
         Path, typer.Argument(help="A run folder.", exists=True, file_okay=False, metavar="DIR")
     ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """Make the tables, figures and page of a run folder again, from its records alone.
 
@@ -202,8 +209,8 @@ def report(
 
     description, contents = read_contents(folder)
     page = write_contents(folder, description, contents)
-    print(contents.markdown)
-    print(f"\nThe page with figures and tables: {page}")
+    if not quiet:
+        print(f"{contents.markdown}\n\nThe page with figures and tables: {page}")
 
 
 def _typed(context: typer.Context) -> list[str]:
@@ -221,11 +228,18 @@ def main() -> None:
     The exit code is 0 if all is well, 1 if the work failed, 2 for wrong use and 130 for Ctrl-C.
     An error is one line on standard error; ``lmrc --debug …`` shows its traceback.
     """
+    for stream in (sys.stdout, sys.stderr):  # file names may be in no encoding at all
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         # Not standalone: typer would frame errors and print several lines.
-        code = app(standalone_mode=False, prog_name="lmrc")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(standalone_mode=False, prog_name="lmrc")
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
+    except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     except Exception as error:
         if "--debug" in sys.argv:
             raise
@@ -234,6 +248,10 @@ def main() -> None:
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _one_line(error: Exception) -> str:

@@ -95,7 +95,7 @@ def edit(model, change):
     path = model / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    manifest["sha256"] = folder._checksum(manifest)
+    manifest["sha256"] = folder.checksum(manifest)
     path.write_text(json.dumps(manifest))
 
 

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ _TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that has cla
 _LARGEST_IN_MEMORY = 2**30  # bytes; beyond, a temporary file is mapped instead
 _NAMED = 5  # so many unreadable files does a warning name
 
-_Files = Mapping[str, Sequence[Path]]  # the images of each class
+Files = Mapping[str, Sequence[Path]]  # the images of each class
+
+T = TypeVar("T")
 
 
 def folder(
@@ -80,24 +82,42 @@ def folder(
     (4, 64, 64, 3)
     """
     root = Path(path).expanduser()
-    train, test, note = _parts(root)
+    train, test, place = image_files(root)
+    if place:
+        _check_known(test, train, root)
+        note = f"Test images from {place}/."
+    else:
+        train, test = _split(train)
+        note = f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."
     if limit is not None:
         check_limit(limit)
         note = f"{note} {limit_note(limit)}"
     of_classes = [*train.values(), *test.values()]
     common_size, mode = common_form(file for files in of_classes for file in files[:limit])
     skipped: list[UnreadableImageError] = []
-    X_train, y_train = _read(train, size or common_size, mode, limit, skipped)
-    X_test, y_test = _read(test, size or common_size, mode, limit, skipped)
+    X_train, y_train = read_files(train, size or common_size, mode, skipped, limit)
+    X_test, y_test = read_files(test, size or common_size, mode, skipped, limit)
     if skipped:
-        named = "".join(f"\n  {error}" for error in skipped[:_NAMED])
-        more = "\n  …" if len(skipped) > _NAMED else ""
-        warnings.warn(f"left out {len(skipped)} file(s) of {root}:{named}{more}", stacklevel=2)
+        warnings.warn(describe_skipped(skipped, f" of {root}"), stacklevel=2)
     return Dataset(root.resolve().name, X_train, y_train, X_test, y_test, note=note)
 
 
-def _parts(root: Path) -> tuple[_Files, _Files, str]:
-    """Return the training and the test images, and how they were told apart."""
+def image_files(root: Path) -> tuple[Files, Files, str]:
+    """Return the images of each class in a folder: all, or those to learn from and to test with.
+
+    Parameters
+    ----------
+    root : Path
+        Has one sub-folder per class, or ``train`` and maybe ``test`` (or ``val``) with one
+        sub-folder per class in each.
+
+    Returns
+    -------
+    train, test : mapping of str to list of Path
+        `test` is empty where the folder does not set images aside.
+    place : str
+        The name of the sub-folder that does; empty where there is none.
+    """
     if not root.is_dir():
         raise FileNotFoundError(
             f"{root} is no folder; name one with a sub-folder of images for each class."
@@ -105,14 +125,13 @@ def _parts(root: Path) -> tuple[_Files, _Files, str]:
     subfolders = {path.name.lower(): path for path in _subfolders(root)}
     train = subfolders.get("train")
     if train is None or not _subfolders(train):  # without, it is a class: of trains, say
-        return _held_out(_classes(root))
+        return _classes(root), {}, ""
     for name in _TEST_FOLDERS:
         if name in subfolders and _subfolders(subfolders[name]):
-            test = subfolders[name]
-            return _classes(train), _known(_classes(test), train), f"Test images from {test.name}/."
+            return _classes(train), _classes(subfolders[name]), subfolders[name].name
     if subfolders.keys() <= {"train", *_TEST_FOLDERS}:  # test images, if any, have no labels
-        return _held_out(_classes(train))
-    return _held_out(_classes(root))
+        return _classes(train), {}, ""
+    return _classes(root), {}, ""
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -142,35 +161,69 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     return classes
 
 
-def _known(test: dict[str, list[Path]], train: Path) -> dict[str, list[Path]]:
-    unknown = sorted(test.keys() - {path.name for path in _subfolders(train)})
+def _check_known(test: Files, train: Files, root: Path) -> None:
+    unknown = sorted(test.keys() - train.keys())
     if unknown:
         raise ValueError(
-            f"class(es) {unknown[:5]} have test images but no sub-folder in {train}; "
-            "add training images, or remove the test images."
+            f"class(es) {unknown[:5]} have test images but no sub-folder with those to learn from "
+            f"in {root}; add training images, or remove the test images."
         )
-    return test
 
 
-def _held_out(classes: dict[str, list[Path]]) -> tuple[_Files, _Files, str]:
-    train: dict[str, list[Path]] = {}
-    test: dict[str, list[Path]] = {}
+def _split(classes: Files) -> tuple[Files, Files]:
     for name, files in classes.items():
         if len(files) < 2:
             raise ValueError(
                 f"class {name!r} has a single image, {files[0]}; add at least one, since one is "
                 "kept for testing, or sort your images into train/ and test/."
             )
-        chosen = set(draw_share(len(files), TEST_SHARE).tolist())
-        train[name] = [file for i, file in enumerate(files) if i not in chosen]
-        test[name] = [file for i, file in enumerate(files) if i in chosen]
-    return train, test, f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."
+    parts = {name: held_out(files, TEST_SHARE) for name, files in classes.items()}
+    train, test = ({name: part[i] for name, part in parts.items()} for i in range(2))
+    return train, test
 
 
-def _read(
-    files: _Files, size: Size, mode: Mode, limit: int | None, skipped: list[UnreadableImageError]
+def held_out(items: Sequence[T], share: float) -> tuple[list[T], list[T]]:
+    """Part the items of one class: those that stay, and a share (at least one) that is held out.
+
+    Drawn at random, but the same every time, and for each class anew: another class more does not
+    change this one's. A single item stays.
+
+    >>> held_out("abcdefgh", 0.25)
+    (['a', 'b', 'd', 'f', 'g', 'h'], ['c', 'e'])
+    """
+    single = len(items) == 1 or not share
+    chosen = set() if single else set(draw_share(len(items), share).tolist())
+    kept = [item for i, item in enumerate(items) if i not in chosen]
+    return kept, [item for i, item in enumerate(items) if i in chosen]
+
+
+def describe_skipped(skipped: Sequence[UnreadableImageError], place: str = "") -> str:
+    """Say how many files were left out, and name the first of them."""
+    named = "".join(f"\n  {error}" for error in skipped[:_NAMED])
+    more = "\n  …" if len(skipped) > _NAMED else ""
+    return f"left out {len(skipped)} file(s){place}:{named}{more}"
+
+
+def read_files(
+    files: Files,
+    size: Size,
+    mode: Mode,
+    skipped: list[UnreadableImageError],
+    limit: int | None = None,
 ) -> tuple[Array, Array]:
-    """Read one part: its images, and their labels."""
+    """Read images of classes: an array of pixels, and the label of each.
+
+    Parameters
+    ----------
+    files : mapping of str to sequence of Path
+        The images of each class.
+    size, mode
+        As `lmrc.data.images.read_image` takes them.
+    skipped : list
+        What cannot be read is left out and added to it.
+    limit : int or None, default=None
+        Read no more than the first `limit` images of each class.
+    """
     height, width = (size, size) if isinstance(size, int) else size
     shape = (height, width, 3) if mode == "RGB" else (height, width)
     most = sum(len(of_class[:limit]) for of_class in files.values())

@@ -63,7 +63,9 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
         found += [
             Path(place, name)
             for name in files
-            if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+            if not name.startswith(".")
+            and Path(name).suffix.lower() in SUFFIXES
+            and not _is_device(Path(place, name))
         ]
     return sorted(found, key=lambda path: path.relative_to(folder).parts)
 
@@ -162,6 +164,11 @@ def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
     if max(size) > LARGEST_KEPT:
         size = DEFAULT_SIZE, DEFAULT_SIZE
     return size, "L" if all_grey else "RGB"
+
+
+def _is_device(path: Path) -> bool:
+    """Tell what is there and no file: a pipe, say, which would be waited for in vain."""
+    return path.exists() and not path.is_file()
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:

@@ -32,8 +32,9 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.parameters import check
 from lmrc.methods.persistence import load
-from lmrc.report.records import RunRecord, append_record, locked, read_records
+from lmrc.report.records import RunRecord, append_record, read_records
 from lmrc.store.folder import MANIFEST
+from lmrc.store.lock import locked
 from lmrc.training.device import Execution, pick_device
 
 

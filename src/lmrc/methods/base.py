@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Self
 
@@ -27,16 +27,19 @@ from lmrc.methods.parameters import Legal
 from lmrc.methods.reading import read_batch, read_inputs
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
-from lmrc.nets.network import Frozen, Network, build_trunk
+from lmrc.nets.network import Frozen, Network, Trunk, build_trunk
+from lmrc.nets.pretrained import load_backbone
 from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.device import Execution, use_bf16
 from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
 from lmrc.training.step import Losses
+from lmrc.training.weighting import class_weights, weighted
 
 #: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
 NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
@@ -77,6 +80,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     n_batches_: int
     seed_: int
 
+    #: Where an interrupted class batch goes on from: set on an estimator before it learns.
+    checkpoint: Checkpoint = NO_CHECKPOINT
+
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
     #: Parameters that shape the network: fixed by the first class batch.
@@ -88,6 +94,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     #: What each parameter may be, checked before each class batch; a method adds its own.
     legal_values: ClassVar[dict[str, Legal]] = {
         "memory_per_class": legal.integer(0),
+        "class_weight": legal.class_weight(),
+        "weights": legal.path(),
+        "freeze": legal.one_of(True, False),
         "epochs": legal.integer(1),
         "batch_size": legal.integer(2),
         "learning_rate": legal.real(0, closed=False),
@@ -110,6 +119,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         *,
         backbone: str | nn.Module | Factory = "auto",
         memory_per_class: int = 0,
+        class_weight: Mapping[Any, float] | str | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        freeze: bool = False,
         epochs: int = 70,
         batch_size: int = 128,
         learning_rate: float = 0.05,
@@ -125,6 +137,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     ) -> None:
         self.backbone = backbone
         self.memory_per_class = memory_per_class
+        self.class_weight = class_weight
+        self.weights = weights
+        self.freeze = freeze
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -171,8 +186,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
         if frozen is not None:
             return copy.deepcopy(frozen)
-        trunk, width = build_trunk(self.backbone, self.input_shape_, *channel_statistics(x))
+        trunk, width = self.new_trunk(*channel_statistics(x))
         return Network(trunk, self.make_head(width))
+
+    def new_trunk(self, mean: Tensor, std: Tensor) -> tuple[Trunk, int]:
+        """Return a fresh trunk for the inputs' shape and statistics, and its width."""
+        trunk, width = build_trunk(self.backbone, self.input_shape_, mean, std)
+        if self.weights is not None:
+            load_backbone(trunk.backbone, self.weights)
+        return trunk, width
 
     def keep(self, network: Network, samples: Memory) -> None:
         """Keep what the next class batch needs of the samples just learnt, beside the network."""
@@ -240,6 +262,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if len(new):
                 self.grow(network, len(new))
+        network.trunk.freeze(self.freeze)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
@@ -274,10 +297,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             augment=augment,
             device=execution.device,
         )
+
+        def losses(batch: MiniBatch) -> Losses:
+            return self.losses(network, frozen, batch)
+
+        if self.class_weight is not None:
+            of_class = class_weights(self.class_weight, batches.y, self.classes_.tolist())
+            losses = weighted(losses, of_class)
         with compiled(network, frozen) if execution.compiled else nullcontext():
             yield from train(
                 network,
-                lambda batch: self.losses(network, frozen, batch),
+                losses,
                 batches,
                 Optimisation(
                     self.epochs,
@@ -290,6 +320,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 frozen=frozen,
                 bf16=execution.bf16,
                 graph=execution.graph,
+                checkpoint=self.checkpoint,
             )
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
@@ -387,7 +418,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         """
         check_is_fitted(self)
         self._check_parameters()  # a file that cannot be loaded again would be of no use
-        folder.write(path, *pack(self))
+        with folder.writing(path):
+            folder.write(path, *pack(self))
 
 
 def _draw_seed(random_state: Any) -> int:

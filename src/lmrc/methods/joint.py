@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.nets.network import Network, build_trunk
+from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 
 
@@ -24,8 +24,7 @@ class JointClassifier(FineTuneClassifier):
         """Return a network that knows nothing, with room for the classes before this batch."""
         if frozen is None:
             return super().start(frozen, x)
-        mean, std = frozen.trunk.mean.cpu(), frozen.trunk.std.cpu()
-        trunk, width = build_trunk(self.backbone, self.input_shape_, mean, std)
+        trunk, width = self.new_trunk(frozen.trunk.mean.cpu(), frozen.trunk.std.cpu())
         network = Network(trunk, self.make_head(width))
         self.grow(network, len(frozen.head.weight))
         return network

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from lmrc.labels import capacity
@@ -56,6 +59,15 @@ class LMRCClassifier(IncrementalClassifier):
         Weight λ of the Response Loss. 0 is LM: Label Mapping alone.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
+    class_weight : {"balanced", None} or dict, default=None
+        "balanced": each class at hand counts alike, however few samples it has. A dict gives the
+        weights of labels, 1 for those that are not in it; only their ratios matter.
+    weights : path or None, default=None
+        A safetensors file with weights of the backbone to start from, such as torchvision's of
+        its ResNets. Used at the first class batch.
+    freeze : bool, default=False
+        Leave the backbone as it is and train the heads alone: with good `weights`, the way to
+        learn from few images.
     epochs : int, default=70
     batch_size : int, default=128
     learning_rate : float, default=0.05
@@ -129,6 +141,9 @@ class LMRCClassifier(IncrementalClassifier):
         on_full: Literal["relax", "raise"] = "relax",
         response_weight: float = 1.0,
         memory_per_class: int = 0,
+        class_weight: Mapping[Any, float] | str | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        freeze: bool = False,
         epochs: int = 70,
         batch_size: int = 128,
         learning_rate: float = 0.05,
@@ -145,6 +160,9 @@ class LMRCClassifier(IncrementalClassifier):
         super().__init__(
             backbone=backbone,
             memory_per_class=memory_per_class,
+            class_weight=class_weight,
+            weights=weights,
+            freeze=freeze,
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
@@ -215,7 +233,7 @@ class LMRCClassifier(IncrementalClassifier):
             answers = o[:, head : head + count].transpose(0, 1)  # (heads, n, dim)
             with torch.autocast(o.device.type, enabled=False):  # near 1 bf16 has steps of 0.004
                 similar = torch.bmm(answers, vectors.transpose(1, 2))  # (heads, n, size)
-            parts.append(similar.transpose(0, 1).reshape(len(o), -1))
+            parts.append(similar.transpose(0, 1).flatten(1))
             head, row = head + count, row + count * size
         return torch.cat(parts, dim=1)
 
@@ -233,6 +251,37 @@ class LMRCClassifier(IncrementalClassifier):
             In −1 … 1, columns as ``classes_``. `predict` takes the highest (Eq. 3).
         """
         return self._all_scores(X)
+
+    def forget(self, label: Any) -> Self:
+        """Take out a class: its label vector, its pooled samples, and its head if it was alone.
+
+        It is never predicted again. The weights still carry what they have learnt from its images;
+        ``docs/privacy.md`` says what that means.
+
+        Parameters
+        ----------
+        label : int or str
+            A class of ``classes_``, and not the only one.
+        """
+        check_is_fitted(self)
+        found = np.flatnonzero(self.classes_ == label)
+        if not len(found):
+            raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
+        if len(self.classes_) == 1:
+            raise ValueError(f"{label!r} is the only class: remove the whole model instead")
+        row = int(found[0])
+        head = int(np.searchsorted(np.cumsum([len(h) for h in self.heads_]), row, side="right"))
+        draft = copy.copy(self)  # attributes are replaced, never changed in place
+        draft.network_ = copy.deepcopy(self.network_)
+        draft.network_.head.remove_label_vector(row)
+        if len(self.heads_[head]) == 1:
+            draft.network_.head.remove_head(head)
+        rest = [h[h != label] for h in self.heads_]
+        draft.heads_ = [h for h in rest if len(h)]
+        draft.classes_ = np.delete(self.classes_, row)
+        draft.memory_ = self.memory_.without(row) if self.memory_ else None
+        self.__dict__ = draft.__dict__
+        return self
 
     @property
     def label_vectors_(self) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -39,6 +40,22 @@ def one_of(*choices: Any) -> Legal:
         lambda v: any(type(v) is type(c) and v == c for c in choices),
         " or ".join(repr(choice) for choice in choices),
     )
+
+
+def class_weight() -> Legal:
+    """How much classes count."""
+
+    def test(value: Any) -> bool:
+        if isinstance(value, Mapping):
+            return all(_is_real(weight) and weight > 0 for weight in value.values())
+        return value is None or (isinstance(value, str) and value == "balanced")
+
+    return Legal(test, "None, 'balanced' or a dict of numbers > 0 by label")
+
+
+def path() -> Legal:
+    """The path of a file, or None."""
+    return Legal(lambda v: v is None or isinstance(v, (str, os.PathLike)), "a path or None")
 
 
 def milestones() -> Legal:

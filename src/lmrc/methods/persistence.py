@@ -14,7 +14,7 @@ from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lwf import LwFClassifier
-from lmrc.methods.state import unpack
+from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
@@ -64,11 +64,25 @@ def load(
     ModelFileError
         If the folder is no model, is damaged, or needs a newer lmrc.
     """
-    description, tensors = folder.read(path)
+    return model_from(path, *folder.read(path), method=method, backbone=backbone, device=device)
+
+
+def model_from(
+    path: str | os.PathLike[str],
+    description: dict[str, Any],
+    tensors: Tensors,
+    *,
+    method: type[IncrementalClassifier] | None = None,
+    backbone: nn.Module | Factory | None = None,
+    device: str | torch.device = "auto",
+) -> Any:
+    """Make a classifier of what a model folder holds; parameters are those of `load`."""
     try:
         cls = _class_of(path, description["class"], method)
         settings = dict(description["settings"])
         settings["halve_at"] = tuple(settings["halve_at"])
+        if isinstance(settings.get("class_weight"), list):
+            settings["class_weight"] = dict(settings["class_weight"])
         custom = settings["backbone"] is None
         if custom and backbone is None:
             raise ModelFileError(
@@ -83,10 +97,10 @@ def load(
         model = cls(**settings, device=device)
         model._check_parameters()
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then replaced
-            unpack(model, description, tensors)
+            unpack(model, description, tensors, built_in=method is None)
     except ModelFileError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # whatever a made-up description leads to
         raise ModelFileError(f"{path} does not hold a model of this lmrc: {error}") from error
     return model
 

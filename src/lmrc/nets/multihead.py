@@ -17,6 +17,10 @@ def _fresh_rows(n_rows: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return weight.to(like), bias.to(like)
 
 
+def _without(rows: Tensor, row: int) -> Tensor:
+    return torch.cat([rows[:row], rows[row + 1 :]])
+
+
 class MultiHead(nn.Module):
     """Normalised linear heads M₁ … M_k, one per class batch, as one stacked parameter.
 
@@ -60,6 +64,15 @@ class MultiHead(nn.Module):
     def add_label_vectors(self, vectors: Tensor) -> None:
         """Append the label vectors of new classes; earlier ones never move."""
         self.label_vectors = torch.cat([self.label_vectors, vectors.to(self.label_vectors)])
+
+    def remove_label_vector(self, row: int) -> None:
+        """Take out the label vector of one class; the others' stay."""
+        self.label_vectors = _without(self.label_vectors, row)
+
+    def remove_head(self, head: int) -> None:
+        """Take out a head that governs no class any more."""
+        self.weight = nn.Parameter(_without(self.weight.detach(), head))
+        self.bias = nn.Parameter(_without(self.bias.detach(), head))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return unit responses of shape (batch, heads, dim)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,19 @@ class Trunk(nn.Module):
         self.backbone = backbone
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
+        self.is_frozen = False
+
+    def freeze(self, frozen: bool) -> None:
+        """Leave the backbone out of the training, its BatchNorm statistics too; or let it in."""
+        self.is_frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode; a frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.is_frozen:
+            self.backbone.eval()
+        return self
 
     def normalise(self, x: Tensor) -> Tensor:
         """Scale uint8 to 0…1, then standardise each channel or feature."""

@@ -10,12 +10,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lmrc.evaluation.run import BatchRecord
+from lmrc.store.lock import locked
 
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
@@ -131,22 +131,6 @@ def append_record(folder: Path, record: Line) -> None:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def locked(file: IO[bytes]) -> Iterator[None]:
-    """Hold other processes off (where the system can); the lock ends with the process."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except (ImportError, OSError):  # Windows, or a network file system without locks
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def read_records(folder: Path) -> list[RunRecord]:

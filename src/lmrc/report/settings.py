@@ -21,7 +21,7 @@ def asked(description: Description) -> str:
         for key, value in description.recipe.items()
         if key not in _ELSEWHERE and value is not None
     }
-    return _list(shown) + "".join(html.note(text) for text in description.notes)
+    return settings_list(shown) + "".join(html.note(text) for text in description.notes)
 
 
 def settings_table(description: Description, records: Sequence[RunRecord]) -> str:
@@ -39,7 +39,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     common = {key: next(iter(found.values())) for key, found in values.items() if len(found) == 1}
     differing = [key for key, found in values.items() if len(found) > 1]
     if not differing:
-        return _list(common)
+        return settings_list(common)
     head = ["method", *(key.replace("_", " ") for key in differing)]
     rows = [
         [escape(method), *(f"<td>{html.value(chosen.get(key, '–'))}</td>" for key in differing)]
@@ -47,7 +47,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     ]
     caption = "Where the methods differ; – where one has no such setting."
     table = html.table(caption, head, rows, "text")
-    return f"{table}<h3>The same for all that have it</h3>{_list(common)}"
+    return f"{table}<h3>The same for all that have it</h3>{settings_list(common)}"
 
 
 def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, work: str) -> str:
@@ -63,7 +63,8 @@ def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, w
     )
 
 
-def _list(settings: Mapping[str, Any]) -> str:
+def settings_list(settings: Mapping[str, Any]) -> str:
+    """Return settings and their values as HTML."""
     items = "".join(
         f"<div><dt>{html.words(key)}</dt><dd>{html.value(value)}</dd></div>"
         for key, value in settings.items()

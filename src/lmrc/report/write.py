@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmrc.report import capacity, figures
+from lmrc.evaluation.model import ModelScore
+from lmrc.report import capacity, figures, model
 from lmrc.report.build import build
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.contents import Contents
@@ -14,6 +15,7 @@ from lmrc.report.records import (
     RECORDS,
     Description,
     read_description,
+    read_lines,
     read_records,
     replace_file,
 )
@@ -49,6 +51,8 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
     description = read_description(folder)
     if description.experiment == "capacity":
         return description, capacity.build(description, read_capacity_records(folder))
+    if description.experiment == model.EXPERIMENT:
+        return description, model.build(description, read_lines(folder, ModelScore.from_json)[-1])
     return description, build(description, read_records(folder))
 
 

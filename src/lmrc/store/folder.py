@@ -3,52 +3,88 @@
 ::
 
     pets.lmrc/
-      manifest.json                        description, and size and checksum of every file
+      manifest.json                        versions, and size and checksum of every file
       weights-<sha256>.safetensors
       labels-<sha256>.safetensors
 
 Nothing is ever pickled, and a file never names code to import. New files are written and synced
 first; the last act is the atomic replacement of the manifest, so a reader never sees half a model.
+``docs/format.md`` describes it all.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
-import re
-import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
+
+from lmrc.store.files import (
+    DRAFT,
+    LOCK,
+    ModelFileError,
+    checksum,
+    is_tensor_file,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from lmrc.store.lock import claimed
+
+__all__ = ["MANIFEST", "ModelFileError", "read", "write"]
 
 FORMAT = "lmrc-model"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-MAX_MANIFEST = 256 * 2**20  # a manifest is text; anything larger is not one
+UNFINISHED = "unfinished.json"  # a class batch that is being learnt, see `unfinished`
 
 #: Named groups of named tensors; each group is one file.
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
+#: The description and the tensors of a model.
+Model = tuple[dict[str, Any], dict[str, dict[str, Tensor]]]
+#: A version as the manifest has it: number, time, note, description, files.
+Version = dict[str, Any]
 
-_FILE_NAME = re.compile(r"[a-z]+-([0-9a-f]{64})\.safetensors")
 
+@contextlib.contextmanager
+def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Be the only one to write in a model folder, which is made where it does not exist.
 
-class ModelFileError(ValueError):
-    """A model folder cannot be read: missing, damaged, or from a newer lmrc."""
+    Raises
+    ------
+    LockedError
+        If another process is at it.
+    ModelFileError
+        If the folder holds something else.
+    """
+    folder = Path(folder)
+    _refuse_foreign(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with claimed(folder / LOCK):
+            _remove_leftovers(folder)
+            yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # if nothing came of it; a folder with anything in it stays
 
 
 def write(
-    folder: str | os.PathLike[str], description: Mapping[str, Any], tensors: TensorGroups
+    folder: str | os.PathLike[str],
+    description: Mapping[str, Any],
+    tensors: TensorGroups,
+    *,
+    keep: int = 1,
+    note: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model; what was in the folder before is replaced, in one atomic step.
+    """Write a model as the folder's newest version, in one atomic step.
+
+    Whoever calls it holds the folder by `writing`.
 
     Parameters
     ----------
@@ -58,30 +94,26 @@ def write(
         Plain JSON values.
     tensors : mapping of mappings
         Groups of tensors; group names are lower-case letters.
+    keep : int, default=1
+        Versions to keep, this one counted in; the data of older ones is gone.
+    note : mapping, optional
+        What the log says about this version. Plain JSON values.
     """
     folder = Path(folder)
     _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files: dict[str, dict[str, Any]] = {}
-    for group, members in tensors.items():
-        # Clones: safetensors refuses tensors that share memory or are not contiguous.
-        content = tensors_to_bytes({name: _plain(t) for name, t in members.items()})
-        digest = hashlib.sha256(content).hexdigest()
-        name = f"{group}-{digest}.safetensors"
-        _write_atomically(folder / name, content)
-        files[group] = {"name": name, "sha256": digest, "bytes": len(content)}
+    earlier = versions(folder)[-keep + 1 :] if keep > 1 and holds_model(folder) else []
     version = {
+        "number": earlier[-1]["number"] + 1 if earlier else 1,
         "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+        "note": dict(note or {}),
         "model": dict(description),
-        "files": files,
+        "files": _write_groups(folder, tensors),
     }
-    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "versions": [version]}
-    manifest["sha256"] = _checksum(manifest)
-    _write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-    _remove_unnamed(folder, {entry["name"] for entry in files.values()})
+    _replace_manifest(folder, [*earlier, version])
 
 
-def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def read(folder: str | os.PathLike[str]) -> Model:
     """Read and verify a model: its description and its tensors.
 
     Raises
@@ -90,10 +122,125 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict
         If anything is missing or differs from what was written.
     """
     folder = Path(folder)
-    version = _read_manifest(folder)["versions"][-1]
+    while True:
+        manifest = _read_manifest(folder)
+        try:
+            return _read_version(folder, manifest["versions"][-1])
+        except ModelFileError:
+            # A writer may have replaced the model and removed the files we were about to read.
+            if _read_manifest(folder)["sha256"] == manifest["sha256"]:
+                raise
+
+
+def holds_model(folder: Path) -> bool:
+    """Tell whether there is a model in the folder, be it damaged."""
+    return (folder / MANIFEST).exists()
+
+
+def fingerprint(folder: Path) -> str | None:
+    """Return what tells this state of the model from all others; None where there is no model."""
+    return str(_read_manifest(folder)["sha256"]) if holds_model(folder) else None
+
+
+def versions(folder: Path) -> list[Version]:
+    """Return the versions that the folder keeps, oldest first."""
+    found: list[Version] = _read_manifest(folder)["versions"]
+    if not all(map(_is_version, found)):
+        raise ModelFileError(f"{folder / MANIFEST} lists versions that are none")
+    return found
+
+
+def _is_version(version: Any) -> bool:
+    kinds = {"number": int, "saved": str, "note": dict, "model": dict, "files": dict}
+    return (
+        isinstance(version, dict)
+        and all(isinstance(version.get(key), kind) for key, kind in kinds.items())
+        and all(
+            isinstance(entry, dict)
+            and isinstance(entry.get("name"), str)
+            and isinstance(entry.get("bytes"), int)
+            for entry in version["files"].values()
+        )
+    )
+
+
+def size(folder: Path) -> int:
+    """Return how many bytes the newest version takes."""
+    return sum(int(entry["bytes"]) for entry in versions(folder)[-1]["files"].values())
+
+
+def roll_back(folder: Path) -> None:
+    """Go back to the version before the newest, whose data is gone then."""
+    kept = versions(folder)
+    if len(kept) < 2:
+        raise ModelFileError(
+            f"{folder} keeps no version before number {kept[-1]['number']}: there is none to go "
+            "back to (lmrc learn --keep says how many are kept)"
+        )
+    _replace_manifest(folder, kept[:-1])
+
+
+def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
+    """Change every version that is kept, in one atomic step.
+
+    Parameters
+    ----------
+    folder : Path
+        A model, held by `writing`.
+    change : callable
+        Maps the description and the tensors of a version to what they shall be; None drops it.
+        The newest cannot be dropped.
+    """
+    amended = []
+    for version in versions(folder):
+        changed = change(_read_version(folder, version))
+        if changed is not None:
+            description, tensors = changed
+            files = _write_groups(folder, tensors)
+            amended.append({**version, "model": description, "files": files})
+    if not amended:
+        raise ValueError("the newest version of a model cannot be dropped")
+    _replace_manifest(folder, amended)
+
+
+def _write_groups(folder: Path, tensors: TensorGroups) -> dict[str, dict[str, Any]]:
+    return {group: write_tensors(folder, group, members) for group, members in tensors.items()}
+
+
+def _replace_manifest(folder: Path, kept: list[Version]) -> None:
+    """Let the folder hold these versions and nothing else of ours."""
+    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "versions": kept}
+    write_json(folder / MANIFEST, manifest)
+    (folder / UNFINISHED).unlink(missing_ok=True)  # it belonged to the manifest before
+    _remove_all_but(folder, _file_names(kept))
+
+
+def _file_names(kept: list[Version]) -> set[str]:
+    return {entry["name"] for version in kept for entry in version["files"].values()}
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left: drafts, and files of versions that are no more."""
+    try:
+        names = _file_names(versions(folder)) if holds_model(folder) else set()
+        if (folder / UNFINISHED).exists():
+            state = read_json(folder / UNFINISHED)["state"]
+            names |= {UNFINISHED, *([state["name"]] if state else [])}
+    except (ModelFileError, KeyError, TypeError, AttributeError):
+        return  # damaged: who reads it will say so, and nothing is lost before
+    _remove_all_but(folder, names)
+
+
+def _remove_all_but(folder: Path, names: set[str]) -> None:
+    for path in folder.iterdir():
+        if _is_ours(path.name) and path.name not in names | {MANIFEST, LOCK}:
+            path.unlink(missing_ok=True)
+
+
+def _read_version(folder: Path, version: Version) -> Model:
     try:
         entries = dict(version["files"])
-        tensors = {group: _read_group(folder, entry) for group, entry in entries.items()}
+        tensors = {group: read_tensors(folder, entry) for group, entry in entries.items()}
         return dict(version["model"]), tensors
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ModelFileError):
@@ -104,17 +251,14 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > MAX_MANIFEST:
-            raise ModelFileError(f"{path} is too large to be a manifest")
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json(path)
     except FileNotFoundError:
-        hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
+        if (folder / UNFINISHED).exists():
+            hint = "its first class batch is not finished, go on with lmrc learn --resume"
+        else:
+            hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise ModelFileError(f"{path} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise ModelFileError(f"{path} is not the manifest of an lmrc model")
     version = manifest.get("format_version")
     if not isinstance(version, int) or version < 1:
@@ -124,47 +268,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has format {version}, but this lmrc reads up to {FORMAT_VERSION}: "
             "upgrade lmrc"
         )
-    if manifest.get("sha256") != _checksum(manifest):
+    if manifest.get("sha256") != checksum(manifest):
         raise ModelFileError(f"{path} is damaged: its checksum does not match")
     if not isinstance(manifest.get("versions"), list) or not manifest["versions"]:
         raise ModelFileError(f"{path} lists no version of the model")
     return manifest
 
 
-def _read_group(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
-    name, size = entry["name"], entry["bytes"]
-    match = _FILE_NAME.fullmatch(name)
-    if not match or match[1] != entry["sha256"]:
-        raise ModelFileError(f"{folder / MANIFEST} names {name!r}, which is no file of a model")
-    path = folder / name
-    try:
-        if path.stat().st_size != size:
-            raise ModelFileError(f"{path} is damaged: {path.stat().st_size} bytes, not {size}")
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    if hashlib.sha256(content).hexdigest() != match[1]:
-        raise ModelFileError(f"{path} is damaged: its checksum does not match")
-    try:
-        return dict(tensors_from_bytes(content))
-    except (SafetensorError, KeyError) as error:
-        raise ModelFileError(f"{path} does not hold tensors: {error}") from error
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    body = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
 def _refuse_foreign(folder: Path) -> None:
     """Never write into something that is not ours."""
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file: a model is a folder, choose another name")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+    if folder.is_dir() and any(folder.iterdir()) and not holds_model(folder):
         unknown = [p.name for p in folder.iterdir() if not _is_ours(p.name)]
         if unknown:
             raise ModelFileError(
@@ -173,37 +288,4 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name == MANIFEST or bool(_FILE_NAME.fullmatch(name)) or name.startswith(".lmrc-")
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Write, sync and rename: the file is there whole or not at all."""
-    temporary = path.with_name(f".lmrc-{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable (POSIX; elsewhere folders cannot be opened)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _remove_unnamed(folder: Path, names: set[str]) -> None:
-    """Remove what no version refers to: files of earlier saves, leftovers of a crash."""
-    for path in folder.iterdir():
-        if _is_ours(path.name) and path.name not in names | {MANIFEST}:
-            path.unlink(missing_ok=True)
+    return name in (MANIFEST, UNFINISHED) or is_tensor_file(name) or name.startswith(DRAFT)

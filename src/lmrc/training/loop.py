@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lmrc.nets.network import Frozen
 from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.step import Losses, Step
 
@@ -64,6 +65,7 @@ def train(
     frozen: Frozen | None = None,
     bf16: bool = False,
     graph: bool = False,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
 
@@ -83,6 +85,9 @@ def train(
         Run the forward pass in bfloat16; weights and losses stay float32.
     graph : bool
         Capture the step as a CUDA graph.
+    checkpoint : Checkpoint
+        Where to go on from, and where to keep the state after each epoch. The records of epochs
+        that are done already are yielded again.
     """
     on_gpu = batches.device.type == "cuda"
     # On a GPU the rate is a tensor, so that a captured step sees it change.
@@ -99,7 +104,9 @@ def train(
         if graph
         else Step(losses, batches, optimiser, bf16=bf16)
     )
-    for epoch in range(optimisation.epochs):
+    records = checkpoint.restore(network, optimiser)
+    yield from records
+    for epoch in range(len(records), optimisation.epochs):
         optimisation.set_rate(optimiser, epoch)
         batches.draw(torch.Generator().manual_seed(seed(epoch)))
         network.train()
@@ -116,5 +123,7 @@ def train(
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch)}
-        yield {**record, **means, "loss": sum(means.values())}
+        records.append({**record, **means, "loss": sum(means.values())})
+        checkpoint.keep(records, network, optimiser)
+        yield records[-1]
     optimiser.zero_grad(set_to_none=True)

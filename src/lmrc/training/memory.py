@@ -29,6 +29,12 @@ class Memory:
         """Return a pool that holds these samples, too."""
         return Memory(join(x, self.x), torch.cat([y, self.y]))
 
+    def without(self, index: int) -> Memory:
+        """Return a pool that knows nothing of a class; the classes after it move up by one."""
+        kept = self.y != index
+        y = self.y[kept]
+        return Memory(self.x[kept], y - (y > index).long())
+
     def updated(self, x: Tensor, y: Tensor, per_class: int, generator: torch.Generator) -> Memory:
         """Return a pool that also holds the classes of y, at most ``per_class`` samples of each.
 

@@ -1,0 +1,143 @@
+"""What one model makes of labelled images, whatever it was taught and when."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrc.evaluation import metrics
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """What a model made of labelled images. Shares from 0 to 1; all values are plain ones.
+
+    Attributes
+    ----------
+    n : int
+        Number of images.
+    accuracy, top5 : float
+        The true class is first, or among the first five (or all, if there are fewer).
+    head_choice, head_given : float
+        How often the class that won is of the right head; accuracy if that head were known.
+    heads : list of list of str
+        The classes of each head.
+    head_confusion : list of list of int
+        Entry [i][j]: how many images of head i's classes were given a class of head j.
+    per_class : list of [str, int, float]
+        Class, number of images and accuracy; in order of arrival, those without images left out.
+    mistakes : list of [str, str, int]
+        True class, predicted class and number of images, most frequent first.
+    seconds : float
+        Time that it took.
+    settings : dict
+        Of the model.
+    made_with : str
+        Versions and hardware, in words.
+    """
+
+    n: int
+    accuracy: float
+    top5: float
+    head_choice: float
+    head_given: float
+    heads: list[list[str]]
+    head_confusion: list[list[int]]
+    per_class: list[list[Any]]
+    mistakes: list[list[Any]]
+    seconds: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict)
+    made_with: str = ""
+
+    def to_json(self) -> str:
+        """Return the score as one line of JSON, without its end of line."""
+        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> ModelScore:
+        """Return the score that `to_json` wrote."""
+        return cls(**json.loads(line))
+
+
+def score_model(
+    similarities: NDArray[Any], heads: Sequence[NDArray[Any]], y: NDArray[Any], seconds: float = 0.0
+) -> ModelScore:
+    """Compare what a model answers with what is true.
+
+    Parameters
+    ----------
+    similarities : array of shape (n, n_classes)
+        Columns in the order of the heads' classes.
+    heads : sequence of arrays
+        The classes of each head.
+    y : array of shape (n,)
+        True classes, each of them in one of the heads.
+    seconds : float
+        Time that the answers took.
+
+    Examples
+    --------
+    >>> heads = [np.array(["cat", "dog"]), np.array(["fox"])]
+    >>> score = score_model(np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.7]]), heads, ["cat", "dog"])
+    >>> score.accuracy, score.head_choice, score.mistakes
+    (0.5, 0.5, [['dog', 'fox', 1]])
+    """
+    classes, y = np.concatenate(list(heads)), np.asarray(y)
+    head_of = {label: i for i, head in enumerate(heads) for label in head.tolist()}
+    predicted = classes[similarities.argmax(axis=1)]
+    best = classes[np.argsort(-similarities, axis=1, kind="stable")[:, :5]]
+    right = predicted == y
+    confusion = np.zeros((len(heads), len(heads)), dtype=int)
+    true_head, won = (metrics.batches_of(labels, head_of) for labels in (y, predicted))
+    np.add.at(confusion, (true_head, won), 1)
+    wrong = Counter(zip(y[~right].tolist(), predicted[~right].tolist(), strict=True))
+    return ModelScore(
+        n=len(y),
+        accuracy=float(right.mean()),
+        top5=metrics.topk_accuracy(y, best),
+        head_choice=metrics.head_choice_accuracy(y, predicted, head_of),
+        head_given=metrics.head_given_accuracy(y, similarities, classes, head_of),
+        heads=[[str(label) for label in head.tolist()] for head in heads],
+        head_confusion=confusion.tolist(),
+        per_class=[
+            [str(label), int((y == label).sum()), float(right[y == label].mean())]
+            for label in classes.tolist()
+            if (y == label).any()
+        ],
+        mistakes=[[str(true), str(taken), n] for (true, taken), n in wrong.most_common()],
+        seconds=seconds,
+    )
+
+
+def reject_threshold(known: NDArray[Any], unknown: NDArray[Any]) -> tuple[float, float, float]:
+    """Find the similarity below which to answer "unknown".
+
+    Parameters
+    ----------
+    known, unknown : array of shape (n,)
+        The best similarity of images of the model's classes, and of images of none of them.
+
+    Returns
+    -------
+    threshold, kept, rejected : float
+        The threshold for which the mean of the two shares is highest: that of known images at or
+        above it, and that of unknown ones below.
+
+    Examples
+    --------
+    >>> reject_threshold(np.array([0.9, 0.8, 0.7]), np.array([0.2, 0.5]))
+    (0.6, 1.0, 1.0)
+    """
+    values = np.unique(np.concatenate([known, unknown]).astype(np.float64))
+    # Half way between two images, so that neither stands on the edge.
+    candidates = np.concatenate([values[:1], (values[:-1] + values[1:]) / 2, values[-1:] + 1e-3])
+    kept = 1 - np.searchsorted(np.sort(known), candidates) / len(known)
+    rejected = np.searchsorted(np.sort(unknown), candidates) / len(unknown)
+    best = int((kept + rejected).argmax())
+    return round(float(candidates[best]), 4), float(kept[best]), float(rejected[best])

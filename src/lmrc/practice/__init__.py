@@ -1,0 +1,1 @@
+"""A model in daily use: taught from folders, asked, looked after and shipped."""

@@ -1,0 +1,177 @@
+"""What a user brings: labelled images as a folder, a CSV file or NumPy's ``.npz``."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrc.data.dataset import Array
+from lmrc.data.folders import Files, held_out, image_files, read_files
+from lmrc.data.images import Mode, Size, UnreadableImageError, common_form
+from lmrc.practice.usage import UsageError
+
+_PATH_COLUMNS = ("path", "file", "filename", "image")
+_LABEL_COLUMNS = ("label", "class")
+
+InputShape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Labelled samples, some of them held out to see what a model makes of them.
+
+    Attributes
+    ----------
+    X, y : ndarray
+        To learn from.
+    X_val, y_val : ndarray
+        Held out; maybe none.
+    unreadable : list of UnreadableImageError
+        Files that were left out.
+    """
+
+    X: Array
+    y: Array
+    X_val: Array
+    y_val: Array
+    unreadable: list[UnreadableImageError] = field(default_factory=list)
+
+    def digest(self) -> str:
+        """Return what tells these samples from any others."""
+        digest = hashlib.sha256()
+        for array in (self.X, self.y, self.X_val, self.y_val):
+            digest.update(f"{array.shape} {array.dtype}".encode())
+            for part in np.array_split(array, max(1, array.nbytes >> 26)):  # 64 MiB at a time
+                digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
+
+
+def read_source(
+    source: Path, *, shape: InputShape | None = None, size: Size | None = None, val: float = 0.0
+) -> Batch:
+    """Read labelled samples.
+
+    Parameters
+    ----------
+    source : Path
+        A folder (sub-folders are classes; or train/ and val/ with these), a ``.csv`` file with the
+        columns path and label, or an ``.npz`` file with the arrays X and y (and X_val, y_val).
+    shape : tuple of int or None
+        The model's ``input_shape_``, to which images are brought; None if there is no model yet.
+    size : int, (height, width) or None
+        Then: the size to which images are brought; None lets them decide.
+    val : float, default=0.0
+        Share of each class that is held out, if the source does not hold out some by itself.
+    """
+    if source.suffix.lower() == ".npz":
+        return _read_arrays(source, val)
+    files: Files
+    test: Files = {}
+    if source.suffix.lower() == ".csv":
+        files = _listed(source)
+    elif source.is_dir():
+        files, test, _ = image_files(source)
+    else:
+        raise UsageError(
+            f"{source} is neither a folder, nor a .csv nor an .npz file: name one of these"
+        )
+    if val and not test:
+        parts = {label: held_out(paths, val) for label, paths in files.items()}
+        files = {label: kept for label, (kept, _) in parts.items()}
+        test = {label: held for label, (_, held) in parts.items() if held}
+    form = form_of(shape) if shape else _common(files, size)
+    unreadable: list[UnreadableImageError] = []
+    X, y = read_files(files, *form, unreadable)
+    X_val, y_val = read_files(test, *form, unreadable) if test else (X[:0], y[:0])
+    return Batch(X, y, X_val, y_val, unreadable)
+
+
+def form_of(shape: InputShape) -> tuple[tuple[int, int], Mode]:
+    """Return the size and the mode in which a model takes images.
+
+    >>> form_of((3, 48, 64))
+    ((48, 64), 'RGB')
+    """
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ValueError(
+            f"the model takes arrays of shape {shape}, not image files: use an .npz file"
+        )
+    channels, height, width = shape
+    return (height, width), "L" if channels == 1 else "RGB"
+
+
+def _common(files: Files, size: Size | None) -> tuple[Size, Mode]:
+    common_size, mode = common_form(path for paths in files.values() for path in paths)
+    return size or common_size, mode
+
+
+def _listed(source: Path) -> Files:
+    """Read a CSV file: the images of each class; relative paths are from its folder."""
+    files: dict[str, list[Path]] = {}
+    try:
+        with source.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
+            label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)
+            for row in rows:
+                path, label = (row[column] or "" for column in (path_column, label_column))
+                if not path.strip() or not label.strip():
+                    missing = "path" if not path.strip() else "label"
+                    raise ValueError(
+                        f"{source}, line {rows.line_num} has no {missing}: add it, or remove the "
+                        "line"
+                    )
+                files.setdefault(label.strip(), []).append(source.parent / path.strip())
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{source} is not a CSV file in UTF-8: {error}") from error
+    if not files:
+        raise ValueError(f"{source} lists no images: add lines below its header")
+    return dict(sorted(files.items()))
+
+
+def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) -> str:
+    for name in names or ():
+        if name.strip().lower() in wanted:
+            return name
+    raise ValueError(
+        f"{source} has no column {wanted[0]!r} in its first line ({', '.join(names or ['empty'])}):"
+        " it must name the columns path and label"
+    )
+
+
+def _read_arrays(source: Path, val: float) -> Batch:
+    try:
+        with np.load(source, allow_pickle=False) as arrays:
+            X, y = arrays["X"], arrays["y"]
+            has_val = "X_val" in arrays and "y_val" in arrays
+            X_val, y_val = (arrays["X_val"], arrays["y_val"]) if has_val else (X[:0], y[:0])
+    except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{source} cannot be read as an .npz file with the arrays X and y: {_words(error)}"
+        ) from error
+    except (zlib.error, NotImplementedError, RuntimeError, TypeError, OverflowError) as error:
+        raise ValueError(f"{source} is damaged: {_words(error)}") from error
+    for inputs, labels in ((X, y), (X_val, y_val)):
+        if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels):
+            raise ValueError(
+                f"{source} holds X of shape {inputs.shape} and y of shape {labels.shape}: X needs "
+                "one row for each label in y"
+            )
+    if val and not has_val:
+        parts = [held_out(np.flatnonzero(y == label).tolist(), val) for label in np.unique(y)]
+        kept, held = (sorted(chain(*rows)) for rows in zip(*parts, strict=True))
+        X, y, X_val, y_val = X[kept], y[kept], X[held], y[held]
+    return Batch(X, y, X_val, y_val)
+
+
+def _words(error: Any) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,129 @@
+"""Looking after a model: what it holds, how it came to be, and what it shall no longer hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lmrc.labels import capacity
+from lmrc.methods.persistence import model_from
+from lmrc.methods.state import pack
+from lmrc.practice.models import backbone_name, find_class, open_model, refuse_unfinished
+from lmrc.practice.usage import Say, bytes_in_words, count, percent
+from lmrc.store import folder as store
+from lmrc.store import unfinished
+
+NO_IMAGES = "no images are stored in this model"
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return what there is to know about a model: plain values."""
+    model = open_model(path, "cpu")
+    expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
+    return {
+        "path": str(path),
+        "classes": model.classes_.tolist(),
+        "heads": [head.tolist() for head in model.heads_],
+        "class_batches": model.n_batches_,
+        "input_shape": list(model.input_shape_),
+        "backbone": backbone_name(model),
+        "parameters": sum(p.numel() for p in model.network_.parameters()),
+        "bytes": store.size(path),
+        "images_stored": len(model.memory_) if model.memory_ else 0,
+        "label_dim": model.label_dim,
+        "threshold": model.threshold_,
+        "label_vectors_left": max(0, expected - len(model.classes_)),
+        "versions": len(store.versions(path)),
+        "unfinished": unfinished.is_there(path),
+        "settings": _settings(model),
+    }
+
+
+def tell_info(path: Path, say: Say) -> None:
+    """Say what there is to know about a model."""
+    info = describe(path)
+    n_classes, n_heads = len(info["classes"]), len(info["heads"])
+    say(f"{path}: {count(n_classes, 'class', 'classes')}, {count(n_heads, 'head')}")
+    for i, head in enumerate(info["heads"], start=1):
+        say(f"  head {i}: {', '.join(map(str, head))}")
+    channels, *sides = info["input_shape"]
+    if sides:
+        kind = {1: "grey", 3: "colour"}.get(channels, f"{channels}-channel")
+        say(f"takes {kind} images, brought to {sides[0]}×{sides[1]} pixels (height × width)")
+    else:
+        say(f"takes vectors of {channels} features")
+    say(f"backbone {info['backbone']}, {info['parameters']:,} parameters")
+    say(f"{bytes_in_words(info['bytes'])} on disk, {count(info['versions'], 'version')} kept")
+    stored = info["images_stored"]
+    say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
+    say(
+        f"room for about {count(info['label_vectors_left'], 'more class', 'more classes')}: label "
+        f"vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
+    )
+    if info["unfinished"]:
+        say(f"a class batch is unfinished: lmrc learn {path} --resume goes on with it")
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """Return the versions that are kept, oldest first: plain values."""
+    return [
+        {
+            "version": version["number"],
+            "saved": version["saved"],
+            "classes": len(version["model"].get("classes", [])),
+            **version["note"],
+        }
+        for version in store.versions(path)
+    ]
+
+
+def tell_log(path: Path, say: Say) -> None:
+    """Say which versions a model keeps, newest first."""
+    for entry in reversed(history(path)):
+        parts = [f"version {entry['version']}", entry["saved"]]
+        parts.append(count(entry["classes"], "class", "classes"))
+        if "images" in entry:
+            parts[-1] += f", {entry['new_classes']} new"
+            parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
+        parts += [
+            f"{name} {percent(entry[f'{name}_accuracy'])}"
+            for name in ("new", "old")
+            if f"{name}_accuracy" in entry
+        ]
+        say("  ".join(parts))
+
+
+def roll_back(path: Path, say: Say) -> None:
+    """Go back to the version before the newest."""
+    store.versions(path)  # a folder that is no model is not made one
+    with store.writing(path):
+        refuse_unfinished(path)
+        store.roll_back(path)
+        (newest,) = store.versions(path)[-1:]
+    say(f"{path} is as it was after version {newest['number']}, saved {newest['saved']}")
+
+
+def forget(path: Path, name: str, say: Say) -> None:
+    """Take a class out of a model, in all versions that are kept."""
+    label = find_class(open_model(path, "cpu"), name)
+
+    def without(version: store.Model) -> store.Model | None:
+        model = model_from(path, *version, device="cpu")
+        if label not in model.classes_.tolist():
+            return version
+        if len(model.classes_) == 1:
+            return None
+        return pack(model.forget(label))
+
+    with store.writing(path):
+        refuse_unfinished(path)
+        if len(open_model(path, "cpu").classes_) == 1:
+            raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
+        store.amend(path, without)
+        kept = len(store.versions(path))
+    say(f"{name} is forgotten, in {count(kept, 'version')} of {path}")
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = pack(model)[0]["settings"]
+    return settings

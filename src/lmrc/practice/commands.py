@@ -1,0 +1,307 @@
+"""The commands of daily use, as the command line has them.
+
+What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Model = Annotated[Path, typer.Argument(help="A model's folder.", metavar="MODEL", file_okay=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+Check = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing: the exit code tells if all is well.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+
+
+class ClassWeight(StrEnum):
+    """How much classes count."""
+
+    balanced = "balanced"
+
+
+def learn(
+    context: typer.Context,
+    model: Annotated[
+        Path, typer.Argument(help="The model's folder; made if there is none.", file_okay=False)
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder with a sub-folder of images for each class (or train/ and val/ with "
+            "these), a .csv with the columns path and label, or an .npz with X and y.",
+            exists=True,
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="mlp, cnn, resnet18, resnet34; by the images' size if not.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Bring images to SIZE×SIZE, or HEIGHTxWIDTH pixels.", metavar="SIZE"),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=2, help="Images in a step; 32 if the first are under 2,000, else 128."),
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the first epochs.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Pull of weights to 0.")] = None,
+    augment: Annotated[str | None, typer.Option(help="auto, none, crop or crop+flip.")] = None,
+    memory_per_class: Annotated[
+        int | None, typer.Option(min=0, help="Images of each class to store in the model.")
+    ] = None,
+    response_weight: Annotated[
+        float | None, typer.Option(min=0, help="How firmly old heads are held.")
+    ] = None,
+    class_weight: Annotated[
+        ClassWeight | None, typer.Option(help="balanced: each class counts alike.")
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Safetensors file to start the backbone from.", exists=True),
+    ] = None,
+    freeze: Annotated[
+        bool | None, typer.Option("--freeze/--no-freeze", help="Train the heads alone.")
+    ] = None,
+    label_dim: Annotated[int | None, typer.Option(min=2, help="Length of label vectors.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Highest cosine between label vectors.")
+    ] = None,
+    val: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Share of each class to hold out and test on.")
+    ] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of all chance; 0 if not given.")] = None,
+    keep: Annotated[int, typer.Option(min=1, help="Versions to keep, this one included.")] = 2,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was stopped.")] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Drop what was stopped.")] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(min=0, help="Seconds between states kept for --resume.")
+    ] = 60.0,
+    quiet: Quiet = False,
+) -> None:
+    """Teach a model the images in a folder: new classes, known ones, or both.
+
+    The first learn makes the model and fixes what shapes it: backbone, size of images, label
+    vectors. Later ones add to it; the images learnt before are not needed any more. A learn that
+    is interrupted changes nothing, and goes on with --resume.
+
+    Example: lmrc learn pets.lmrc week1/ --val 0.1
+    """
+    from lmrc.practice.learn import Request
+    from lmrc.practice.learn import learn as run
+    from lmrc.practice.usage import UsageError, speaker
+
+    given = {
+        "backbone": backbone,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "augment": augment,
+        "memory_per_class": memory_per_class,
+        "response_weight": response_weight,
+        "class_weight": class_weight and class_weight.value,
+        "weights": weights and str(weights.absolute()),
+        "freeze": freeze,
+        "label_dim": label_dim,
+        "threshold": threshold,
+        "random_state": seed,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    if resume and (source or discard or settings or size or val):
+        raise UsageError(
+            "--resume remembers its folder and options: write lmrc learn MODEL --resume alone"
+        )
+    if source is None and not (resume or discard):
+        raise typer.BadParameter("name the folder to learn, after the model", ctx=context)
+    request = None
+    if source is not None:
+        place = str(source.absolute())
+        request = Request(place, settings, _size(size, context), val, keep, device)
+    run(
+        model,
+        request,
+        resume=resume,
+        discard=discard,
+        checkpoint_every=checkpoint_every,
+        quiet=quiet,
+        say=speaker(quiet),
+    )
+
+
+def predict(
+    model: Model,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Image files, folders or patterns; - reads an image or a list of paths from "
+            "standard input.",
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Classes to name.")] = 1,
+    reject_below: Annotated[
+        float | None,
+        typer.Option(help="Answer unknown below this similarity; evaluate --unknown finds one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on each line.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A table with commas.")] = False,
+    device: Device = "auto",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not name images that cannot be read.")
+    ] = False,
+) -> None:
+    """Name what is in images: class, similarity (at most 1) and head.
+
+    An image that cannot be read does not stop the others; the exit code is 1 then.
+
+    Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
+    """
+    from lmrc.practice import predict as work
+    from lmrc.practice.models import open_model
+    from lmrc.practice.usage import UsageError
+
+    if as_json and as_csv:
+        raise UsageError("--json and --csv at once: choose one")
+    if not images and sys.stdin.isatty():
+        raise UsageError("name the images, or send their paths to standard input")
+    found = work.find_images(images or [work.STANDARD_INPUT])
+    answers = work.predict(open_model(model, device), found, top=top, reject_below=reject_below)
+    form = "json" if as_json else "csv" if as_csv else "text"
+    if work.write_answers(answers, form, sys.stdout, quiet=quiet):
+        raise typer.Exit(1)
+
+
+def evaluate(
+    model: Model,
+    source: Annotated[
+        Path,
+        typer.Argument(help="Labelled images, as learn takes them.", exists=True),
+    ],
+    unknown: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of images of other things: finds a value for predict --reject-below.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the page; runs/evaluate-MODEL if not.", file_okay=False),
+    ] = None,
+    as_json: Json = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Test a model on labelled images and write a page about it.
+
+    Example: lmrc evaluate pets.lmrc test/ --unknown other-animals/
+    """
+    from lmrc.practice.evaluate import evaluate as run
+    from lmrc.practice.usage import speaker
+
+    folder = out or Path("runs") / f"evaluate-{model.absolute().stem}"
+    say = speaker(quiet or as_json)
+    result = run(model, source, folder, unknown=unknown, device=device, say=say)
+    if as_json:
+        _print_json(result)
+
+
+def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
+    """Say what a model knows and holds: classes, heads, size, stored images, room for more.
+
+    Example: lmrc info pets.lmrc
+    """
+    from lmrc.practice import care
+    from lmrc.practice.usage import speaker
+
+    if as_json and not quiet:
+        _print_json(care.describe(model))
+    else:
+        care.tell_info(model, speaker(quiet))
+
+
+def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
+    """List the versions of a model that are kept, one for each learn, newest first.
+
+    Example: lmrc log pets.lmrc
+    """
+    from lmrc.practice import care
+    from lmrc.practice.usage import speaker
+
+    if as_json and not quiet:
+        _print_json(care.history(model))
+    else:
+        care.tell_log(model, speaker(quiet))
+
+
+def rollback(model: Model, quiet: Quiet = False) -> None:
+    """Go back to the version before the newest, which is gone then.
+
+    Example: lmrc rollback pets.lmrc
+    """
+    from lmrc.practice import care
+    from lmrc.practice.usage import speaker
+
+    care.roll_back(model, speaker(quiet))
+
+
+def forget(
+    model: Model,
+    name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
+    quiet: Quiet = False,
+) -> None:
+    """Take a class out of a model: label vector and stored images, in old versions, too.
+
+    Example: lmrc forget pets.lmrc fish
+    """
+    from lmrc.practice import care
+    from lmrc.practice.usage import speaker
+
+    care.forget(model, name, speaker(quiet))
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The ONNX file to write.", dir_okay=False)],
+    quiet: Quiet = False,
+) -> None:
+    """Write a model as an ONNX file that runs without torch and lmrc.
+
+    Its answers are compared with the model's first. Needs the extra: pip install 'lmrc[onnx]'
+
+    Example: lmrc export pets.lmrc pets.onnx
+    """
+    from lmrc.practice.export import export as run
+    from lmrc.practice.usage import speaker
+
+    run(model, out, say=speaker(quiet))
+
+
+COMMANDS = (learn, predict, evaluate, info, log, rollback, forget, export)
+
+
+def _print_json(content: Any) -> None:
+    import json
+
+    print(json.dumps(content, ensure_ascii=False, indent=1))
+
+
+def _size(text: str | None, context: typer.Context) -> int | tuple[int, int] | None:
+    """Read a size: one number for a square, or HEIGHTxWIDTH."""
+    if text is None:
+        return None
+    sides = text.lower().replace("×", "x").split("x")
+    if not all(side.isascii() and side.isdigit() and int(side) for side in sides) or len(sides) > 2:
+        raise typer.BadParameter(f"--size {text} is neither SIZE nor HEIGHTxWIDTH", ctx=context)
+    numbers = [int(side) for side in sides]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])

@@ -1,0 +1,162 @@
+"""``lmrc evaluate``: how well a model does on labelled images."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from lmrc.data.folders import describe_skipped
+from lmrc.data.images import UnreadableImageError, list_images, read_image
+from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
+from lmrc.experiments.environment import hardware, versions
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.state import pack
+from lmrc.practice.batch import form_of, read_source
+from lmrc.practice.models import backbone_name, open_model
+from lmrc.practice.usage import Say, percent, warn
+from lmrc.report.model import EXPERIMENT
+from lmrc.report.records import (
+    DESCRIPTION,
+    RECORDS,
+    Description,
+    read_description,
+    replace_file,
+    write_description,
+)
+from lmrc.report.write import read_contents, write_contents
+
+QUESTION = (
+    "Each image of the folder is shown to the model, whose heads all answer; the class whose label "
+    "vector is nearest to its own head's answer wins. How often is it the image's own?"
+)
+
+
+def evaluate(
+    path: Path,
+    source: Path,
+    out: Path,
+    *,
+    unknown: Path | None = None,
+    device: str = "auto",
+    say: Say = print,
+) -> dict[str, Any]:
+    """Score a model and write a page about it; return the main figures.
+
+    Parameters
+    ----------
+    path : Path
+        The model.
+    source : Path
+        Labelled images, as `lmrc learn` takes them.
+    out : Path
+        Folder for the page.
+    unknown : Path or None
+        Images of none of the model's classes: a threshold to tell them is looked for.
+    device : str
+        Where to compute.
+    say : callable
+        Takes each line of the result.
+    """
+    _refuse_other(out)
+    model = open_model(path, device)
+    X, y = _read(model, source)
+    started = perf_counter()
+    similarities = model.similarities(X)
+    score = score_model(similarities, model.heads_, y, perf_counter() - started)
+    figures: dict[str, Any] = {
+        "images": score.n,
+        "accuracy": score.accuracy,
+        "top5": score.top5,
+        "head_choice": score.head_choice,
+        "head_given": score.head_given,
+        "per_class": {label: accuracy for label, _, accuracy in score.per_class},
+    }
+    notes = []
+    if unknown is not None:
+        strangers = model.similarities(_read_unlabelled(model, unknown)).max(axis=1)
+        threshold, kept, rejected = reject_threshold(similarities.max(axis=1), strangers)
+        figures["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
+        notes.append(
+            f"--reject-below {threshold:g} keeps {percent(kept)} of these images and rejects "
+            f"{percent(rejected)} of the {len(strangers):,} unknown ones"
+        )
+    score = replace(score, settings=pack(model)[0]["settings"], made_with=_made_with(model))
+    page = _write(path, source, out, score, notes, model)
+    _, contents = read_contents(out)
+    for line in (contents.markdown, contents.findings[0], *notes, f"The page: {page}"):
+        say(line)
+    return {**figures, "page": str(page)}
+
+
+def _made_with(model: LMRCClassifier) -> str:
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"{used}; {hardware(model.network_.trunk.mean.device)}"
+
+
+def _refuse_other(out: Path) -> None:
+    if not (out / RECORDS).exists():
+        return
+    if not (out / DESCRIPTION).exists() or read_description(out).experiment != EXPERIMENT:
+        raise FileExistsError(
+            f"{out} holds the records of another experiment; choose another folder with --out."
+        )
+
+
+def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
+    """Read all labelled samples of known classes: where some are set aside for tests, those."""
+    batch = read_source(source, shape=model.input_shape_)
+    X, y = (batch.X_val, batch.y_val) if len(batch.y_val) else (batch.X, batch.y)
+    if batch.unreadable:
+        warn(describe_skipped(batch.unreadable))
+    known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
+    if not known.all():
+        strange = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])
+        if not known.any():
+            raise ValueError(f"{source} holds no class that the model knows, but {strange}")
+        warn(
+            f"left out {(~known).sum()} image(s) of classes that the model does not know: {strange}"
+        )
+    return X[known], y[known]
+
+
+def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:
+    form, pixels, skipped = form_of(model.input_shape_), [], []
+    for file in list_images(folder):
+        try:
+            pixels.append(read_image(file, *form))
+        except UnreadableImageError as error:
+            skipped.append(error)
+    if skipped:
+        warn(describe_skipped(skipped))
+    if not pixels:
+        raise ValueError(f"{folder} holds no image that can be read: --unknown needs some")
+    return np.stack(pixels)
+
+
+def _write(
+    path: Path, source: Path, out: Path, score: ModelScore, notes: list[str], model: LMRCClassifier
+) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "classes": len(model.classes_),
+        "heads": len(model.heads_),
+        "backbone": backbone_name(model),
+        "input shape": list(model.input_shape_),
+        "images stored in the model": len(model.memory_) if model.memory_ else 0,
+    }
+    description = Description(
+        EXPERIMENT,
+        f"{path.name} on {source.name}",
+        QUESTION,
+        shlex.join(["lmrc", "evaluate", str(path), str(source), "--out", str(out)]),
+        recipe=settings,
+        notes=notes,
+    )
+    replace_file(out / RECORDS, score.to_json().encode() + b"\n")
+    write_description(out, description)
+    return write_contents(out, *read_contents(out))

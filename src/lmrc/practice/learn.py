@@ -1,0 +1,258 @@
+"""``lmrc learn``: a class batch from a user's files, into a model on disk."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrc.data.folders import describe_skipped
+from lmrc.data.images import Size
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.state import pack
+from lmrc.practice.batch import Batch, read_source
+from lmrc.practice.checkpoint import FolderCheckpoint
+from lmrc.practice.models import backbone_name, open_model
+from lmrc.practice.usage import (
+    Say,
+    UsageError,
+    bytes_in_words,
+    count,
+    percent,
+    progress_lines,
+    warn,
+)
+from lmrc.store import folder as store
+from lmrc.store import unfinished
+from lmrc.store.folder import ModelFileError
+
+FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
+UNEVEN = 5  # times as many images of one class as of another
+SMALL = 2000  # images to begin with; for fewer, steps of 128 would be too few to learn from
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked to learn: all that `lmrc learn --resume` needs to know.
+
+    Attributes
+    ----------
+    source : str
+        The folder or file, as an absolute path.
+    settings : dict
+        Parameters of the classifier that the user named; the others are the model's.
+    size : int, (height, width) or None
+        Of images, named at the first class batch.
+    val : float
+        Share of the images that is held out.
+    keep : int
+        Versions that the model keeps.
+    device : str
+        Where to compute.
+    """
+
+    source: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    size: Size | None = None
+    val: float = 0.0
+    keep: int = 2
+    device: str = "auto"
+
+
+def learn(
+    path: Path,
+    request: Request | None,
+    *,
+    resume: bool = False,
+    discard: bool = False,
+    checkpoint_every: float = 60.0,
+    quiet: bool = False,
+    say: Say = print,
+) -> None:
+    """Learn a class batch and make the model on disk know it, all of it or nothing.
+
+    Parameters
+    ----------
+    path : Path
+        The model; begun where there is none.
+    request : Request or None
+        What to learn; None with `resume`, which remembers it, and with `discard` alone.
+    resume : bool, default=False
+        Go on with the class batch that was interrupted.
+    discard : bool, default=False
+        Drop it.
+    checkpoint_every : float, default=60.0
+        Seconds between two epochs whose state is kept.
+    quiet : bool, default=False
+        Show no progress.
+    say : callable, default=print
+        Takes each line of what was found and of what came of it.
+    """
+    with store.writing(path) as place:
+        if discard:
+            unfinished.discard(place)
+        kept = _interrupted(place, resume)
+        if kept is not None:
+            request = Request(**kept[0]["request"])
+        if request is None:
+            return
+        model = _model(place, request)
+        known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
+        batch = _read(request, model)
+        _tell_found(batch, known, say)
+        _warn_about(batch, model)
+        if not len(known) and "batch_size" not in request.settings and len(batch.y) < SMALL:
+            model.set_params(batch_size=32)
+        content = {"request": asdict(request), "digest": batch.digest()}
+        if kept is None:
+            unfinished.write(place, content, {})
+        elif kept[0].get("digest") != content["digest"]:
+            raise ModelFileError(
+                f"{request.source} is no longer what it was when learning was interrupted: put it "
+                f"back as it was, or drop what was learnt (lmrc learn {path} --discard)"
+            )
+        done = len(kept[0].get("records", [])) if kept else 0
+        lines = progress_lines(model.epochs, done, quiet or sys.stderr.isatty())
+        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every, tell=lines)
+        _train(model, batch, checkpoint, place, quiet)
+        note = _note(model, batch, known, checkpoint.seconds)
+        store.write(place, *pack(model), keep=request.keep, note=note)
+        _tell_learnt(place, model, note, say)
+
+
+def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
+    """Return the interrupted class batch if it is to go on; there must be none if it is not."""
+    kept = unfinished.read(place)
+    if resume and kept is None:
+        raise UsageError(f"nothing of {place} is unfinished: name a folder to learn")
+    if kept is not None and not resume:
+        source, epochs = kept[0]["request"]["source"], len(kept[0].get("records", []))
+        raise UsageError(
+            f"learning {source} was interrupted after {count(epochs, 'kept epoch')}: go on with "
+            f"lmrc learn {place} --resume, or drop it with --discard"
+        )
+    return kept
+
+
+def _model(place: Path, request: Request) -> LMRCClassifier:
+    """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
+    settings = dict(request.settings)
+    if not store.holds_model(place):
+        settings.setdefault("random_state", 0)
+        return LMRCClassifier(**settings, device=request.device)
+    model = open_model(place, request.device)
+    _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
+    size = (request.size, request.size) if isinstance(request.size, int) else request.size
+    fixed = {
+        "size": (size and tuple(size), (height, width)),
+        "backbone": (settings.pop("backbone", None), backbone_name(model)),
+        "label_dim": (settings.pop("label_dim", None), model.label_dim),
+        "random_state": (settings.pop("random_state", None), model.seed_),
+        "weights": (settings.get("weights"), None),
+    }
+    for name, (asked, now) in fixed.items():
+        if asked is not None and asked != now:
+            option = "seed" if name == "random_state" else name.replace("_", "-")
+            was = "×".join(map(str, now)) if isinstance(now, tuple) else now
+            raise UsageError(
+                f"--{option} shapes the network and was fixed by the first learn of {place}"
+                + (f" ({was})" if was is not None else "")
+                + ": leave it out, or begin a new model"
+            )
+    return model.set_params(**settings)  # type: ignore[no-any-return]
+
+
+def _read(request: Request, model: LMRCClassifier) -> Batch:
+    shape = getattr(model, "input_shape_", None)
+    batch = read_source(Path(request.source), shape=shape, size=request.size, val=request.val)
+    taught = {*batch.y.tolist(), *getattr(model, "classes_", batch.y[:0]).tolist()}
+    strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
+    if strange:
+        raise ValueError(
+            f"class(es) {strange[:5]} of {request.source} have images to validate with but none to "
+            "learn from, and the model does not know them: remove them"
+        )
+    return batch
+
+
+def _train(
+    model: LMRCClassifier, batch: Batch, checkpoint: FolderCheckpoint, place: Path, quiet: bool
+) -> None:
+    model.set_params(verbose=0 if quiet else 1)
+    model.checkpoint = checkpoint
+    try:
+        model.partial_fit(batch.X, batch.y)
+    except OSError:
+        raise  # a full disk, say: what is kept can go on once there is room
+    except Exception:
+        unfinished.discard(place)  # it would fail again
+        raise
+    model.set_params(verbose=0)
+    del model.checkpoint
+
+
+def _tell_found(batch: Batch, known: Any, say: Say) -> None:
+    labels, counts = np.unique(batch.y, return_counts=True)
+    of_class = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    old = {label: n for label, n in of_class.items() if label in known.tolist()}
+    for title, part in (
+        ("new", {label: n for label, n in of_class.items() if label not in old}),
+        ("known", old),
+    ):
+        if part:
+            listed = ", ".join(f"{label} ({n:,})" for label, n in list(part.items())[:10])
+            more = ", …" if len(part) > 10 else ""
+            say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
+    held = f", {len(batch.y_val):,} more to validate with" if len(batch.y_val) else ""
+    say(f"{count(len(batch.y), 'image')} to learn from{held}")
+    if batch.unreadable:
+        warn(describe_skipped(batch.unreadable))
+
+
+def _warn_about(batch: Batch, model: LMRCClassifier) -> None:
+    labels, counts = np.unique(batch.y, return_counts=True)
+    fewest, most = labels[counts.argmin()], labels[counts.argmax()]
+    if counts.max() >= UNEVEN * counts.min() and model.class_weight is None:
+        warn(
+            f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
+            "--class-weight balanced each class counts alike"
+        )
+    if counts.min() < FEW and not model.freeze:
+        warn(
+            f"{fewest} has only {count(int(counts.min()), 'image')}: more of them, or --weights "
+            "FILE --freeze with a backbone that has seen many images, would help"
+        )
+    if model.freeze and model.weights is None and not hasattr(model, "classes_"):
+        warn("--freeze without --weights: the backbone stays as random as it begins")
+
+
+def _note(model: LMRCClassifier, batch: Batch, known: Any, seconds: float) -> dict[str, Any]:
+    """Say what came of it, for the log; without names, which forgetting would have to find."""
+    note: dict[str, Any] = {
+        "new_classes": len(model.classes_) - len(known),
+        "images": len(batch.y),
+        "seconds": round(seconds, 1),
+    }
+    if len(batch.y_val):
+        right = model.predict(batch.X_val) == batch.y_val
+        old = np.isin(batch.y_val, known)
+        for name, part in (("new", right[~old]), ("old", right[old])):
+            if len(part):
+                note[f"{name}_accuracy"], note[f"{name}_tested"] = float(part.mean()), len(part)
+    return note
+
+
+def _tell_learnt(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
+    for name in ("new", "old"):
+        if f"{name}_accuracy" in note:
+            tested = count(note[f"{name}_tested"], "held-out image")
+            say(f"{name} classes: {percent(note[f'{name}_accuracy'])} of {tested} right")
+    pool = len(model.memory_) if model.memory_ else 0
+    stored = f"{count(pool, 'image')} stored in it" if pool else "no images stored in it"
+    say(
+        f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
+        f"{note['seconds']:.0f} s, {bytes_in_words(store.size(place))}, {stored}"
+    )

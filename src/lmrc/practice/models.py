@@ -1,0 +1,48 @@
+"""Models as the commands open them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.persistence import load
+from lmrc.nets import backbones
+from lmrc.store import unfinished
+from lmrc.store.folder import ModelFileError
+
+
+def open_model(path: Path, device: str = "auto") -> LMRCClassifier:
+    """Read a model that the commands can work with."""
+    model = load(path, device=device)
+    if not isinstance(model, LMRCClassifier):
+        raise ModelFileError(
+            f"{path} is a model of {type(model).__name__}: the commands work with LMRC alone, use "
+            "lmrc.load in Python"
+        )
+    return model
+
+
+def backbone_name(model: LMRCClassifier) -> str:
+    """Return the name of a model's backbone, which it may have picked itself."""
+    if not isinstance(model.backbone, str):
+        return "custom"
+    return backbones.pick(model.input_shape_) if model.backbone == "auto" else model.backbone
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Refuse to change a model while a class batch is unfinished."""
+    if unfinished.is_there(folder):
+        raise ModelFileError(
+            f"a class batch of {folder} is unfinished: go on with it (lmrc learn {folder} "
+            f"--resume) or drop it (lmrc learn {folder} --discard) first"
+        )
+
+
+def find_class(model: LMRCClassifier, name: str) -> Any:
+    """Return the label that a user calls by this name; labels may be numbers."""
+    for label in model.classes_.tolist():
+        if str(label) == name:
+            return label
+    known = ", ".join(map(str, model.classes_.tolist()))
+    raise ValueError(f"the model knows no class {name!r}, but {known}")

@@ -1,0 +1,209 @@
+"""``lmrc predict``: what a model sees in images."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from lmrc.data.images import UnreadableImageError, list_images, read_image
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.practice.batch import form_of
+from lmrc.practice.usage import UsageError, warn
+
+STANDARD_INPUT = "-"
+UNKNOWN = "unknown"
+AT_A_TIME = 256  # images in memory
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A class that an image may be of, its similarity and its head, counted from 1."""
+
+    label: Any
+    similarity: float
+    head: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model sees in one image: its best guesses, or why there are none.
+
+    Attributes
+    ----------
+    path : str
+        The image.
+    guesses : list of Guess
+        Best first.
+    known : bool
+        Whether the best is good enough.
+    error : str
+        Why the image could not be read; empty if it could.
+    """
+
+    path: str
+    guesses: list[Guess]
+    known: bool = True
+    error: str = ""
+
+
+def predict(
+    model: LMRCClassifier,
+    images: Iterable[str | tuple[str, bytes]],
+    *,
+    top: int = 1,
+    reject_below: float | None = None,
+) -> Iterator[Answer]:
+    """Yield what a model sees in images, in their order; one that cannot be read has an error.
+
+    Parameters
+    ----------
+    model : LMRCClassifier
+    images : iterable
+        Paths, or pairs of a name and the bytes of a file.
+    top : int, default=1
+        How many classes to name.
+    reject_below : float or None
+        An image whose best similarity is lower is of no known class.
+    """
+    size, mode = form_of(model.input_shape_)
+    head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
+    labels = model.classes_.tolist()
+    for chunk in _chunks(images, AT_A_TIME):
+        names, pixels, errors = [], [], {}
+        for position, image in enumerate(chunk):
+            name, file = (image, image) if isinstance(image, str) else (image[0], image[1])
+            names.append(name)
+            try:
+                opened = io.BytesIO(file) if isinstance(file, bytes) else file
+                pixels.append(read_image(opened, size, mode))
+            except UnreadableImageError as error:
+                errors[position] = str(error)
+        similarities = iter(model.similarities(np.stack(pixels)) if pixels else np.empty((0, 1)))
+        for position, name in enumerate(names):
+            if position in errors:
+                yield Answer(name, [], error=errors[position])
+                continue
+            scores = next(similarities)
+            best = np.argsort(-scores, kind="stable")[:top].tolist()
+            guesses = [Guess(labels[i], float(scores[i]), head_of[i]) for i in best]
+            known = reject_below is None or guesses[0].similarity >= reject_below
+            yield Answer(name, guesses, known)
+
+
+def find_images(arguments: Sequence[str]) -> Iterator[str | tuple[str, bytes]]:
+    """Yield the images that a user means: files, folders, patterns, or standard input.
+
+    Standard input (``-``) is an image, or a list of paths with one on each line.
+    """
+    for argument in arguments:
+        path = Path(argument)
+        if argument == STANDARD_INPUT:
+            yield from _standard_input()
+        elif path.is_dir():
+            found = list_images(path)
+            if not found:
+                warn(f"there are no images in {path}")
+            yield from map(str, found)
+        elif not path.exists() and glob.has_magic(argument):
+            matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
+            if not matching:
+                warn(f"nothing matches {argument}")
+            yield from matching
+        else:
+            yield argument
+
+
+def _standard_input() -> Iterator[str | tuple[str, bytes]]:
+    content = sys.stdin.buffer.read()
+    try:
+        read_image(io.BytesIO(content))
+    except UnreadableImageError:
+        lines = content.decode(errors="surrogateescape").splitlines()
+        paths = [line.strip() for line in lines if line.strip()]
+        if any("\0" in path for path in paths):
+            raise UsageError(
+                "standard input is neither an image that can be read nor a list of paths"
+            ) from None
+        yield from paths
+    else:
+        yield STANDARD_INPUT, content
+
+
+def write_answers(
+    answers: Iterable[Answer], form: str, file: TextIO, *, quiet: bool = False
+) -> int:
+    """Write answers as "text", "csv" or "json" (an object on each line); return the failures.
+
+    Failures are named on standard error, unless quiet.
+    """
+    failures = 0
+    table = csv.writer(file, lineterminator="\n") if form == "csv" else None
+    if table:
+        table.writerow(["path", "rank", "class", "similarity", "head", "error"])
+    for answer in answers:
+        failures += bool(answer.error)
+        if answer.error and not quiet:
+            warn(answer.error)
+        if table:
+            table.writerows(_rows(answer))
+        elif form == "json":
+            file.write(json.dumps(_plain(answer), ensure_ascii=False) + "\n")
+        else:
+            file.writelines(_lines(answer))
+        file.flush()
+    return failures
+
+
+def _rows(answer: Answer) -> list[list[Any]]:
+    if answer.error:
+        return [[answer.path, "", "", "", "", answer.error]]
+    rows = [
+        [answer.path, rank, guess.label, f"{guess.similarity:.4f}", guess.head, ""]
+        for rank, guess in enumerate(answer.guesses, start=1)
+    ]
+    if not answer.known:
+        rows[0][2] = UNKNOWN
+    return rows
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    if answer.error:
+        return {"path": answer.path, "error": answer.error}
+    best = answer.guesses[0]
+    return {
+        "path": answer.path,
+        "class": best.label if answer.known else None,
+        "similarity": round(best.similarity, 4),
+        "head": best.head,
+        "top": [
+            {"class": g.label, "similarity": round(g.similarity, 4), "head": g.head}
+            for g in answer.guesses
+        ],
+    }
+
+
+def _lines(answer: Answer) -> Iterator[str]:
+    for rank, guess in enumerate(answer.guesses):
+        label = guess.label if answer.known or rank else UNKNOWN
+        place = answer.path if not rank else " " * len(answer.path)
+        yield f"{place}  {label}  {guess.similarity:.3f}  head {guess.head}\n"
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,82 @@
+"""How commands speak: what they say, what they warn of, and how they refuse wrong use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import monotonic
+
+from lmrc.report.live import Countdown
+
+Say = Callable[[str], None]
+
+HALF_A_MINUTE = 30.0
+
+
+class UsageError(ValueError):
+    """A command was asked for something that makes no sense. Its exit code is 2."""
+
+    exit_code = 2
+
+
+def speaker(quiet: bool) -> Say:
+    """Return what prints a line, or nothing if quiet."""
+    return (lambda line: None) if quiet else print
+
+
+def warn(text: str) -> None:
+    """Say on standard error, even if quiet, what the user had better know."""
+    print(f"lmrc: {text}", file=sys.stderr, flush=True)
+
+
+def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]:
+    """Return what prints, for logs, how many epochs are done: a line every half minute at most.
+
+    Parameters
+    ----------
+    total, done : int
+        Epochs in all, and from before.
+    hushed : bool
+        Print nothing: there is a terminal with a bar, say.
+    """
+    countdown, last = Countdown(total, done), monotonic()
+
+    def tell(now_done: int) -> None:
+        nonlocal last
+        if hushed or monotonic() - last < HALF_A_MINUTE:
+            return
+        last, countdown.done = monotonic(), now_done
+        line = f"epoch {now_done} of {total}{countdown.time_left()}"
+        print(line, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def count(n: int, thing: str, things: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "image"), count(2, "class", "classes")
+    ('1 image', '2 classes')
+    """
+    return f"{n:,} {thing if n == 1 else things or f'{thing}s'}"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    >>> percent(0.9512)
+    '95.1 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def bytes_in_words(n: float) -> str:
+    """Return a size for the reader.
+
+    >>> bytes_in_words(812), bytes_in_words(44_700_000)
+    ('812 bytes', '44.7 MB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n:.0f} bytes"

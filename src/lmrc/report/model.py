@@ -1,0 +1,116 @@
+"""Report of one model: what it makes of labelled images."""
+
+from __future__ import annotations
+
+from html import escape
+
+from lmrc.evaluation.model import ModelScore
+from lmrc.report import html
+from lmrc.report.contents import Contents
+from lmrc.report.heat import head_confusion
+from lmrc.report.html import Drawing, Section
+from lmrc.report.records import Description
+from lmrc.report.sections import MANY_CLASSES
+from lmrc.report.settings import settings_list
+from lmrc.report.summary import Spread, csv_text
+
+EXPERIMENT = "model"
+MISTAKES = 20  # rows of the table of mistakes
+
+
+def build(description: Description, score: ModelScore) -> Contents:
+    """Return the report of one model."""
+    drawing = Drawing(
+        head_confusion(score.head_confusion, [str(i + 1) for i in range(len(score.heads))]),
+        "Which head won against which governs, in percent.",
+    )
+    parts = [_result(score), _classes(score)]
+    if score.mistakes:
+        parts.append(_mistakes(score))
+    if len(score.heads) > 1:
+        parts.append(_heads(score, drawing))
+    return Contents(
+        headline=f"{100 * score.accuracy:.1f} % of {score.n:,} images are named rightly.",
+        findings=[_finding(score)],
+        sections=parts,
+        settings=settings_list(score.settings),
+        environment=html.note(
+            f"Made with {score.made_with}. Predicting took {score.seconds:,.1f} seconds."
+        ),
+        markdown=_markdown(score),
+        drawings={"heads": drawing},
+        tables={"classes": csv_text(["class", "images", "accuracy"], score.per_class)},
+    )
+
+
+def _finding(score: ModelScore) -> str:
+    if len(score.heads) < 2:
+        return f"The model has one head, for {len(score.heads[0])} classes."
+    return (
+        f"For {100 * score.head_choice:.1f} % the right head wins; if it always did, "
+        f"{100 * score.head_given:.1f} % would be named rightly."
+    )
+
+
+def _cell(share: float, kind: str = "") -> str:
+    return html.cell(Spread(share, None), kind)
+
+
+def _result(score: ModelScore) -> Section:
+    rows = [
+        [name, _cell(share)]
+        for name, share in (
+            ("first", score.accuracy),
+            *([("among the first five", score.top5)] if len(score.per_class) > 5 else []),
+            ("of the right head", score.head_choice),
+            ("first, if the head were known", score.head_given),
+        )
+    ]
+    caption = f"Share of the {score.n:,} images, in percent."
+    return Section("result", "All images", html.table(caption, ["the true class is", ""], rows))
+
+
+def _classes(score: ModelScore) -> Section:
+    rows = [
+        [escape(label), f"<td>{n:,}</td>", _cell(share, "share")]
+        for label, n, share in score.per_class
+    ]
+    many = len(rows) > MANY_CLASSES
+    kind = "classes compact" if many else "classes"
+    caption = "Images, and share of them named rightly in percent; in order of arrival."
+    table = html.table(caption, ["class", "images", "right"], rows, kind)
+    body = html.folded(f"All {len(rows)} classes", table) if many else table
+    return Section("classes", "Each class", body)
+
+
+def _mistakes(score: ModelScore) -> Section:
+    rows = [
+        [escape(true), f"<td>{escape(taken)}</td>", f"<td>{n:,}</td>"]
+        for true, taken, n in score.mistakes[:MISTAKES]
+    ]
+    left = len(score.mistakes) - len(rows)
+    caption = "Most frequent first." + (f" {left} more kinds are left out." if left else "")
+    table = html.table(caption, ["true class", "taken for", "images"], rows)
+    return Section("mistakes", "What is taken for what", table)
+
+
+def _heads(score: ModelScore, drawing: Drawing) -> Section:
+    listed = "".join(
+        f"<div><dt>head {i}</dt><dd>{escape(', '.join(head))}</dd></div>"
+        for i, head in enumerate(score.heads, start=1)
+    )
+    text = (
+        "<p>Each class batch has a head. A row holds the images whose class it governs, a column "
+        "those for which it won; shares of a row, in percent.</p>"
+    )
+    grid = f'<div class="grid"><figure>{drawing.to_svg("heads")}</figure></div>'
+    return Section("heads", "Which head wins", f"{text}{grid}<dl>{listed}</dl>")
+
+
+def _markdown(score: ModelScore) -> str:
+    lines = ["| class | images | right (%) |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {label.replace('|', chr(92) + '|')} | {n} | {100 * share:.1f} |"
+        for label, n, share in score.per_class
+    ]
+    return "\n".join([*lines, f"| **all** | {score.n} | {100 * score.accuracy:.1f} |"])

@@ -1,0 +1,87 @@
+"""Locks between processes. They end with the process that holds them, however it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+
+class LockedError(RuntimeError):
+    """Another process is at work on the same thing."""
+
+
+@contextmanager
+def locked(file: IO[bytes], *, wait: bool = True) -> Iterator[None]:
+    """Hold other processes off (where the system can).
+
+    Parameters
+    ----------
+    file : binary file
+        Open; the lock is on it.
+    wait : bool, default=True
+        Wait until another process lets go of it; else raise BlockingIOError at once.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):  # Windows, or a network file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Be the only one to hold the lock file at a path; it is gone afterwards.
+
+    A lock file that a killed process left is taken over.
+
+    Raises
+    ------
+    LockedError
+        If another process holds it: says which, and since when.
+    """
+    while True:
+        with path.open("a+b") as file:
+            try:
+                with locked(file, wait=False):
+                    if not _is_still_at(path, file):
+                        continue  # its last holder removed it just after we had opened it
+                    _sign(file)
+                    try:
+                        yield
+                    finally:
+                        path.unlink(missing_ok=True)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read(1000).decode(errors="replace").strip() or "another process"
+                raise LockedError(
+                    f"{path.parent} is being changed by {holder}: wait until that has ended"
+                ) from None
+        return
+
+
+def _is_still_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _sign(file: IO[bytes]) -> None:
+    """Say in the lock file who holds it."""
+    since = datetime.now().astimezone().isoformat(" ", timespec="seconds")
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
+    file.flush()

@@ -1,0 +1,90 @@
+"""A class batch that is being learnt: what was asked, and the state after the last kept epoch.
+
+It lies in the model's folder as ``unfinished.json``, and the state's tensors in a file that it
+names. The manifest that ends the class batch makes it void, wherever a crash may fall: it belongs
+to the state of the model that it was begun with, and to no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lmrc.store.files import (
+    ModelFileError,
+    checksum,
+    is_tensor_file,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from lmrc.store.folder import UNFINISHED, fingerprint
+
+GROUP = "training"
+FORMAT_VERSION = 1
+
+#: What `write` keeps: plain values, and tensors.
+Kept = tuple[dict[str, Any], dict[str, Tensor]]
+
+
+def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Keep what an interrupted class batch needs to go on, in place of what was kept before.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the model, held by `writing`.
+    content : mapping
+        Plain JSON values.
+    tensors : mapping
+        None before the first epoch has ended.
+    """
+    state = write_tensors(folder, GROUP, tensors) if tensors else None
+    head = {"format_version": FORMAT_VERSION, "model": fingerprint(folder), "state": state}
+    write_json(folder / UNFINISHED, {**head, "content": dict(content)})
+    for path in folder.glob(f"{GROUP}-*"):
+        if is_tensor_file(path.name) and not (state and path.name == state["name"]):
+            path.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> Kept | None:
+    """Return what `write` kept; None where nothing is unfinished.
+
+    Raises
+    ------
+    ModelFileError
+        If it is damaged, or of a newer lmrc.
+    """
+    path = folder / UNFINISHED
+    try:
+        kept = read_json(path)
+    except FileNotFoundError:
+        return None
+    if kept.get("format_version") != FORMAT_VERSION:
+        raise ModelFileError(f"{path} is of another lmrc: go on with that, or --discard it")
+    if kept.get("sha256") != checksum(kept):
+        raise ModelFileError(f"{path} is damaged: --discard it and learn the class batch anew")
+    if kept["model"] != fingerprint(folder):
+        return None  # the class batch has ended, and only the crash came before this file's end
+    state = kept["state"]
+    return kept["content"], read_tensors(folder, state) if state else {}
+
+
+def is_there(folder: Path) -> bool:
+    """Tell whether a class batch is unfinished; a damaged record counts as one."""
+    try:
+        return read(folder) is not None
+    except ModelFileError:
+        return True
+
+
+def discard(folder: Path) -> None:
+    """Forget the unfinished class batch."""
+    (folder / UNFINISHED).unlink(missing_ok=True)
+    for path in folder.glob(f"{GROUP}-*"):
+        if is_tensor_file(path.name):
+            path.unlink(missing_ok=True)

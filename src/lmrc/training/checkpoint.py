@@ -1,0 +1,64 @@
+"""Training that can be interrupted: what an epoch leaves to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Records = list[dict[str, float]]
+
+
+class Checkpoint:
+    """Keeps the state of training after an epoch, and gives it back. This one keeps nothing.
+
+    All chance of an epoch comes from its number, so the weights, the optimiser's momentum and the
+    records of the epochs behind are all that the next one needs.
+    """
+
+    def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
+        """Put back what was kept; return the records of the epochs that are done."""
+        return []
+
+    def keep(
+        self,
+        records: Sequence[dict[str, float]],
+        network: nn.Module,
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
+        """Keep the state after the last of these records."""
+
+
+NO_CHECKPOINT = Checkpoint()
+
+_NETWORK, _MOMENTUM = "network.", "momentum."
+
+
+def pack_training(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the tensors that training goes on from."""
+    weights = {f"{_NETWORK}{name}": tensor for name, tensor in network.state_dict().items()}
+    momentum = {
+        f"{_MOMENTUM}{i}": optimiser.state[p]["momentum_buffer"]
+        for i, p in enumerate(_parameters(optimiser))
+        if optimiser.state[p].get("momentum_buffer") is not None
+    }
+    return weights | momentum
+
+
+def unpack_training(
+    tensors: Mapping[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer
+) -> None:
+    """Put back what `pack_training` took."""
+    network.load_state_dict(
+        {n.removeprefix(_NETWORK): t for n, t in tensors.items() if n.startswith(_NETWORK)}
+    )
+    for i, p in enumerate(_parameters(optimiser)):
+        if f"{_MOMENTUM}{i}" in tensors:
+            # Laid out in memory as the parameter is: channels last, on a GPU.
+            buffer = torch.empty_like(p, requires_grad=False)
+            optimiser.state[p]["momentum_buffer"] = buffer.copy_(tensors[f"{_MOMENTUM}{i}"])
+
+
+def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimiser.param_groups for p in group["params"]]

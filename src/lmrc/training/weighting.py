@@ -1,0 +1,62 @@
+"""Classes that count more or less than their number of samples says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmrc.training.batches import MiniBatch
+from lmrc.training.step import Losses
+
+
+def class_weights(class_weight: Mapping[Any, float] | str, y: Tensor, labels: list[Any]) -> Tensor:
+    """Return a weight for each class index.
+
+    Only their ratios matter: the mean over the samples is 1, so that learning rates mean what they
+    mean without.
+
+    Parameters
+    ----------
+    class_weight : "balanced" or mapping
+        "balanced": every class at hand weighs the same in all. Else the weight of a label, 1 where
+        it is not named.
+    y : Tensor
+        Class indices of all samples at hand.
+    labels : list
+        What the indices stand for.
+
+    Examples
+    --------
+    >>> y = torch.tensor([0, 0, 0, 2])
+    >>> class_weights("balanced", y, ["ant", "bee", "cat"])
+    tensor([0.6667, 2.0000, 2.0000])
+    >>> class_weights({"cat": 5}, y, ["ant", "bee", "cat"])
+    tensor([0.5000, 0.5000, 2.5000])
+    """
+    if isinstance(class_weight, Mapping):
+        weights = torch.tensor([float(class_weight.get(label, 1)) for label in labels])
+    else:
+        weights = 1 / torch.bincount(y.cpu(), minlength=len(labels)).clamp(min=1)
+    weights = weights.to(y.device)
+    return weights / weights[y].mean()
+
+
+def weighted(losses: Callable[[MiniBatch], Losses], weights: Tensor) -> Callable[..., Losses]:
+    """Weight the terms of a loss that are per sample by the samples' classes.
+
+    Parameters
+    ----------
+    losses : callable
+        Maps a mini-batch to the terms of the loss.
+    weights : Tensor
+        Of each class index.
+    """
+
+    def of_batch(batch: MiniBatch) -> Losses:
+        of_sample = weights[batch.y]
+        return {n: t * of_sample if t.ndim else t for n, t in losses(batch).items()}
+
+    return of_batch

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from lmrc import LMRCClassifier, load
+
+RNG = np.random.default_rng(0)
+CENTRES = RNG.normal(size=(5, 8)) * 4
+Y = np.repeat(["ant", "bee", "cat", "dog", "eel"], 20)
+X = (np.repeat(CENTRES, 20, axis=0) + RNG.normal(size=(100, 8))).astype(np.float32)
+
+
+@pytest.fixture
+def model():
+    model = LMRCClassifier(epochs=8, memory_per_class=3, random_state=0)
+    for part in (slice(0, 40), slice(40, 60), slice(60, 100)):
+        model.partial_fit(X[part], Y[part])
+    return model
+
+
+def test_the_class_is_gone_and_the_others_answer_as_before(model):
+    before = model.similarities(X)
+    model.forget("bee")
+    assert model.classes_.tolist() == ["ant", "cat", "dog", "eel"]
+    assert [head.tolist() for head in model.heads_] == [["ant"], ["cat"], ["dog", "eel"]]
+    np.testing.assert_allclose(model.similarities(X), np.delete(before, 1, axis=1), atol=1e-6)
+    assert model.label_vectors_.shape == (4, 100)
+    assert np.bincount(model.memory_.y).tolist() == [3, 3, 3, 3]
+
+
+def test_a_head_that_governs_nothing_goes_too(model):
+    before = model.similarities(X)
+    model.forget("cat")
+    assert len(model.heads_) == len(model.network_.head) == 2
+    np.testing.assert_allclose(model.similarities(X), np.delete(before, 2, axis=1), atol=1e-6)
+
+
+def test_a_model_that_forgot_is_saved_and_goes_on_learning(model, tmp_path):
+    model.forget("bee").forget("ant").save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    again.partial_fit(X[:40], Y[:40])
+    assert again.classes_.tolist() == ["cat", "dog", "eel", "ant", "bee"]
+    assert again.score(X[:40], Y[:40]) > 0.9
+
+
+def test_what_cannot_be_forgotten(model):
+    with pytest.raises(ValueError, match="'yak' is none of"):
+        model.forget("yak")
+    for label in ("ant", "bee", "cat", "dog"):
+        model.forget(label)
+    with pytest.raises(ValueError, match="only class"):
+        model.forget("eel")
+    assert model.classes_.tolist() == ["eel"]

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from lmrc import LMRCClassifier, load
+from lmrc.nets.backbones import build
+from lmrc.nets.pretrained import load_backbone
+
+LARGE = (3, 72, 72)  # over 64 pixels: torchvision's stem
+
+
+@pytest.fixture
+def torchvision_file(tmp_path):
+    """Weights under torchvision's names, with its classifier, and without BatchNorm's counters."""
+    torch.manual_seed(1)
+    weights = build("resnet18", LARGE).state_dict()
+    weights = {n: t for n, t in weights.items() if not n.endswith("num_batches_tracked")}
+    weights |= {"fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
+    save_file(weights, tmp_path / "resnet18.safetensors")
+    return tmp_path / "resnet18.safetensors"
+
+
+def test_torchvision_names_load(torchvision_file):
+    torch.manual_seed(2)
+    backbone = build("resnet18", LARGE)
+    load_backbone(backbone, torchvision_file)
+    torch.manual_seed(1)
+    assert torch.equal(backbone.conv1.weight, build("resnet18", LARGE).conv1.weight)
+
+
+def test_what_does_not_fit_is_named(torchvision_file, tmp_path):
+    with pytest.raises(ValueError, match=r"conv1\.weight is 64×3×7×7, not 64×3×3×3.*larger images"):
+        load_backbone(build("resnet18", (3, 32, 32)), torchvision_file)
+    with pytest.raises(ValueError, match=r"layer1\.2\.conv1\.weight is missing.*and \d+ more"):
+        load_backbone(build("resnet34", LARGE), torchvision_file)
+    save_file({"stem": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="stem has no place"):
+        load_backbone(build("mlp", (4,)), tmp_path / "other.safetensors")
+    (tmp_path / "note.txt").write_text("no tensors")
+    with pytest.raises(ValueError, match=r"note\.txt cannot be read as a safetensors file"):
+        load_backbone(build("mlp", (4,)), tmp_path / "note.txt")
+    with pytest.raises(ValueError, match="none"):
+        load_backbone(build("mlp", (4,)), tmp_path / "none.safetensors")
+
+
+def images(n=12):
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (n, 16, 16, 3), dtype=np.uint8), np.arange(n) % 3
+
+
+def test_a_frozen_backbone_does_not_change_while_heads_learn(tmp_path):
+    X, y = images()
+    small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    teacher = LMRCClassifier(backbone=small, epochs=1, random_state=0).fit(X, y)
+    teacher.save(tmp_path / "teacher")
+    (file,) = (tmp_path / "teacher").glob("weights-*")
+    settings = {"backbone": small, "epochs": 2, "freeze": True, "weights": file}
+    model = LMRCClassifier(**settings, random_state=1).partial_fit(X, y)
+    old_head = model.network_.head.weight.clone()
+    model.partial_fit(X, y + 3)
+    for name, weight in teacher.network_.trunk.backbone.state_dict().items():
+        assert torch.equal(weight, model.network_.trunk.backbone.state_dict()[name]), name
+    assert not torch.equal(old_head[0], model.network_.head.weight[1])
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model", backbone=small).weights is None
+    model.set_params(freeze=False).partial_fit(X, y)
+    assert not torch.equal(
+        model.network_.trunk.backbone[0].weight, teacher.network_.trunk.backbone[0].weight
+    )

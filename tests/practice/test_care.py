@@ -1,0 +1,110 @@
+import json
+
+import numpy as np
+import pytest
+
+import lmrc
+from lmrc.methods.persistence import model_from
+from lmrc.store import folder
+
+
+def test_info_says_what_a_model_knows_and_holds(model, call):
+    code, out, _ = call("info", model)
+    assert code == 0
+    for line in (
+        "m: 4 classes, 2 heads",
+        "  head 2: three, two",
+        "takes grey images, brought to 8×8 pixels (height × width)",
+        "no images are stored in this model",
+        "room for about 108 more classes: label vectors of 100 dimensions, threshold 0.15",
+    ):
+        assert line in out.splitlines()
+    facts = json.loads(call("info", model, "--json")[1])
+    assert facts["heads"] == [["one", "zero"], ["three", "two"]]
+    assert facts["images_stored"] == 0
+    assert facts["bytes"] > 10_000
+    assert call("info", model, "--quiet") == (0, "", "")
+
+
+def test_info_counts_stored_images(place, learn, call):
+    learn("week1", "--memory-per-class", "5", "-q", fast=True)
+    assert "10 images stored in this model" in call("info", "m")[1]
+
+
+def test_log_lists_versions_and_rollback_goes_back_one(model, call):
+    newest, oldest = call("log", model)[1].splitlines()
+    assert newest.startswith("version 2  2")
+    assert "4 classes, 2 new  60 images" in newest
+    assert oldest.startswith("version 1  2")
+    assert [v["classes"] for v in json.loads(call("log", model, "--json")[1])] == [2, 4]
+    assert "is as it was after version 1" in call("rollback", model)[1]
+    assert lmrc.load(model).classes_.tolist() == ["one", "zero"]
+    code, _, err = call("rollback", model)
+    assert code == 1
+    assert "none to go back to" in err
+
+
+@pytest.mark.parametrize("command", ["info", "log", "rollback"])
+def test_what_is_no_model_is_not_made_one(place, call, command):
+    code, _, err = call(command, "none")
+    assert code == 1
+    assert "not a model" in err
+    assert not (place / "none").exists()
+    assert call(command, "week1")[0] == 1
+    assert {p.name for p in (place / "week1").iterdir()} == {"one", "zero"}
+
+
+def contents(path):
+    """Return all that the model's files say, as bytes."""
+    return b"".join(p.read_bytes() for p in sorted(path.iterdir()))
+
+
+def test_forget_takes_a_class_out_of_all_versions(place, learn, call):
+    learn("week1", "--memory-per-class", "3", "-q", fast=True)
+    learn("week2", "-q")
+    whole = lmrc.load("m")
+    row = whole.classes_.tolist().index("zero")
+    vector = whole.label_vectors_[row].tobytes()
+    image = whole.memory_.x[whole.memory_.y == row][0].numpy().tobytes()
+    test = whole.memory_.x.permute(0, 2, 3, 1).numpy()[..., 0]
+    assert vector in contents(place / "m")
+    assert image in contents(place / "m")
+
+    assert "zero is forgotten, in 2 versions of m" in call("forget", "m", "zero")[1]
+    for trace in (vector, image, b"zero"):
+        assert trace not in contents(place / "m")
+    after = lmrc.load("m")
+    assert after.classes_.tolist() == ["one", "three", "two"]
+    np.testing.assert_allclose(
+        after.similarities(test), np.delete(whole.similarities(test), row, axis=1), atol=1e-6
+    )
+    old = model_from("m", *folder._read_version(place / "m", folder.versions(place / "m")[0]))
+    assert old.classes_.tolist() == ["one"]
+    call("rollback", "m")
+    assert lmrc.load("m").classes_.tolist() == ["one"]
+    learn("week2", "-q")
+
+
+def test_versions_of_nothing_but_the_forgotten_are_dropped(model, call):
+    call("forget", model, "one")
+    call("forget", model, "zero")
+    assert [v["number"] for v in folder.versions(folder.Path(model))] == [2]
+    assert lmrc.load(model).classes_.tolist() == ["three", "two"]
+    call("forget", model, "two")
+    code, _, err = call("forget", model, "three")
+    assert code == 1
+    assert "only class" in err
+
+
+def test_forget_names_what_there_is(model, call):
+    code, _, err = call("forget", model, "yak")
+    assert code == 1
+    assert "no class 'yak', but one, zero, three, two" in err
+
+
+def test_numbers_are_classes_too(place, learn, call):
+    X, y = np.zeros((12, 6, 6), np.uint8), np.arange(12) % 3
+    np.savez(place / "batch.npz", X=X, y=y)
+    learn("batch.npz", "-q", fast=True)
+    assert call("forget", "m", "1")[0] == 0
+    assert lmrc.load("m").classes_.tolist() == [0, 2]

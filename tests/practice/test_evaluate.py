@@ -1,0 +1,65 @@
+import json
+import shutil
+
+import pytest
+
+import lmrc
+from lmrc.practice.batch import read_source
+
+
+def test_evaluate_prints_classes_and_writes_a_page(place, model, call):
+    code, out, err = call("evaluate", model, "test")
+    assert (code, err) == (0, "")
+    assert "| **all** | 40 |" in out
+    assert "right head wins" in out
+    page = place / "runs" / "evaluate-m" / "report.html"
+    assert f"The page: {page.relative_to(place)}" in out
+    text = page.read_text("utf-8")
+    for words in ("m on test", "Each class", "three", "Which head wins", "lmrc evaluate m test"):
+        assert words in text
+    assert call("report", "runs/evaluate-m")[0] == 0
+    assert page.read_text("utf-8") == text
+
+
+def test_json_has_the_figures(place, model, call):
+    figures = json.loads(call("evaluate", model, "test", "--json", "--out", "page")[1])
+    batch = read_source(place / "test", shape=(1, 8, 8))
+    assert figures["accuracy"] == pytest.approx(lmrc.load(model).score(batch.X, batch.y))
+    assert set(figures["per_class"]) == {"one", "zero", "three", "two"}
+    assert (place / "page" / "classes.csv").read_text().startswith("class,images,accuracy\n")
+
+
+def test_unknown_images_give_a_threshold(model, call):
+    words = ["evaluate", model, "test", "--unknown", "other"]
+    _, out, _ = call(*words)
+    assert "--reject-below 0." in out
+    found = json.loads(call(*words, "--json")[1])["reject_below"]
+    answers = call("predict", model, "test", "--reject-below", str(found["threshold"]))[1]
+    kept = sum("  unknown  " not in line for line in answers.splitlines())
+    assert kept / 40 == pytest.approx(found["kept"], abs=0.03)
+
+
+def test_classes_that_the_model_does_not_know_are_left_out(place, model, call):
+    shutil.copytree(place / "other" / "four", place / "test" / "four")
+    _, out, err = call("evaluate", model, "test")
+    assert "left out 10 image(s) of classes that the model does not know: four" in err
+    assert "| **all** | 40 |" in out
+    code, _, err = call("evaluate", model, "other")
+    assert code == 1
+    assert "holds no class that the model knows, but four" in err
+
+
+def test_images_set_aside_are_the_ones_tested(place, model, call):
+    shutil.copytree(place / "week1", place / "mixed" / "train")
+    shutil.copytree(place / "test", place / "mixed" / "test")
+    assert "| **all** | 40 |" in call("evaluate", model, "mixed")[1]
+
+
+def test_folders_of_others_are_not_overwritten(place, model, call):
+    (place / "page").mkdir()
+    (place / "page" / "records.jsonl").write_text("{}\n")
+    code, _, err = call("evaluate", model, "test", "--out", "page")
+    assert code == 1
+    assert "another experiment" in err
+    (place / "void").mkdir()
+    assert "needs some" in call("evaluate", model, "test", "--unknown", "void")[2]

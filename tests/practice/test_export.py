@@ -1,0 +1,82 @@
+import json
+
+import numpy as np
+import pytest
+
+import lmrc
+from lmrc.practice import export
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def classifier(shape, backbone, n_classes=5):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (6 * n_classes, *shape), dtype=np.uint8), np.arange(6 * n_classes)
+    model = lmrc.LMRCClassifier(epochs=1, backbone=backbone, device="cpu", random_state=0)
+    y = y % n_classes
+    for part in (y < 2, y == 2, y > 2):
+        model.partial_fit(X[part], y[part])
+    return model, X
+
+
+def test_the_file_answers_as_the_model_does_for_any_batch(place, model, call):
+    code, out, err = call("export", model, "m.onnx")
+    assert (code, err) == (0, "")
+    assert "takes uint8 images of shape (n, 8, 8, 1)" in out
+    session = onnxruntime.InferenceSession("m.onnx")
+    properties = session.get_modelmeta().custom_metadata_map
+    clf = lmrc.load(model)
+    assert json.loads(properties["classes"]) == clf.classes_.tolist()
+    assert {key: properties[key] for key in ("height", "width", "channels")} == {
+        "height": "8",
+        "width": "8",
+        "channels": "1",
+    }
+    X = np.random.default_rng(0).integers(0, 256, (33, 8, 8), dtype=np.uint8)
+    for n in (1, 2, 33):
+        (answers,) = session.run(["similarities"], {"images": X[:n, ..., None]})
+        np.testing.assert_allclose(answers, clf.similarities(X[:n]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone"), [((25, 30, 3), "cnn"), ((70, 66, 3), "cnn"), ((10, 10, 3), "resnet18")]
+)
+def test_backbones_and_heads_of_several_sizes(shape, backbone):
+    model, X = classifier(shape, backbone)
+    content = export.to_onnx(model)
+    export.check_answers(model, content)
+    session = onnxruntime.InferenceSession(content)
+    (answers,) = session.run(None, {"images": X})
+    np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
+
+
+def test_a_file_that_disagrees_is_not_written(place, model, call, monkeypatch):
+    other, _ = classifier((8, 8), "mlp", n_classes=4)
+    content = export.to_onnx(other)
+    monkeypatch.setattr(export, "to_onnx", lambda model: content)
+    code, _, err = call("export", model, "m.onnx")
+    assert code == 1
+    assert "disagrees with torch" in err
+    assert not (place / "m.onnx").exists()
+
+
+def test_ties_may_go_either_way_and_nothing_else_may():
+    expected = np.array([[0.5, 0.50005, 0.1]])
+    export.compare(expected, np.array([[0.50005, 0.5, 0.1]]))
+    with pytest.raises(export.ExportError, match="disagrees"):
+        export.compare(expected, np.array([[0.5, 0.51, 0.1]]))
+    with pytest.raises(export.ExportError, match="disagrees"):
+        export.compare(expected, np.array([[0.5, np.nan, 0.1]]))
+    with pytest.raises(export.ExportError, match=r"\(1, 2\)"):
+        export.compare(expected, expected[:, :2])
+    with pytest.raises(export.ExportError, match="another class"):
+        export.compare(np.array([[0.5, 0.50015]]), np.array([[0.50009, 0.50006]]))
+
+
+def test_models_of_vectors_are_refused(place, call):
+    X, y = np.zeros((4, 3), np.float32), np.array([0, 0, 1, 1])
+    lmrc.LMRCClassifier(epochs=1).fit(X, y).save("vectors")
+    code, _, err = call("export", "vectors", "v.onnx")
+    assert code == 1
+    assert "not image files" in err

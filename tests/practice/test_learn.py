@@ -1,0 +1,338 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lmrc
+from lmrc.practice import checkpoint
+from lmrc.store import folder
+
+FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", "cpu")
+
+
+def test_two_folders_and_the_first_is_not_needed_for_the_second(place, learn):
+    _, out, err = learn("week1", "--val", "0.2", fast=True)
+    assert out.splitlines()[:2] == [
+        "2 new classes: one (24), zero (24)",
+        "48 images to learn from, 12 more to validate with",
+    ]
+    assert "new classes: " in out
+    assert "m now knows 2 classes" in out
+    assert "no images stored in it" in out
+    assert err == ""
+    shutil.rmtree(place / "week1")
+    out = learn("week2")[1]
+    assert "2 new classes: three (30), two (30)" in out
+    assert lmrc.load("m").classes_.tolist() == ["one", "zero", "three", "two"]
+
+
+def test_settings_stay_from_one_learn_to_the_next(place, learn):
+    learn("week1", "--memory-per-class", "4", fast=True)
+    learn("week2", "--epochs", "2")
+    model = lmrc.load("m")
+    assert (model.memory_per_class, model.epochs, model.backbone) == (4, 2, "mlp")
+    assert len(model.memory_) == 16
+    assert model.verbose == 0
+
+
+def test_steps_are_small_where_images_are_few(place, learn, monkeypatch):
+    learn("week1", "--epochs", "1")
+    assert lmrc.load("m").batch_size == 32
+    monkeypatch.setattr("lmrc.practice.learn.SMALL", 10)
+    learn("week2", "--epochs", "1")
+    assert lmrc.load("m").batch_size == 32
+    shutil.rmtree(place / "m")
+    learn("week1", "--epochs", "1")
+    assert lmrc.load("m").batch_size == 128
+
+
+def test_known_classes_are_reviewed_and_old_validation_is_told_apart(place, learn):
+    learn("week1", fast=True)
+    for part, source in (("train", "week2"), ("val", "test")):
+        shutil.copytree(place / source, place / "mixed" / part)
+    shutil.copytree(place / "week1" / "one", place / "mixed" / "train" / "one")
+    out = learn("mixed")[1]
+    assert "2 new classes: three (30), two (30)\n1 known class: one (30)\n" in out
+    assert "new classes: " in out
+    assert "old classes: " in out
+    assert "of 20 held-out images right" in out
+
+
+def test_validation_images_of_no_known_class_are_refused(place, learn):
+    shutil.copytree(place / "week1", place / "mixed" / "train")
+    shutil.copytree(place / "other", place / "mixed" / "val")
+    assert "['four']" in learn("mixed", fast=True, code=1)[2]
+    assert not (place / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "was"),
+    [
+        ("--size", "16", "8×8"),
+        ("--backbone", "cnn", "mlp"),
+        ("--label-dim", "50", "100"),
+        ("--seed", "3", "0"),
+    ],
+)
+def test_what_shapes_the_network_is_fixed_at_the_first_learn(place, learn, option, value, was):
+    learn("week1", "-q", fast=True)
+    err = learn("week2", option, value, code=2)[2]
+    assert f"{option} shapes the network and was fixed by the first learn of m ({was})" in err
+    learn("week2", "--size", "8x8", "--backbone", "mlp", "--label-dim", "100", "--seed", "0")
+
+
+def test_size_brings_images_to_any_shape(place, learn):
+    learn("week1", "--size", "12x10", fast=True)
+    assert lmrc.load("m").input_shape_ == (1, 12, 10)
+
+
+@pytest.mark.parametrize("size", ["0", "a", "8x", "8x8x8", "-3"])
+def test_a_size_that_is_none(place, learn, size):
+    assert size in learn("week1", "--size", size, fast=True, code=2)[2]
+
+
+def test_unreadable_files_are_left_out_and_named(place, learn):
+    (place / "week1" / "one" / "broken.png").write_bytes(b"")
+    err = learn("week1", fast=True)[2]
+    assert err.startswith("lmrc: left out 1 file(s):")
+    assert "broken.png" in err
+
+
+def test_few_and_uneven_images_work_and_are_warned_about(place, learn):
+    for path in sorted((place / "week1" / "one").iterdir())[1:]:
+        path.unlink()
+    err = learn("week1", fast=True)[2]
+    assert "zero has 30 times as many images as one: with --class-weight balanced" in err
+    assert "one has only 1 image" in err
+    assert "--weights FILE --freeze" in err
+    err = learn("week1", "--class-weight", "balanced", "--freeze")[2]
+    assert "--class-weight" not in err
+
+
+def test_weights_are_for_the_first_learn_and_must_fit(place, learn, call):
+    learn("week1", fast=True)
+    (weights,) = (place / "m").glob("weights-*")
+    words = ["learn", "other.lmrc", "week1", "--weights", str(weights), "--freeze"]
+    assert call(*words, *FAST)[0] == 0
+    taught = lmrc.load("m").network_.trunk.backbone.state_dict()
+    for name, weight in lmrc.load("other.lmrc").network_.trunk.backbone.state_dict().items():
+        assert weight.equal(taught[name])
+    assert "begin a new model" in learn("week2", "--weights", str(weights), code=2)[2]
+    code, _, err = call(
+        "learn", "third.lmrc", "week1", "--weights", str(weights), "--backbone", "cnn"
+    )
+    assert code == 1
+    assert "do not fit the backbone" in err
+    assert not (place / "third.lmrc").exists()
+
+
+def test_csv(place, learn):
+    lines = ["Path,Label"]
+    for name in ("one", "zero"):
+        lines += [f"week1/{name}/{i:03}.png,digit {name}" for i in range(20)]
+    (place / "list.csv").write_text("\n".join([*lines, "week1/gone.png,digit one"]))
+    err = learn("list.csv", fast=True)[2]
+    assert "gone.png as an image: No such file" in err
+    assert lmrc.load("m").classes_.tolist() == ["digit one", "digit zero"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a.png,one\n", "no column 'path'"),
+        ("path,label\n,one\n", "line 2 has no path"),
+        ("path,label\na.png\n", "line 2 has no label"),
+        ("path,label\n", "lists no images"),
+        ("path,label\na.png,one\n", "none of the 1 image(s) of class 'one'"),
+        ("", "no column 'path'"),
+        (b"path,label\n\xff\xfe,one\n", "UTF-8"),
+    ],
+)
+def test_csv_that_cannot_be_used(place, learn, text, told):
+    (place / "list.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert told in learn("list.csv", fast=True, code=1)[2]
+
+
+def test_npz(place, learn):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (40, 6, 6, 3), dtype=np.uint8), np.arange(40) % 2
+    np.savez(place / "batch.npz", X=X, y=y)
+    out = learn("batch.npz", "--val", "0.1", fast=True)[1]
+    assert "36 images to learn from, 4 more to validate with" in out
+    assert lmrc.load("m").classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "no y", "objects", "lengths"])
+def test_npz_that_cannot_be_used(place, learn, kind):
+    path = place / "batch.npz"
+    if kind == "no y":
+        np.savez(path, X=np.zeros((2, 3)))
+    elif kind == "objects":
+        np.savez(path, X=np.array([{}, {}], dtype=object), y=np.zeros(2))
+    elif kind == "lengths":
+        np.savez(path, X=np.zeros((2, 3)), y=np.zeros(5))
+    else:
+        path.write_bytes(b"" if kind == "empty" else b"no archive")
+    assert "batch.npz" in learn("batch.npz", fast=True, code=1)[2]
+
+
+def test_what_is_no_source_is_refused(place, learn):
+    (place / "notes.txt").write_text("my pets")
+    assert "neither a folder, nor a .csv" in learn("notes.txt", fast=True, code=2)[2]
+    (place / "flat").mkdir()
+    Image.new("L", (8, 8)).save(place / "flat" / "a.png")
+    assert "no sub-folders" in learn("flat", fast=True, code=1)[2]
+    assert not (place / "m").exists()
+
+
+def test_quiet_says_nothing(place, learn):
+    assert learn("week1", "--quiet", fast=True)[1:] == ("", "")
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(place, learn, monkeypatch):
+    assert learn("week1", fast=True)[2] == ""
+    monkeypatch.setattr("lmrc.practice.usage.HALF_A_MINUTE", 0.0)
+    first, second, third = learn("week2")[2].splitlines()
+    assert first.startswith("epoch 1 of 3, about ")
+    assert second.startswith("epoch 2 of 3, about ")
+    assert third == "epoch 3 of 3"
+
+
+def test_only_as_many_versions_as_asked_are_kept(place, learn):
+    learn("week1", "-q", fast=True)
+    learn("week2", "-q")
+    learn("week2", "-q", "--keep", "3")
+    assert [v["number"] for v in folder.versions(place / "m")] == [1, 2, 3]
+    learn("week2", "-q")
+    assert [v["number"] for v in folder.versions(place / "m")] == [3, 4]
+
+
+# --- Interruptions ------------------------------------------------------------
+
+KILLED = """
+import os, sys
+from lmrc.practice.checkpoint import FolderCheckpoint
+
+keep = FolderCheckpoint.keep
+def keep_and_die(self, records, *rest):
+    keep(self, records, *rest)
+    if len(records) == int(os.environ["EPOCHS"]):
+        os.kill(os.getpid(), 9)
+FolderCheckpoint.keep = keep_and_die
+from lmrc.cli import main
+main()
+"""
+
+
+def killed(*words, epochs):
+    """Learn in a process that is killed after some epochs, each of them kept."""
+    words = ["learn", *words, "--checkpoint-every", "0"]
+    environment = {**os.environ, "EPOCHS": str(epochs)}
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment)
+    assert done.returncode == -9
+
+
+def test_a_killed_learn_goes_on_bit_for_bit(place, learn, call, same_files):
+    whole = ("week1", "--val", "0.1", "--memory-per-class", "2", *FAST)
+    call("learn", "whole.lmrc", *whole)
+    call("learn", "whole.lmrc", "week2", "--class-weight", "balanced")
+
+    killed("m", *whole, epochs=2)
+    assert "--resume" in call("predict", "m", "test/one/000.png")[2]
+    err = learn("week1", fast=True, code=2)[2]
+    assert "interrupted after 2 kept epochs: go on with lmrc learn m --resume" in err
+    assert "not finished" in call("info", "m")[2]
+    learn("--resume")
+    killed("m", "week2", "--class-weight", "balanced", epochs=1)
+    assert lmrc.load("m").classes_.tolist() == ["one", "zero"]  # as before
+    assert "unfinished" in call("info", "m")[1]
+    assert "unfinished" in call("rollback", "m")[2]
+    assert "unfinished" in call("forget", "m", "one")[2]
+    learn("--resume")
+    same_files(place / "m", place / "whole.lmrc")
+    assert lmrc.load("m").history_ == lmrc.load("whole.lmrc").history_
+    assert not (place / "m" / "unfinished.json").exists()
+    assert "nothing of m is unfinished" in learn("--resume", code=2)[2]
+
+
+def test_an_interrupted_learn_can_be_discarded(place, learn):
+    killed("m", "week1", *FAST, epochs=1)
+    learn("--discard")
+    assert not (place / "m").exists()
+    killed("m", "week1", *FAST, epochs=1)
+    learn("week2", "--discard", fast=True)
+    assert lmrc.load("m").classes_.tolist() == ["three", "two"]
+
+
+def test_changed_images_are_not_gone_on_with(place, learn):
+    killed("m", "week1", *FAST, epochs=1)
+    Image.new("L", (8, 8), 3).save(place / "week1" / "one" / "000.png")
+    assert "no longer what it was" in learn("--resume", code=1)[2]
+    learn("--discard")
+
+
+def test_resume_remembers_and_takes_no_options(place, learn):
+    assert "remembers its folder" in learn("--resume", "--epochs", "5", code=2)[2]
+    assert "remembers its folder" in learn("week1", "--resume", code=2)[2]
+
+
+def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):
+    learn("week1", "-q", fast=True)
+    keep = checkpoint.FolderCheckpoint.keep
+
+    def keep_and_stop(self, records, *rest):
+        keep(self, records, *rest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.FolderCheckpoint, "keep", keep_and_stop)
+        learn("week2", "--checkpoint-every", "0", code=130)
+    assert lmrc.load("m").classes_.tolist() == ["one", "zero"]
+    kept = json.loads((place / "m" / "unfinished.json").read_text())["content"]
+    assert len(kept["records"]) == 1
+    learn("--resume")
+
+
+def test_the_state_is_not_kept_more_often_than_asked(place, learn, monkeypatch):
+    kept = []
+    monkeypatch.setattr(checkpoint.unfinished, "write", lambda *args: kept.append(args))
+    learn("week1", "-q", fast=True)
+    assert len(kept) == 1  # what was asked, before the first epoch
+
+
+def test_a_full_disk_while_state_is_kept_does_not_stop_training(place, learn, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "pack_training", full)
+    err = learn("week1", "--checkpoint-every", "0", fast=True)[2]
+    assert "No space left on device" in err
+    assert len(lmrc.load("m").classes_) == 2
+
+
+def test_training_that_fails_leaves_nothing_unfinished(place, learn):
+    err = learn("week1", "--learning-rate", "1e30", fast=True, code=1)[2]
+    assert "lower learning_rate" in err
+    assert not (place / "m").exists()
+
+
+def test_two_learners_at_once(place, learn):
+    with folder.writing(place / "m"):
+        err = learn("week1", fast=True, code=1)[2]
+    assert f"m is being changed by process {os.getpid()}" in err
+
+
+def test_readers_need_no_lock(model, call):
+    with folder.writing(model):
+        codes = []
+        thread = threading.Thread(target=lambda: codes.append(lmrc.load(model)))
+        thread.start()
+        thread.join()
+        assert len(codes) == 1
+        assert call("predict", model, "test/one/000.png")[0] == 0

@@ -1,0 +1,125 @@
+import csv
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lmrc
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    """Let standard input hold some bytes."""
+
+    def hold(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return hold
+
+
+def test_class_similarity_and_head_of_files_folders_and_patterns(place, model, call):
+    code, out, err = call("predict", model, "test/one/000.png", "test/zero", "test/t*/00[01].png")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines] == [
+        "test/one/000.png",
+        *(f"test/zero/{i:03}.png" for i in range(10)),
+        *(f"test/{name}/00{i}.png" for name in ("three", "two") for i in (0, 1)),
+    ]
+    clf = lmrc.load(model)
+    image = np.asarray(Image.open(place / "test/one/000.png"))[None]
+    label = clf.predict(image)[0]
+    head = 1 if label in ("one", "zero") else 2
+    best = clf.similarities(image).max()
+    assert lines[0][1:] == [label, f"{best:.3f}", "head", str(head)]
+
+
+def test_json_has_one_object_a_line_and_the_best_classes(model, call):
+    _, out, _ = call("predict", model, "test/one", "--json", "--top", "3")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert len(answers) == 10
+    first = answers[0]
+    assert first["top"][0] == {key: first[key] for key in ("class", "similarity", "head")}
+    similarities = [guess["similarity"] for guess in first["top"]]
+    assert similarities == sorted(similarities, reverse=True)
+    assert len(similarities) == 3
+
+
+def test_csv_can_be_read_back(place, model, call):
+    (place / "a, b.png").write_bytes((place / "test/one/000.png").read_bytes())
+    _, out, _ = call("predict", model, "a, b.png", "--csv", "-k", "2")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["path"], row["rank"]) for row in rows] == [("a, b.png", "1"), ("a, b.png", "2")]
+    assert rows[0]["head"] in ("1", "2")
+
+
+def test_one_bad_file_does_not_stop_the_rest(place, model, call):
+    (place / "bad.png").write_bytes(b"no image")
+    words = ["predict", model, "bad.png", "gone.png", "test/one/000.png"]
+    code, out, err = call(*words)
+    assert code == 1
+    assert len(out.splitlines()) == 1
+    assert "bad.png" in err
+    assert "gone.png" in err
+    assert len(err.splitlines()) == 2
+    assert call(*words, "--quiet")[2] == ""
+    answers = [json.loads(line) for line in call(*words, "--json")[1].splitlines()]
+    assert ["error" in answer for answer in answers] == [True, True, False]
+    rows = list(csv.DictReader(io.StringIO(call(*words, "--csv")[1])))
+    assert [bool(row["error"]) for row in rows] == [True, True, False]
+
+
+def test_what_is_not_similar_enough_is_unknown(model, call):
+    words = ["predict", model, "test/one/000.png", "--reject-below"]
+    assert call(*words, "-1")[1] == call(*words[:-1])[1]
+    assert "  unknown  " in call(*words, "1.01")[1]
+    assert json.loads(call(*words, "1.01", "--json")[1])["class"] is None
+    assert ",unknown," in call(*words, "1.01", "--csv")[1]
+
+
+def test_standard_input_holds_paths(model, call, stdin):
+    stdin(b"test/one/000.png\n\ntest/zero/000.png\n")
+    assert len(call("predict", model, "-")[1].splitlines()) == 2
+    stdin(b"test/one/000.png\n")
+    assert len(call("predict", model)[1].splitlines()) == 1
+
+
+def test_standard_input_holds_an_image(place, model, call, stdin):
+    image = (place / "test/one/000.png").read_bytes()
+    stdin(image)
+    _, out, _ = call("predict", model, "-")
+    assert out.split()[1:] == call("predict", model, "test/one/000.png")[1].split()[1:]
+    stdin(b"\x89PNG\0\0 half an image")
+    code, _, err = call("predict", model, "-")
+    assert code == 2
+    assert "neither an image" in err
+
+
+def test_nothing_found_is_said(place, model, call):
+    (place / "empty").mkdir()
+    assert "no images in empty" in call("predict", model, "empty")[2]
+    assert "nothing matches no*.jpg" in call("predict", model, "no*.jpg")[2]
+
+
+def test_many_images_are_read_bit_by_bit(model, call, monkeypatch):
+    whole = call("predict", model, "test")
+    monkeypatch.setattr("lmrc.practice.predict.AT_A_TIME", 7)
+    assert call("predict", model, "test")[1].split("\n")[0] == whole[1].split("\n")[0]
+    assert len(call("predict", model, "test")[1].splitlines()) == 40
+
+
+def test_wrong_use(model, call):
+    code, _, err = call("predict", model, "x.png", "--json", "--csv")
+    assert code == 2
+    assert "choose one" in err
+
+
+def test_models_of_other_methods_and_inputs_say_what_to_do(place, call):
+    X, y = np.zeros((4, 3), np.float32), np.array([0, 0, 1, 1])
+    lmrc.LMRCClassifier(epochs=1).fit(X, y).save("vectors")
+    assert "not image files" in call("predict", "vectors", "test/one/000.png")[2]
+    lmrc.FineTuneClassifier(epochs=1).fit(X, y).save("finetune")
+    assert "use lmrc.load" in call("predict", "finetune", "test/one/000.png")[2]
