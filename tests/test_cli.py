@@ -180,6 +180,20 @@ def test_reproduce_passes_on_what_was_asked(call, asked):
     }
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rehearsal --methods lmrc ewc joint --memory 20 50",
+        "--memory 20 --memory 50 --methods lmrc,ewc joint rehearsal",
+    ],
+)
+def test_several_values_may_follow_an_option(call, asked, words):
+    assert call("reproduce", *words.split())[0] == 0
+    assert asked["experiment"] == "rehearsal"
+    assert asked["methods"] == ["lmrc", "ewc", "joint"]
+    assert asked["memory"] == [20, 50]
+
+
 def test_heads_may_be_told_where_to_read(call, asked):
     assert call("reproduce", "heads", "--from", "there", "--order", "natural")[0] == 0
     assert (asked["source"], asked["order"], asked["dataset"]) == (Path("there"), "natural", None)
