@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from lmrc.data.inputs import channel_statistics, encode_labels, read_dataset
 from lmrc.methods import parameters as legal
 from lmrc.methods.parameters import Legal
-from lmrc.methods.reading import read_batch, read_inputs
+from lmrc.methods.reading import read_batch, read_parts
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Frozen, Network, Trunk, build_trunk
@@ -45,6 +45,7 @@ from lmrc.training.weighting import class_weights, weighted
 NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+SCORES = 2**26  # and scores: samples times classes
 MOST_ROWS = 4096  # and rows, as each has an answer from every head
 
 
@@ -367,18 +368,22 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     # --- Prediction ------------------------------------------------------------------------------
 
-    def _all_scores(self, X: Any) -> NDArray[np.float32]:
-        """Score all classes, batch by batch; shape (n, n_classes), float32."""
+    def _score_parts(self, X: Any) -> Iterator[NDArray[np.float32]]:
+        """Score all classes for some samples at a time: shape (part of n, n_classes), float32."""
         check_is_fitted(self)
-        x = read_inputs(self, X)
         device = self.network_.trunk.mean.device
-        size = max(16, min(MOST_ROWS, PREDICT_ELEMENTS // x[0].numel()))
         bf16 = use_bf16(self.precision, device)
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            parts = [
-                self.scores(self.network_, part.to(device)).cpu() for part in torch.split(x, size)
-            ]
-        return torch.cat(parts).float().numpy()
+        for x in read_parts(self, X):
+            rows = min(PREDICT_ELEMENTS // x[0].numel(), SCORES // len(self.classes_), MOST_ROWS)
+            for part in torch.split(x, max(16, rows)):
+                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+                with torch.inference_mode(), autocast:
+                    scores = self.scores(self.network_, part.to(device))
+                yield scores.float().cpu().numpy()
+
+    def _all_scores(self, X: Any) -> NDArray[np.float32]:
+        """Score all classes; shape (n, n_classes), float32."""
+        return np.concatenate(list(self._score_parts(X)))
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
@@ -390,7 +395,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
-        winners = self._all_scores(X).argmax(axis=1)
+        winners = np.concatenate([scores.argmax(axis=1) for scores in self._score_parts(X)])
         labels: NDArray[Any] = self.classes_[winners]
         return labels
 
@@ -404,8 +409,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:
             raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
-        ranking = np.argsort(-self._all_scores(X), axis=1, kind="stable")
-        labels: NDArray[Any] = self.classes_[ranking[:, :k]]
+        ranking = [
+            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in self._score_parts(X)
+        ]
+        labels: NDArray[Any] = self.classes_[np.concatenate(ranking)]
         return labels
 
     # --- On disk ---------------------------------------------------------------------------------
