@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -230,7 +231,7 @@ def main() -> None:
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         # Not standalone: typer would frame errors and print several lines.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _together(sys.argv[1:]):
             warnings.showwarning = _show_warning
             code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
@@ -242,10 +243,36 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         code = getattr(error, "exit_code", 1)
-        print(f"lmrc: {_one_line(error)}", file=sys.stderr)
+        _tell(error, code)
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def _together(arguments: list[str]) -> AbstractContextManager[object]:
+    """Join the other processes, if ``torchrun`` has started several."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from lmrc.training import ranks
+
+    if ranks.is_one_of_several() and not {"learn", "reproduce"} & set(arguments):
+        raise RuntimeError("torchrun is for learn and reproduce: run this command without it")
+    return ranks.joined()
+
+
+def _tell(error: Exception, code: int) -> None:
+    """Print an error on one line; of several processes, wrong use is for the first to tell."""
+    rank = _rank()
+    if not rank:
+        print(f"lmrc: {_one_line(error)}", file=sys.stderr)
+    elif code != 2 and type(error).__name__ != "FirstFailedError":
+        print(f"lmrc: process {rank}: {_one_line(error)}", file=sys.stderr)
+
+
+def _rank() -> int:
+    """Return this process's number among those that ``torchrun`` has started."""
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdecimal() else 0
 
 
 def _one_by_one(arguments: list[str]) -> list[str]:
@@ -270,7 +297,8 @@ def _one_by_one(arguments: list[str]) -> list[str]:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    if not _rank():
+        print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _one_line(error: Exception) -> str:

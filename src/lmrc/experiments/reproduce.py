@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.experiments.capacity import count, load_capacity_recipe
+from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
@@ -26,6 +27,7 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.report.write import read_contents, write_contents
+from lmrc.training.ranks import current
 
 #: Experiments that can read the records of `incremental`.
 READERS = ("consolidation", "heads")
@@ -75,6 +77,7 @@ def main(
     **changes
         What differs from the recipe.
     """
+    _check_processes(experiment, jobs)
     out = out or default_folder(experiment, dataset)
     if experiment == "capacity":
         _count(out, quiet, **changes)
@@ -82,11 +85,14 @@ def main(
     recipe = load_recipe(experiment, dataset, **changes)
     runs = plan(recipe)
     check_settings(recipe, runs, changes.get("settings") or {})
-    asked = json.loads(json.dumps(asdict(recipe)))
-    description = _open_folder(out, experiment, asked, paper=paper_values(recipe))
-    if experiment in READERS:
-        _read_from(recipe, runs, source, out, description)
     failed: list[Run] = []
+    where = {"device": device}
+    ranks = current()
+    ranks.agree(lambda: _prepare(recipe, runs, source, out))
+    if not ranks.is_first:
+        # It works along; what comes of it is for the first to write down.
+        list(one_after_another(recipe, runs, out, data_dir, where, failed))
+        return
     records = read_records(out) if (out / RECORDS).exists() else []
     wanted = {(run.title, run.seed) for run in runs}
     # The folder may hold seeds and methods that are not asked for now.
@@ -99,7 +105,6 @@ def main(
         metric=recipe.metric,
         quiet=quiet,
     ) as progress:
-        where = {"device": device}
         steps = (
             one_after_another(recipe, runs, out, data_dir, where, failed)
             if jobs == 1
@@ -113,6 +118,14 @@ def main(
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(f"{names} did not finish; run the same command again to go on")
+
+
+def _check_processes(experiment: str, jobs: int) -> None:
+    """Refuse what several processes that train one model cannot do."""
+    if current().are_several and experiment == "capacity":
+        raise UsageError("capacity trains nothing: run it without torchrun")
+    if current().are_several and jobs > 1:
+        raise UsageError("--jobs is for several runs on one machine: leave it out with torchrun")
 
 
 def _count(out: Path, quiet: bool, **changes: Any) -> None:
@@ -191,6 +204,14 @@ def _open_folder(
     )
     write_description(out, description)
     return description
+
+
+def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path) -> None:
+    """Open the run folder, and take over what another one has."""
+    asked = json.loads(json.dumps(asdict(recipe)))
+    description = _open_folder(out, recipe.experiment, asked, paper=paper_values(recipe))
+    if recipe.experiment in READERS:
+        _read_from(recipe, runs, source, out, description)
 
 
 def _read_from(

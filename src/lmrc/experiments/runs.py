@@ -13,7 +13,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.parameters import check
-from lmrc.methods.persistence import load
+from lmrc.methods.persistence import model_from
 from lmrc.report.records import RunRecord, append_record, read_records
-from lmrc.store.folder import MANIFEST
+from lmrc.store.folder import MANIFEST, read
 from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
+from lmrc.training.ranks import current
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def execute(
         Parameters of the learner that are the machine's and not the experiment's: device, ….
     """
     _end_with_parent()
-    with _alone(folder, run):
+    with _alone(folder, run) if current().is_first else nullcontext():
         yield from _go_on(recipe, run, folder, dataset, **where)
 
 
@@ -117,7 +118,8 @@ def _go_on(
     recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
 ) -> Iterator[RunRecord]:
     stream = open_stream(recipe, run.seed, dataset)
-    done = finished(folder, run)
+    ranks = current()
+    done = ranks.agree(lambda: finished(folder, run))
     if done == len(stream):
         return
     learner, learnt = _learner(recipe, run, folder, done, **where)
@@ -134,9 +136,11 @@ def _go_on(
             **made_with,
         )
         if record.batch >= done:  # else a kill came between this record and its model
-            append_record(folder, entry)
+            if ranks.is_first:
+                append_record(folder, entry)
             yield entry
-        if record.batch + 1 < len(stream) and isinstance(learner, IncrementalClassifier):
+        goes_on = record.batch + 1 < len(stream)
+        if goes_on and ranks.is_first and isinstance(learner, IncrementalClassifier):
             learner.save(_model(folder, run))
 
 
@@ -175,11 +179,15 @@ def _learner(recipe: Recipe, run: Run, folder: Path, done: int, **where: Any) ->
     A learner that is not of our kind has no model file: it learns again from the first class batch.
     """
     fresh = _fresh(recipe, run, **where)
+    if not isinstance(fresh, IncrementalClassifier):
+        return fresh, 0
     path = _model(folder, run)
-    if isinstance(fresh, IncrementalClassifier) and (path / MANIFEST).exists():
+    # The first of several processes reads it for all: the others may not see its folder.
+    content = current().agree(lambda: read(path) if (path / MANIFEST).exists() else None)
+    if content is not None:
         backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
         device = where.get("device", "auto")
-        left = load(path, method=type(fresh), backbone=backbone, device=device)
+        left = model_from(path, *content, method=type(fresh), backbone=backbone, device=device)
         if left.n_batches_ <= done:  # else records were taken away: they are to be made again
             return left, left.n_batches_
     return fresh, 0

@@ -16,6 +16,7 @@ from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, unfinished
 from lmrc.report.records import RECORDS, RunRecord, read_records
+from lmrc.training.ranks import current
 
 POLL_SECONDS = 0.2  # how often the records of other processes are looked at
 
@@ -29,7 +30,8 @@ def one_after_another(
     failed: list[Run],
 ) -> Iterator[RunRecord]:
     """Run what is not in the records yet; one that fails does not take the others down."""
-    waiting = unfinished(recipe, runs, out)
+    ranks = current()
+    waiting = ranks.agree(lambda: unfinished(recipe, runs, out))
     if not waiting:
         return  # the data set is not even opened
     dataset = open_dataset(recipe, data_dir)
@@ -38,6 +40,8 @@ def one_after_another(
         try:
             yield from execute(recipe, run, out, dataset, **where)
         except Exception:
+            if ranks.are_several:
+                raise  # the others wait for what this one does not come to
             traceback.print_exc(file=sys.stderr)
             failed.append(run)
 

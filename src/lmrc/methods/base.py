@@ -38,6 +38,7 @@ from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
+from lmrc.training.ranks import current
 from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
@@ -245,6 +246,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
         """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
+        ranks = current()
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
         work = self.epochs * x.numel()
@@ -253,7 +255,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
-            self.seed_ = _draw_seed(self.random_state)
+            self.seed_ = ranks.agree(lambda: _draw_seed(self.random_state))
         n_known = len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
@@ -275,7 +277,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             self._train(network, Frozen(frozen) if frozen else None, samples, n_known),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
-            verbose=self.verbose,
+            verbose=self.verbose if ranks.is_first else 0,
         ):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
         self.network_ = network.eval()
@@ -302,6 +304,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             batch_size=self.batch_size,
             augment=augment,
             device=execution.device,
+            ranks=current(),
         )
 
         def losses(batch: MiniBatch) -> Losses:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,13 @@ from lmrc.practice.usage import (
     count,
     percent,
     progress_lines,
+    speaker,
     warn,
 )
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
+from lmrc.training.ranks import current, is_lost
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
@@ -91,10 +95,13 @@ def learn(
     say : callable, default=print
         Takes each line of what was found and of what came of it.
     """
-    with store.writing(path) as place:
-        if discard:
+    ranks = current()
+    if not ranks.is_first:  # of several processes, the first alone writes and speaks
+        quiet, say, checkpoint_every = True, speaker(quiet=True), math.inf
+    with store.writing(path) if ranks.is_first else nullcontext(path) as place:
+        if discard and ranks.is_first:
             unfinished.discard(place)
-        kept = _interrupted(place, resume)
+        kept = ranks.agree(lambda: _interrupted(place, resume))
         if kept is not None:
             request = Request(**kept[0]["request"])
         if request is None:
@@ -107,8 +114,10 @@ def learn(
         if not len(known) and "batch_size" not in request.settings and len(batch.y) < SMALL:
             model.set_params(batch_size=32)
         content = {"request": asdict(request), "digest": batch.digest()}
+        ranks.check_same(content, f"what {request.source} holds")
         if kept is None:
-            unfinished.write(place, content, {})
+            if ranks.is_first:
+                unfinished.write(place, content, {})
         elif kept[0].get("digest") != content["digest"]:
             raise ModelFileError(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
@@ -118,6 +127,8 @@ def learn(
         lines = progress_lines(model.epochs, done, quiet or sys.stderr.isatty())
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every, tell=lines)
         _train(model, batch, checkpoint, place, quiet)
+        if not ranks.is_first:
+            return
         note = _note(model, batch, known, checkpoint.seconds)
         store.write(place, *pack(model), keep=request.keep, note=note)
         _tell_learnt(place, model, note, say)
@@ -140,10 +151,12 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
 def _model(place: Path, request: Request) -> LMRCClassifier:
     """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
     settings = dict(request.settings)
-    if not store.holds_model(place):
+    # The first of several processes reads it for all: the others may not see its folder.
+    content = current().agree(lambda: store.read(place) if store.holds_model(place) else None)
+    if content is None:
         settings.setdefault("random_state", 0)
         return LMRCClassifier(**settings, device=request.device)
-    model = open_model(place, request.device)
+    model = open_model(place, request.device, content)
     _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
     size = (request.size, request.size) if isinstance(request.size, int) else request.size
     fixed = {
@@ -187,8 +200,9 @@ def _train(
         model.partial_fit(batch.X, batch.y)
     except OSError:
         raise  # a full disk, say: what is kept can go on once there is room
-    except Exception:
-        unfinished.discard(place)  # it would fail again
+    except Exception as error:
+        if current().is_first and not is_lost(error):
+            unfinished.discard(place)  # it would fail again
         raise
     model.set_params(verbose=0)
     del model.checkpoint

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmrc.training.augment import Augmentation
+from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.staging import Staging, fits
 
 
@@ -57,6 +58,8 @@ class Batches:
     device : torch.device
     resident : bool, optional
         Whether the inputs lie on the device; by default if they fit well.
+    ranks : Ranks, optional
+        Which share of each mini-batch this process takes.
     """
 
     def __init__(
@@ -69,8 +72,9 @@ class Batches:
         augment: str,
         device: torch.device,
         resident: bool | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.device = device
+        self.device, self.ranks = device, ranks
         self.sizes = split_sizes(len(x), batch_size)
         self.y = y.to(device)
         known = y < n_known
@@ -94,7 +98,8 @@ class Batches:
         self.order.copy_(order)  # in place, where a captured step looks for it
         self.augmentation.draw(generator)
         if self.staging:
-            self.staging.begin(torch.split(order, self.sizes))
+            parts = torch.split(order, self.sizes)
+            self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
 
     def stage(self) -> None:
         """Bring the inputs of the next mini-batch to the device, where they are not there yet."""
