@@ -145,6 +145,18 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Make the runs tasks of a Ray cluster: the one at this address, or else the one "
+            "that this machine belongs to, or a new one of it alone.",
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --ray; 0.25 packs four runs on a GPU. 1 if not given."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Run an experiment of the paper, or go on with one that was stopped.
@@ -186,6 +198,8 @@ def reproduce(
             data_dir=data_dir,
             jobs=jobs,
             device=device,
+            ray=ray,
+            gpus_per_run=gpus_per_run,
             quiet=quiet,
             **changes,
         )
@@ -278,6 +292,8 @@ def _rank() -> int:
 def _one_by_one(arguments: list[str]) -> list[str]:
     """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
 
+    And none ``--ray``, which then has an empty one.
+
     >>> _one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
     ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
     """
@@ -285,7 +301,7 @@ def _one_by_one(arguments: list[str]) -> list[str]:
         return arguments
     result: list[str] = []
     option, is_first = None, False
-    for argument in arguments:
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
         if argument.startswith("-") or argument in list(Experiment):
             option = argument if argument in ("--methods", "--memory", "--set") else None
             is_first = True
@@ -293,6 +309,8 @@ def _one_by_one(arguments: list[str]) -> list[str]:
             result += [] if is_first else [option]
             is_first = False
         result.append(argument)
+        if argument == "--ray" and (following.startswith("-") or following in list(Experiment)):
+            result.append("")
     return result
 
 

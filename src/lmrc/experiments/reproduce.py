@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.experiments.capacity import count, load_capacity_recipe
+from lmrc.experiments.cluster import on_ray
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
@@ -53,6 +54,8 @@ def main(
     data_dir: Path | None = None,
     jobs: int = 1,
     device: str = "auto",
+    ray: str | None = None,
+    gpus_per_run: float | None = None,
     quiet: bool = False,
     **changes: Any,
 ) -> None:
@@ -72,12 +75,16 @@ def main(
     jobs : int, default=1
         Runs side by side, each in a process of its own.
     device : str, default="auto"
+    ray : str or None, default=None
+        Address of a Ray cluster that the runs are tasks of; "" for Ray's own choice.
+    gpus_per_run : float or None, default=None
+        Of that cluster's; 1 where it has any, if not given.
     quiet : bool, default=False
         Show no progress.
     **changes
         What differs from the recipe.
     """
-    _check_processes(experiment, jobs)
+    _check_processes(experiment, jobs, ray, gpus_per_run)
     out = out or default_folder(experiment, dataset)
     if experiment == "capacity":
         _count(out, quiet, **changes)
@@ -105,11 +112,14 @@ def main(
         metric=recipe.metric,
         quiet=quiet,
     ) as progress:
-        steps = (
-            one_after_another(recipe, runs, out, data_dir, where, failed)
-            if jobs == 1
-            else side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
-        )
+        if ray is not None:
+            steps = on_ray(
+                recipe, runs, out, data_dir, where, failed, address=ray, gpus=gpus_per_run
+            )
+        elif jobs > 1:
+            steps = side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
+        else:
+            steps = one_after_another(recipe, runs, out, data_dir, where, failed)
         for record in steps:
             records.append(record)
             progress.update(records)
@@ -120,12 +130,18 @@ def main(
         raise RuntimeError(f"{names} did not finish; run the same command again to go on")
 
 
-def _check_processes(experiment: str, jobs: int) -> None:
-    """Refuse what several processes that train one model cannot do."""
+def _check_processes(
+    experiment: str, jobs: int, ray: str | None, gpus_per_run: float | None
+) -> None:
+    """Refuse ways to spread the work that do not go together."""
     if current().are_several and experiment == "capacity":
         raise UsageError("capacity trains nothing: run it without torchrun")
-    if current().are_several and jobs > 1:
-        raise UsageError("--jobs is for several runs on one machine: leave it out with torchrun")
+    if current().are_several and (jobs > 1 or ray is not None):
+        raise UsageError("--jobs and --ray are for several models: leave them out with torchrun")
+    if jobs > 1 and ray is not None:
+        raise UsageError("--jobs is for one machine: leave it out with --ray")
+    if gpus_per_run is not None and ray is None:
+        raise UsageError("--gpus-per-run is for a Ray cluster: add --ray")
 
 
 def _count(out: Path, quiet: bool, **changes: Any) -> None:
