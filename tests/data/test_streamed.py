@@ -10,6 +10,7 @@ from PIL import Image
 
 from lmrc import LMRCClassifier, cli, load
 from lmrc.data import folders
+from lmrc.data import streamed as streamed_images
 from lmrc.data.datasets import digits
 from lmrc.data.folders import folder
 from lmrc.data.images import list_images
@@ -34,7 +35,9 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def little_memory(monkeypatch):
+    """Too little for any image; and a few of them are many."""
     monkeypatch.setattr(folders, "memory_at_hand", lambda: 100)
+    monkeypatch.setattr(streamed_images, "AT_ONCE", 16)
 
 
 def read(path):

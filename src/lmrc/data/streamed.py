@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lmrc.data.images import Mode, Pixels, UnreadableImageError, read_image
+from lmrc.data.progress import progress
 
 SHARE = 0.5  # of the memory at hand that decoded images may take
-AT_ONCE = 1024  # images that are decoded together
+AT_ONCE = 1024  # images from which on worker processes decode them
+MOST_WORKERS = 8
 
 
 def memory_at_hand() -> float:
@@ -34,6 +36,12 @@ def memory_at_hand() -> float:
             if line.startswith(start) and number.isdecimal():
                 found.append(int(number) * (1024 if start else 1))
     return min(found, default=float("inf"))
+
+
+def n_workers() -> int:
+    """Return how many processes decode images for this one."""
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that have workers, too
+    return max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // beside))
 
 
 class ImageFiles:
@@ -82,11 +90,10 @@ class ImageFiles:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         pixels = np.empty(self.shape, dtype=np.uint8)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets threads run while it decodes
-            for start in range(0, len(self), AT_ONCE):
-                stop = min(start + AT_ONCE, len(self))
-                for i, image in enumerate(pool.map(self.read, range(start, stop)), start):
-                    pixels[i] = image
+        for i, image in enumerate(self._decoded()):
+            if isinstance(image, UnreadableImageError):
+                raise image
+            pixels[i] = image
         return pixels.astype(dtype or np.uint8, copy=False)
 
     def path(self, i: int) -> Path:
@@ -95,29 +102,49 @@ class ImageFiles:
         part = bisect.bisect_right(self.ends, row)
         return self.parts[part][row - self.ends[part]]
 
-    def read(self, i: int) -> Pixels:
-        """Decode one image."""
-        return read_image(self.path(i), self.size, self.mode)
+    def read(self, i: int) -> Pixels | UnreadableImageError:
+        """Decode one image; where that cannot be done, return why."""
+        try:
+            return read_image(self.path(i), self.size, self.mode)
+        except UnreadableImageError as error:
+            return error
 
     def readable(self, skipped: list[UnreadableImageError]) -> NDArray[np.bool_]:
         """Decode each image once; say which could be, and add to `skipped` why others could not."""
-
-        def tried(i: int) -> UnreadableImageError | None:
-            try:
-                self.read(i)
-            except UnreadableImageError as error:
-                return error
-            return None
-
         good = np.ones(len(self), dtype=bool)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for start in range(0, len(self), AT_ONCE):
-                stop = min(start + AT_ONCE, len(self))
-                for i, error in enumerate(pool.map(tried, range(start, stop)), start):
-                    if error is not None:
-                        good[i] = False
-                        skipped.append(error)
+        for i, image in enumerate(progress(self._decoded(), "checking images", len(self))):
+            if isinstance(image, UnreadableImageError):
+                good[i] = False
+                skipped.append(image)
         return good
+
+    def _decoded(self) -> Iterator[Pixels | UnreadableImageError]:
+        """Decode all images in order; many of them in worker processes, if this is none."""
+        if len(self) < AT_ONCE or get_worker_info() is not None:
+            yield from map(self.read, range(len(self)))
+            return
+        loader = DataLoader(
+            _Read(self),
+            batch_size=AT_ONCE // 16,
+            num_workers=n_workers(),
+            collate_fn=list,
+            generator=torch.Generator(),  # its own: the user's is left alone
+        )
+        for images in loader:
+            yield from images
+
+
+class _Read(Dataset[Any]):
+    """A `Dataset` of what `ImageFiles.read` returns."""
+
+    def __init__(self, files: ImageFiles) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, i: int) -> Pixels | UnreadableImageError:
+        return self.files.read(i)
 
 
 class Streamed:

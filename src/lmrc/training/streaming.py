@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,9 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lmrc.data.streamed import Streamed
-
-MOST_WORKERS = 8
+from lmrc.data.streamed import Streamed, n_workers
 
 
 class Streaming:
@@ -35,11 +32,10 @@ class Streaming:
     def __init__(self, x: Streamed, most: int, device: torch.device) -> None:
         self.near = torch.empty((most, *x.shape[1:]), dtype=x.dtype, device=device)
         self.parts = _Parts()
-        beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that have workers, too
         self.loader = DataLoader(
             _Rows(x),
             batch_sampler=self.parts,
-            num_workers=max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // beside)),
+            num_workers=n_workers(),
             collate_fn=_as_it_is,
             pin_memory=device.type == "cuda",
             persistent_workers=True,
