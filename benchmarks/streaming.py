@@ -10,14 +10,15 @@ largest worker, which shares much of it. The machine's memory is made to look to
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import json
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,9 @@ CLASSES, SIDE = 100, 32
 def main() -> None:
     """Make the folder and measure each stage."""
     options = parse()
+    if options.stage:
+        measure(options.stage, options.folder)
+        return
     n = 5_000 if options.quick else options.images
     with tempfile.TemporaryDirectory() as made:
         place = options.folder or Path(made)
@@ -44,14 +48,8 @@ def main() -> None:
         print(f"{hardware()}; torch {versions()['torch']}, Python {versions()['python']}")
         print(f"{n:,} images; decoded they are {n * SIDE * SIDE * 3 / 2**20:,.0f} MiB\n")
         print(f"{'':<32}{'seconds':>9}{'images/s':>10}{'peak, MiB':>11}{'workers, MiB':>14}")
-        stages: dict[str, Callable[[Path], int]] = {
-            "nothing: imports alone": nothing,
-            "listed": listed,
-            "an epoch of the MLP, streamed": streamed,
-            "an epoch of the MLP, in memory": in_memory,
-        }
-        for name, stage in stages.items():
-            seconds, count, peak, workers = alone(stage, place)
+        for name in STAGES:
+            seconds, count, peak, workers = alone(name, place)
             rate = f"{count / seconds:,.0f}" if count else ""
             print(f"{name:<32}{seconds:9.1f}{rate:>10}{peak:11,.0f}{workers:14,.0f}", flush=True)
 
@@ -62,6 +60,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--folder", type=Path, help="one that is there, instead of a new one")
+    parser.add_argument("--stage", help="measure this one alone, as JSON")
     return parser.parse_args()
 
 
@@ -109,27 +108,32 @@ def learn(files: Files) -> int:
     return len(y)
 
 
-def alone(stage: Callable[[Path], int], place: Path) -> tuple[float, int, float, float]:
-    """Run a stage in a fresh process; return its seconds, images and peaks of memory."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_measured, args=(stage, place, theirs))
-    process.start()
-    answer: tuple[float, int, float, float] = ours.recv()
-    process.join()
-    return answer
+def alone(stage: str, place: Path) -> tuple[float, int, float, float]:
+    """Run a stage in a program of its own; return its seconds, images and peaks of memory."""
+    command = [sys.executable, __file__, "--folder", str(place), "--stage", stage]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    seconds, count, own, workers = json.loads(answer)
+    return seconds, count, own, workers
 
 
-def _measured(stage: Callable[[Path], int], place: Path, pipe: Connection) -> None:
+def measure(stage: str, place: Path) -> None:
+    """Print what a stage took, as JSON."""
     torch.set_num_threads(1)
     begin = time.perf_counter()
-    count = stage(place)
+    count = STAGES[stage](place)
     seconds = time.perf_counter() - begin
     # Not getrusage for itself: that begins with what the parent took.
-    status = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
-    own = int(status.split()[0])
+    own = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    pipe.send((seconds, count, own / 1024, workers / 1024))
+    print(json.dumps([seconds, count, own / 1024, workers / 1024]))
+
+
+STAGES: dict[str, Callable[[Path], int]] = {
+    "nothing: imports alone": nothing,
+    "listed": listed,
+    "an epoch of the MLP, streamed": streamed,
+    "an epoch of the MLP, in memory": in_memory,
+}
 
 
 if __name__ == "__main__":
