@@ -75,13 +75,15 @@ class DistributedStep(Step):
     def mean(self, term: Tensor) -> Tensor:
         """Return this rank's part of a term, such that the mean over all ranks is the term's mean.
 
-        DistributedDataParallel averages over the ranks, whatever their shares: hence a local sum,
+        DistributedDataParallel averages over the ranks, whatever their shares: hence the local sum
         over the samples of all, times the ranks. What is one number for all counts as it is.
         """
         if not term.ndim:
             return term
-        ranks = self.batches.ranks
-        return term.sum() * (ranks.size * ranks.counts(self.size) / self.size)
+        ranks, share = self.batches.ranks, self.batches.ranks.share(self.size)
+        samples = (share.stop - share.start) * ranks.counts(self.size)
+        # Not the sum itself: a method may make several of each sample.
+        return term.mean() * (ranks.size * samples / self.size)
 
     def n_samples(self, batch: MiniBatch) -> int:
         """Return the number of samples in the mini-batch of all ranks."""
