@@ -38,6 +38,8 @@ from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
+from lmrc.training.rotations import check_square
+from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
@@ -83,6 +85,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     #: Where an interrupted class batch goes on from: set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
 
+    #: Whether images are learnt turned, too; a method may have it for a parameter.
+    rotations: str = "none"
+
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
     #: Parameters that shape the network: fixed by the first class batch.
@@ -98,8 +103,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         "weights": legal.path(),
         "freeze": legal.one_of(True, False),
         "epochs": legal.integer(1),
+        "first_epochs": legal.integer(1, or_none=True),
         "batch_size": legal.integer(2),
         "learning_rate": legal.real(0, closed=False),
+        "schedule": legal.one_of(*SCHEDULES),
         "halve_at": legal.milestones(),
         "momentum": legal.real(0, 1),
         "weight_decay": legal.real(0),
@@ -123,8 +130,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         weights: str | os.PathLike[str] | None = None,
         freeze: bool = False,
         epochs: int = 70,
+        first_epochs: int | None = None,
         batch_size: int = 128,
         learning_rate: float = 0.05,
+        schedule: str = "halving",
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
@@ -141,8 +150,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.weights = weights
         self.freeze = freeze
         self.epochs = epochs
+        self.first_epochs = first_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.schedule = schedule
         self.halve_at = halve_at
         self.momentum = momentum
         self.weight_decay = weight_decay
@@ -197,7 +208,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         return trunk, width
 
     def keep(self, network: Network, samples: Memory) -> None:
-        """Keep what the next class batch needs of the samples just learnt, beside the network."""
+        """Keep what the next class batch needs of the samples just learnt, beside the network.
+
+        The class batch's come first, then the pool's. ``network_`` is the one before, still.
+        """
+
+    def check_saved(self) -> None:
+        """Refuse, with a ValueError, saved tensors that do not fit; asked when a model is read."""
 
     # --- Learning --------------------------------------------------------------------------------
 
@@ -255,7 +272,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             self.heads_ = [*self.heads_, new]
 
         # The model as it is goes on as the frozen copy; what is trained is a new one.
-        frozen = None if first else _on(device, self.network_)
+        frozen = None if first else on_device(device, self.network_)
         with self._chance(NETWORK):
             network = self.start(frozen, x).to(device)
             if device.type == "cuda":  # convolutions run faster there with channels last
@@ -268,12 +285,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         for record in progress(
             self._train(network, Frozen(frozen) if frozen else None, samples, n_known, execution),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
-            epochs=self.epochs,
+            epochs=self.epochs_now,
             verbose=self.verbose,
         ):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
-        self.network_ = network.eval()
-        self.keep(network, samples)
+        self.keep(network.eval(), samples)
+        self.network_ = network
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}
         self.n_batches_ += 1
@@ -286,16 +303,16 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         n_known: int,
         execution: Execution,
     ) -> Iterator[EpochRecord]:
-        augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
-        if augment != "none" and len(self.input_shape_) == 1:
-            raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
+        if self.rotations != "none":
+            check_square(self.input_shape_)
         batches = Batches(
             samples.x,
             samples.y,
             n_known=n_known,
             batch_size=self.batch_size,
-            augment=augment,
+            augment=self.augmentation,
             device=execution.device,
+            rotations=self.rotations,
         )
 
         def losses(batch: MiniBatch) -> Losses:
@@ -310,11 +327,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 losses,
                 batches,
                 Optimisation(
-                    self.epochs,
+                    self.epochs_now,
                     float(self.learning_rate),
                     [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
                     self.momentum,
                     self.weight_decay,
+                    self.schedule,
                 ),
                 seed=lambda epoch: self._seed(EPOCH, epoch),
                 frozen=frozen,
@@ -322,6 +340,23 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 graph=execution.graph,
                 checkpoint=self.checkpoint,
             )
+
+    @property
+    def epochs_now(self) -> int:
+        """Epochs of the class batch that is learnt next: the first may have its own number."""
+        first = getattr(self, "n_batches_", 0) == 0
+        return self.first_epochs if first and self.first_epochs is not None else self.epochs
+
+    @property
+    def augmentation(self) -> str:
+        """What ``augment`` comes to for these inputs."""
+        if self.augment == "auto":
+            return pick_augmentation(self.input_shape_)
+        if self.augment != "none" and len(self.input_shape_) == 1:
+            raise ValueError(
+                f"augment={self.augment!r} is for images, and X is vectors: use 'none'"
+            )
+        return self.augment
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""
@@ -428,7 +463,7 @@ def _draw_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
-def _on(device: torch.device, network: Network) -> Network:
+def on_device(device: torch.device, network: Network) -> Network:
     """Return the network on a device; a copy where it is on another, so that it stays there."""
     here = network.trunk.mean.device
     return network if here == device else copy.deepcopy(network).to(device)

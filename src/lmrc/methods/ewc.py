@@ -78,6 +78,12 @@ class EWCClassifier(FineTuneClassifier):
             fisher[name][: len(earlier)] += earlier.to(fisher[name])
         self.fisher_ = fisher
 
+    def check_saved(self) -> None:
+        """Refuse a Fisher information that is not of this network's weights."""
+        wanted = {name: p.shape for name, p in self.network_.named_parameters()}
+        if {name: t.shape for name, t in self.fisher_.items()} != wanted:
+            raise ValueError("the Fisher information is not of the network's weights")
+
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """Return all values of tensors in one row: one operation on it stands for one on each."""

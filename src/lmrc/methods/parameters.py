@@ -19,9 +19,10 @@ class Legal(NamedTuple):
     words: str
 
 
-def integer(low: int) -> Legal:
-    """Whole numbers from ``low``."""
-    return Legal(lambda v: _is_integer(v) and v >= low, f"a whole number of at least {low}")
+def integer(low: int, *, or_none: bool = False) -> Legal:
+    """Whole numbers from ``low``, and None where that has a meaning."""
+    words = f"a whole number of at least {low}" + (" or None" if or_none else "")
+    return Legal(lambda v: (or_none and v is None) or (_is_integer(v) and v >= low), words)
 
 
 def real(low: float, high: float = math.inf, *, closed: bool = True) -> Legal:

@@ -115,7 +115,7 @@ def learn(
                 f"back as it was, or drop what was learnt (lmrc learn {path} --discard)"
             )
         done = len(kept[0].get("records", [])) if kept else 0
-        lines = progress_lines(model.epochs, done, quiet or sys.stderr.isatty())
+        lines = progress_lines(model.epochs_now, done, quiet or sys.stderr.isatty())
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every, tell=lines)
         _train(model, batch, checkpoint, place, quiet)
         note = _note(model, batch, known, checkpoint.seconds)

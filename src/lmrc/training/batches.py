@@ -1,7 +1,7 @@
 """Mini-batches on the device, augmented there.
 
-All chance of an epoch (order, crops, flips) is drawn on the CPU from one seed before the epoch
-starts, and sent to the device: results do not depend on where or how a step is run.
+All chance of an epoch (order, crops, flips, turns) is drawn on the CPU from one seed before the
+epoch starts, and sent to the device: results do not depend on where or how a step is run.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from lmrc.training.augment import Augmentation
+from lmrc.training.rotations import Rotations
 from lmrc.training.staging import Staging, fits
 
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a loss sees: raw inputs, class indices, and which classes were known before."""
+    """What a loss sees: raw inputs, class indices, which classes were known, and turns."""
 
     x: Tensor  # (n, features) or (n, channels, height, width)
     y: Tensor  # (n,) index into classes_
     known: Tensor | None  # (n,) bool: the class was there before; None if no class at hand was
+    turn: Tensor | None = None  # (n,) quarter turns of each image; None: all are as they came
 
 
 def split_sizes(n_samples: int, batch_size: int) -> list[int]:
@@ -55,6 +57,8 @@ class Batches:
     augment : str
         One of `augment.AUGMENTATIONS`.
     device : torch.device
+    rotations : {"none", "one", "all"}
+        Whether images come turned. With "all" a mini-batch holds four inputs for each sample.
     resident : bool, optional
         Whether the inputs lie on the device; by default if they fit well.
     """
@@ -68,6 +72,7 @@ class Batches:
         batch_size: int,
         augment: str,
         device: torch.device,
+        rotations: str = "none",
         resident: bool | None = None,
     ) -> None:
         self.device = device
@@ -76,6 +81,7 @@ class Batches:
         known = y < n_known
         self.known = known.to(device) if known.any() else None
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
+        self.rotations = Rotations(rotations, len(x), device)
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
         if resident is None:
             resident = fits(x, device)
@@ -88,11 +94,17 @@ class Batches:
         self.x = x.to(device) if resident else x
         self.staging = None if resident else Staging(x, max(self.sizes), device)
 
+    @property
+    def n_inputs(self) -> int:
+        """Inputs of an epoch."""
+        return self.rotations.copies * len(self.y)
+
     def draw(self, generator: torch.Generator) -> None:
-        """Draw an epoch: the order of the samples, their crops and flips."""
+        """Draw an epoch: the order of the samples, their crops, flips and turns."""
         order = torch.randperm(len(self.y), generator=generator)
         self.order.copy_(order)  # in place, where a captured step looks for it
         self.augmentation.draw(generator)
+        self.rotations.draw(generator)
         if self.staging:
             self.staging.begin(torch.split(order, self.sizes))
 
@@ -102,8 +114,9 @@ class Batches:
             self.staging.advance()
 
     def at(self, positions: Tensor) -> MiniBatch:
-        """Return the samples at these positions of the epoch, augmented."""
+        """Return the samples at these positions of the epoch, augmented and then turned."""
         rows = self.order[positions]
         x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
-        x = self.augmentation(x, positions)
-        return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows])
+        x, turn = self.rotations(self.augmentation(x, positions), positions)
+        rows = rows.repeat(self.rotations.copies)
+        return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows], turn)
