@@ -166,7 +166,10 @@ def _open_folder(
         differs = [
             name
             for name in asked
-            if name not in (*_FREE, *free) and before.recipe.get(name) != asked[name]
+            if name not in (*_FREE, *free)
+            and before.recipe.get(name) != asked[name]
+            # Folders of before there were settings by method have none that count.
+            and not (name == "by_method" and name not in before.recipe)
         ]
         if differs and (out / RECORDS).exists():
             raise FileExistsError(

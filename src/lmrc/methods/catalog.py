@@ -47,9 +47,9 @@ def find_method(name: str) -> Method:
     Parameters
     ----------
     name : str
-        "lmrc", "lmrc+", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; that of an entry point
-        of the group ``lmrc.methods``; or ``package.module.Class`` (``package.module:Class`` is the
-        same), where the module may also lie in the current folder.
+        "lmrc", "lmrc+", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; that of an entry
+        point of the group ``lmrc.methods``; or ``package.module.Class`` (and so is
+        ``package.module:Class``), where the module may also lie in the current folder.
 
     Returns
     -------
