@@ -85,7 +85,8 @@ class LMRCClassifier(IncrementalClassifier):
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
-        weights of labels, 1 for those that are not in it; only their ratios matter.
+        weights of labels, 1 for those that are not in it; only their ratios matter. Statistics,
+        where ``predict_with`` goes by them, take all classes alike.
     weights : path or None, default=None
         A safetensors file with weights of the backbone to start from, such as torchvision's of
         its ResNets. Used at the first class batch.

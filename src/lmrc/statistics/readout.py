@@ -78,16 +78,14 @@ def tune(
     each = max(1, DRAWS // turns)
     y = torch.arange(n_classes, device=device).repeat_interleave(each)
     deviations = statistics.covariances.sampler(n_classes, generator)
+    means = statistics.means[:, :, None]  # (classes, turns, 1, width)
     for _ in range(STEPS):
-        made_up = [means[:, None] + deviations(each) for means in statistics.means.unbind(dim=1)]
-        x = torch.stack([of_turn.flatten(0, 1) for of_turn in made_up]).to(device)
+        made_up = means + deviations(turns * each).view(n_classes, turns, each, -1)
+        x = made_up.transpose(0, 1).flatten(1, 2).to(device)  # (turns, classes · each, width)
         x = x.relu() if non_negative else x
         with torch.enable_grad():
-            scores = [
-                _similarities(x[turn], weight, bias, head.by_turn[:, turn], sizes)
-                for turn in range(turns)
-            ]
-            loss = F.cross_entropy(scale * torch.cat(scores), y.repeat(turns))
+            scores = _similarities(x, weight, bias, head.by_turn, sizes)
+            loss = F.cross_entropy(scale * scores.flatten(0, 1), y.repeat(turns))
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -114,13 +112,14 @@ def winner_takes_all(
     tuned : mapping, optional
         What `tune` returned, to be asked in place of the heads.
     """
-    weight = tuned["head_weight"].to(features.device) if tuned else head.weight
-    bias = tuned["head_bias"].to(features.device) if tuned else head.bias
-    of_turns = [
-        _similarities(x, weight, bias, head.by_turn[:, turn], sizes)
-        for turn, x in enumerate(features)
-    ]
-    return torch.stack(of_turns).mean(dim=0)
+    if tuned is not None and "head_weight" not in tuned:
+        raise ValueError(
+            "the model has no tuned heads: it learnt its last class batch with another "
+            "predict_with than 'tuned' or 'both'"
+        )
+    weight = head.weight if tuned is None else tuned["head_weight"].to(features.device)
+    bias = head.bias if tuned is None else tuned["head_bias"].to(features.device)
+    return _similarities(features, weight, bias, head.by_turn, sizes).mean(dim=0)
 
 
 def nearest_gaussian(lda: Mapping[str, Tensor], features: Tensor) -> Tensor:
@@ -139,8 +138,15 @@ def standardised(scores: Tensor) -> Tensor:
 def _similarities(
     features: Tensor, weight: Tensor, bias: Tensor, vectors: Tensor, sizes: Sequence[int]
 ) -> Tensor:
-    responses = MultiHead.respond(features, weight, bias)
-    return torch.cat([part.flatten(1) for part in cosines(responses, vectors, sizes)], dim=1)
+    """Compare features of each turn, (turns, n, width), with its vectors: (turns, n, classes)."""
+    responses = MultiHead.respond(features.flatten(0, 1), weight, bias)
+    of_turns = responses.view(len(features), -1, *responses.shape[1:])
+    return torch.stack(
+        [
+            torch.cat([part.flatten(1) for part in cosines(o, vectors[:, turn], sizes)], dim=1)
+            for turn, o in enumerate(of_turns)
+        ]
+    )
 
 
 def without_class(readout: Mapping[str, Tensor], row: int, head: int | None) -> dict[str, Tensor]:
