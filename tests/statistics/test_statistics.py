@@ -127,7 +127,7 @@ def test_deviations_are_drawn_with_the_covariance(kind):
 def test_a_class_is_taken_out(kind):
     rest = learnt(kind).without(1)
     near(rest.means, learnt(kind, (0, 2)).means, 1e-6)
-    rest.check(2)
+    rest.check(2, 4, WIDTH)
     if kind != "shared":
         near(rest.covariances.matrix(1), learnt(kind).covariances.matrix(2), 1e-6)
 
@@ -137,9 +137,9 @@ def test_saved_and_read_back(kind):
     statistics = learnt(kind)
     again = ClassStatistics.from_tensors(kind, statistics.tensors())
     assert again.tensors().keys() == statistics.tensors().keys()
-    again.check(3)
+    again.check(3, 4, WIDTH)
     with pytest.raises(ValueError, match="is not of shape"):
-        again.check(4)
+        again.check(4, 4, WIDTH)
 
 
 def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Self
@@ -16,24 +16,24 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.data.inputs import channel_statistics, encode_labels, read_dataset
+from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
+from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
 from lmrc.methods.parameters import Legal
-from lmrc.methods.reading import read_batch, read_inputs
+from lmrc.methods.predictor import Predictor
+from lmrc.methods.reading import read_batch
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
-from lmrc.nets.network import Frozen, Network, Trunk, build_trunk
+from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
 from lmrc.nets.pretrained import load_backbone
 from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.device import Execution, use_bf16
+from lmrc.training.device import Execution
 from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
@@ -43,14 +43,8 @@ from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
-#: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
-NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
 
-PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
-MOST_ROWS = 4096  # and rows, as each has an answer from every head
-
-
-class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
+class IncrementalClassifier(Predictor):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Fitted attributes
@@ -187,10 +181,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         batch : MiniBatch
         """
 
-    @abstractmethod
-    def scores(self, network: Network, x: Tensor) -> Tensor:
-        """Return one score per class, (n, n_classes): the highest wins."""
-
     # --- What a method may define ----------------------------------------------------------------
 
     def start(self, frozen: Network | None, x: Tensor) -> Network:
@@ -208,9 +198,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         return trunk, width
 
     def keep(self, network: Network, samples: Memory) -> None:
-        """Keep what the next class batch needs of the samples just learnt, beside the network.
+        """Keep what the next class batch needs of the samples just learnt; the pool's come last.
 
-        The class batch's come first, then the pool's. ``network_`` is the one before, still.
+        ``network_`` is the network before this class batch, still.
         """
 
     def check_saved(self) -> None:
@@ -264,7 +254,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
-            self.seed_ = _draw_seed(self.random_state)
+            self.seed_ = draw_seed(self.random_state)
         n_known = len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
@@ -350,13 +340,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     @property
     def augmentation(self) -> str:
         """What ``augment`` comes to for these inputs."""
-        if self.augment == "auto":
-            return pick_augmentation(self.input_shape_)
-        if self.augment != "none" and len(self.input_shape_) == 1:
-            raise ValueError(
-                f"augment={self.augment!r} is for images, and X is vectors: use 'none'"
-            )
-        return self.augment
+        augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
+        if augment != "none" and len(self.input_shape_) == 1:
+            raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
+        return augment
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""
@@ -370,8 +357,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
 
     def _seed(self, *purpose: int) -> int:
-        sequence = np.random.SeedSequence(self.seed_, spawn_key=(self.n_batches_, *purpose))
-        return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+        return derived_seed(self.seed_, self.n_batches_, *purpose)
 
     @contextmanager
     def _chance(self, purpose: int) -> Iterator[None]:
@@ -400,49 +386,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 f"as {reason}: set it to 0"
             )
 
-    # --- Prediction ------------------------------------------------------------------------------
-
-    def _all_scores(self, X: Any) -> NDArray[np.float32]:
-        """Score all classes, batch by batch; shape (n, n_classes), float32."""
-        check_is_fitted(self)
-        x = read_inputs(self, X)
-        device = self.network_.trunk.mean.device
-        size = max(16, min(MOST_ROWS, PREDICT_ELEMENTS // x[0].numel()))
-        bf16 = use_bf16(self.precision, device)
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            parts = [
-                self.scores(self.network_, part.to(device)).cpu() for part in torch.split(x, size)
-            ]
-        return torch.cat(parts).float().numpy()
-
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
-        """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
-
-        Columns are as ``classes_``. For two classes: the second's score less the first's.
-        """
-        scores = self._all_scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of each sample."""
-        winners = self._all_scores(X).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[winners]
-        return labels
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy on samples; y may be left out where X is a ``Dataset`` of pairs."""
-        if y is None and isinstance(X, torch.utils.data.Dataset):
-            X, y = read_dataset(X)
-        return float(super().score(X, y, sample_weight))
-
-    def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
-        """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
-        if not isinstance(k, (int, np.integer)) or k < 1:
-            raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
-        ranking = np.argsort(-self._all_scores(X), axis=1, kind="stable")
-        labels: NDArray[Any] = self.classes_[ranking[:, :k]]
-        return labels
-
     # --- On disk ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -455,15 +398,3 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self._check_parameters()  # a file that cannot be loaded again would be of no use
         with folder.writing(path):
             folder.write(path, *pack(self))
-
-
-def _draw_seed(random_state: Any) -> int:
-    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
-        return int(random_state)
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def on_device(device: torch.device, network: Network) -> Network:
-    """Return the network on a device; a copy where it is on another, so that it stays there."""
-    here = network.trunk.mean.device
-    return network if here == device else copy.deepcopy(network).to(device)

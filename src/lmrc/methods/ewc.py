@@ -11,7 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from lmrc.methods import parameters as legal
-from lmrc.methods.base import KEEP, IncrementalClassifier
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.chance import KEEP
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
 from lmrc.nets.network import Network

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.labels import capacity
-from lmrc.labels.mapping import LabelMapping, warn_of_capacity
 from lmrc.methods import parameters as legal
-from lmrc.methods.base import KEEP, LABELS, IncrementalClassifier, on_device
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.chance import KEEP, LABELS
+from lmrc.methods.label_vectors import LabelVectors
 from lmrc.methods.objectives import OBJECTIVES, Setting
 from lmrc.methods.parameters import Legal
 from lmrc.nets.backbones import Factory
 from lmrc.nets.multihead import MultiHead
-from lmrc.nets.network import Network
+from lmrc.nets.network import Network, on_device
 from lmrc.statistics import readout
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.covariances import COVARIANCES
@@ -30,8 +30,6 @@ from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import ROTATIONS, TURNS, all_turns
 from lmrc.training.step import Losses
-
-NEARLY_FULL = (4, 5)  # share of the expected capacity at which the user is warned
 
 
 class LMRCClassifier(IncrementalClassifier):
@@ -74,13 +72,12 @@ class LMRCClassifier(IncrementalClassifier):
     scale : float, default=16.0
         What cosines are multiplied with before a softmax.
     statistics : {"none", "shared", "low-rank", "full"}, default="none"
-        What is kept of the classes' features to predict with, and carried along as features move:
-        means and one covariance for all classes; means and a covariance for each, of low rank plus
-        diagonal or whole. No image.
+        What is kept of the classes' features, and carried along as they move: means, and one
+        covariance for all classes, or one for each, of low rank plus diagonal or whole. No image.
     predict_with : {"wta", "lda", "tuned", "both"}, default="wta"
-        How classes are scored: Winner-Take-All (Eq. 2); the linear discriminant of the statistics;
-        Winner-Take-All by copies of the heads tuned on features made up from the statistics; or
-        both of these, each standardised, added up. All but the first need ``statistics``.
+        Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
+        copies of the heads tuned on features made up from the statistics; or the sum of these two,
+        each standardised. All but the first need ``statistics``.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
@@ -95,8 +92,7 @@ class LMRCClassifier(IncrementalClassifier):
         learn from few images.
     epochs : int, default=70
     first_epochs : int or None, default=None
-        Epochs of the first class batch, if it is to have others: all later ones build on its
-        features.
+        Epochs of the first class batch, if it is to have others: the later ones build on it.
     batch_size : int, default=128
     learning_rate : float, default=0.05
     schedule : {"halving", "cosine"}, default="halving"
@@ -156,7 +152,8 @@ class LMRCClassifier(IncrementalClassifier):
     """
 
     shaping_parameters: ClassVar[tuple[str, ...]] = (
-        *("backbone", "label_dim", "rotations", "statistics"),
+        *IncrementalClassifier.shaping_parameters,
+        *("label_dim", "rotations", "statistics"),
     )
     saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
     saved_tensors: ClassVar[tuple[str, ...]] = ("statistics_", "readout_")
@@ -244,41 +241,22 @@ class LMRCClassifier(IncrementalClassifier):
 
     def grow(self, network: Network, n_new: int) -> None:
         """Open a head for the new classes and draw their label vectors (Algorithm 1)."""
-        vectors = self._turned_vectors(n_new) if self.turns else self._vectors(network, n_new)
-        network.head.add_label_vectors(torch.from_numpy(vectors))
+        draw = LabelVectors(
+            self.label_dim, self.threshold, self.max_tries, self.on_full, self._seed(LABELS)
+        )
+        in_force = getattr(self, "threshold_", self.threshold)
+        if self.turns is None:
+            vectors, self.threshold_ = draw.beside(network.head.label_vectors, n_new, in_force)
+        else:
+            vectors, self.threshold_ = draw.for_turns(n_new, self.turns, in_force)
+        network.head.add_label_vectors(vectors)
         network.head.open_head()
-
-    def _vectors(self, network: Network, n_new: int) -> NDArray[np.float32]:
-        """Draw one label vector for each new class, far from those of all classes before."""
-        known = network.head.label_vectors.cpu().numpy()
-        threshold = max(self.threshold, getattr(self, "threshold_", self.threshold))
-        mapping = self._mapping(threshold, vectors=known)
-        vectors = mapping.extend(n_new, on_full=self.on_full)
-        self.threshold_ = mapping.threshold
-        self._warn_if_nearly_full(len(mapping), n_new)
-        return vectors
-
-    def _turned_vectors(self, n_new: int) -> NDArray[np.float32]:
-        """Draw a label vector for each new class and turn: they are far apart within a head.
-
-        Four for each of all classes would not fit in a space that has room for one of each; and a
-        head is only ever asked for its own.
-        """
-        mapping = self._mapping(self.threshold)
-        vectors = mapping.extend(TURNS * n_new, on_full=self.on_full)
-        self.threshold_ = max(mapping.threshold, getattr(self, "threshold_", self.threshold))
-        return vectors.reshape(n_new, TURNS, self.label_dim)
-
-    def _mapping(self, threshold: float, vectors: Any = None) -> LabelMapping:
-        seed = self._seed(LABELS)
-        return LabelMapping(self.label_dim, threshold, self.max_tries, seed, vectors=vectors)
 
     def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
         """Return the terms of Eq. 8, or of Eq. 10 where samples of known classes are at hand."""
         o = network(batch.x)  # (n, heads, dim), unit vectors
         k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
-        sizes = [len(head) for head in getattr(self, "heads_", ())]
-        setting = Setting(k, sizes, self.memory_per_class > 0, self.scale)
+        setting = Setting(k, self._sizes, self.memory_per_class > 0, self.scale)
         terms = dict(OBJECTIVES[self.objective](o, network.head, batch, setting))  # Eqs. 1, 9
         if frozen is not None and self.response_weight > 0:
             with torch.no_grad():
@@ -293,13 +271,12 @@ class LMRCClassifier(IncrementalClassifier):
         """
         inputs = x if self.turns is None else all_turns(x)
         features = network.trunk(inputs).unflatten(0, (self.turns or 1, -1))
-        sizes = [len(head) for head in self.heads_]
         if self.predict_with == "wta":
-            return readout.winner_takes_all(network.head, features, sizes)
+            return readout.winner_takes_all(network.head, features, self._sizes)
         gaussian = readout.standardised(readout.nearest_gaussian(self.readout_, features))
         if self.predict_with == "lda":
             return gaussian
-        tuned = readout.winner_takes_all(network.head, features, sizes, self.readout_)
+        tuned = readout.winner_takes_all(network.head, features, self._sizes, self.readout_)
         return tuned if self.predict_with == "tuned" else readout.standardised(tuned) + gaussian
 
     def keep(self, network: Network, samples: Memory) -> None:
@@ -307,32 +284,37 @@ class LMRCClassifier(IncrementalClassifier):
         if self.statistics == "none":
             self.statistics_, self.readout_ = {}, {}
             return
-        generator = torch.Generator().manual_seed(self._seed(KEEP))
+        chance = torch.Generator().manual_seed(self._seed(KEEP))
         n = len(samples) - len(self.memory_ or ())  # the pool's come last
-        old = on_device(network.trunk.mean.device, self.network_).trunk if self.n_batches_ else None
-        width = network.head.weight.shape[-1]
+        width, before, old = network.head.weight.shape[-1], None, None
+        if self.n_batches_:
+            before = self._class_statistics()
+            old = on_device(network.trunk.mean.device, self.network_).trunk
         statistics, non_negative = brought_up_to_date(
-            self._class_statistics()
-            if old
-            else ClassStatistics.empty(self.statistics, self.turns or 1, width),
+            before or ClassStatistics.empty(self.statistics, self.turns or 1, width),
             old,
             network.trunk,
             Memory(samples.x[:n], samples.y[:n]),
             samples.x[n:],
             augment=self.augmentation,
             rotated=self.turns is not None,
-            generator=generator,
+            generator=chance,
         )
         self.statistics_, self.readout_ = statistics.tensors(), readout.discriminant(statistics)
         if self.predict_with in ("tuned", "both"):
             self.readout_ |= readout.tune(
                 network.head,
                 statistics,
-                [len(head) for head in self.heads_],
+                self._sizes,
                 scale=self.scale,
                 non_negative=non_negative,
-                generator=generator,
+                generator=chance,
             )
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Classes that each head governs."""
+        return [len(head) for head in getattr(self, "heads_", ())]
 
     def _class_statistics(self) -> ClassStatistics:
         return ClassStatistics.from_tensors(self.statistics, self.statistics_)
@@ -340,8 +322,8 @@ class LMRCClassifier(IncrementalClassifier):
     def similarities(self, X: Any) -> NDArray[np.float32]:
         """Return the cosine of each class's label vector to its head's response.
 
-        Where ``predict_with`` is not "wta": the scores it goes by instead, standardised for each
-        sample ("lda", "both") or cosines to the tuned heads' responses ("tuned").
+        Where ``predict_with`` is not "wta", the scores that it goes by: standardised for each
+        sample with "lda" and "both".
 
         Parameters
         ----------
@@ -373,20 +355,19 @@ class LMRCClassifier(IncrementalClassifier):
         if len(self.classes_) == 1:
             raise ValueError(f"{label!r} is the only class: remove the whole model instead")
         row = int(found[0])
-        head = int(np.searchsorted(np.cumsum([len(h) for h in self.heads_]), row, side="right"))
+        head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
+        alone = len(self.heads_[head]) == 1
         draft = copy.copy(self)  # attributes are replaced, never changed in place
         draft.network_ = copy.deepcopy(self.network_)
         draft.network_.head.remove_label_vector(row)
-        if len(self.heads_[head]) == 1:
+        if alone:
             draft.network_.head.remove_head(head)
-        rest = [h[h != label] for h in self.heads_]
-        draft.heads_ = [h for h in rest if len(h)]
+        draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
         draft.classes_ = np.delete(self.classes_, row)
         draft.memory_ = self.memory_.without(row) if self.memory_ else None
         if self.statistics_:
             draft.statistics_ = self._class_statistics().without(row).tensors()
-            alone = head if len(self.heads_[head]) == 1 else None
-            draft.readout_ = readout.without_class(self.readout_, row, alone)
+            draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
         self.__dict__ = draft.__dict__
         return self
 
@@ -399,11 +380,9 @@ class LMRCClassifier(IncrementalClassifier):
         """Refuse statistics that are not of these classes and features."""
         if self.statistics == "none":
             return
-        kept, head = self._class_statistics(), self.network_.head
-        if kept.means.shape[1:] != (self.turns or 1, head.weight.shape[-1]):
-            raise ValueError("the statistics are not of the network's features")
-        kept.check(len(self.classes_))
-        readout.check(self.readout_, kept, head)
+        statistics, head = self._class_statistics(), self.network_.head
+        statistics.check(len(self.classes_), self.turns or 1, head.weight.shape[-1])
+        readout.check(self.readout_, statistics, head)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -418,19 +397,4 @@ class LMRCClassifier(IncrementalClassifier):
         """Label vectors, rows as ``classes_``."""
         if "network_" not in vars(self):
             raise AttributeError("label_vectors_ is there once a class batch has been learnt")
-        vectors: NDArray[np.float32] = self.network_.head.label_vectors.cpu().numpy().copy()
-        return vectors
-
-    def _warn_if_nearly_full(self, n_vectors: int, n_new: int) -> None:
-        """Warn at the class batch that passes the mark, and not once the mapping was relaxed."""
-        expected = capacity.expected(self.label_dim, self.threshold_, self.max_tries)
-        share, of = NEARLY_FULL
-        mark = -(-share * expected // of)  # in whole numbers: there may be more than a float holds
-        if self.threshold_ == self.threshold and n_vectors - n_new < mark <= n_vectors:
-            relax = self.on_full == "relax"
-            end = "the threshold will be raised bit by bit" if relax else "CapacityError is raised"
-            warn_of_capacity(
-                f"{n_vectors} label vectors of about {expected} that label_dim={self.label_dim} "
-                f"holds under threshold={self.threshold_:g} are in use. Once it is full, {end}; a "
-                "new model with a larger label_dim has more room"
-            )
+        return np.array(self.network_.head.label_vectors.cpu())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -96,6 +97,12 @@ class Frozen(Network):
             yield
         finally:
             self._answered = None
+
+
+def on_device(device: torch.device, network: Network) -> Network:
+    """Return the network on a device; a copy where it is on another, so that it stays there."""
+    here = network.trunk.mean.device
+    return network if here == device else copy.deepcopy(network).to(device)
 
 
 def build_trunk(

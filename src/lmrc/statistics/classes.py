@@ -61,9 +61,8 @@ class ClassStatistics:
         """Return them as they are saved."""
         return {"counts": self.counts, "means": self.means, **self.covariances.tensors()}
 
-    def check(self, n_classes: int) -> None:
-        """Refuse tensors that do not fit each other, or are not of so many classes."""
-        _, turns, width = self.means.shape
+    def check(self, n_classes: int, turns: int, width: int) -> None:
+        """Refuse tensors that are not of so many classes, turns and features."""
         none = type(self).empty(self.covariances.name, turns, width).tensors()
         for name, tensor in self.tensors().items():
             shape = none[name].shape  # that of no class
