@@ -397,4 +397,4 @@ class LMRCClassifier(IncrementalClassifier):
         """Label vectors, rows as ``classes_``."""
         if "network_" not in vars(self):
             raise AttributeError("label_vectors_ is there once a class batch has been learnt")
-        return np.array(self.network_.head.label_vectors.cpu())
+        return np.array(self.network_.head.label_vectors.cpu().numpy())
