@@ -272,7 +272,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, Frozen(frozen) if frozen else None, samples, n_known),
+            self._train(network, frozen, samples, n_known),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
             verbose=self.verbose,
@@ -287,11 +287,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _train(
         self,
         network: Network,
-        frozen: Frozen | None,
+        before: Network | None,
         samples: Memory,
         n_known: int,
     ) -> Iterator[EpochRecord]:
         execution = self.execution_
+        frozen = None if before is None else Frozen(before, execution.bf16)
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         if augment != "none" and len(self.input_shape_) == 1:
             raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
