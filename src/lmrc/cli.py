@@ -212,6 +212,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(standalone_mode=False, prog_name="lmrc")
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
     except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head
