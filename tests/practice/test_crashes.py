@@ -1,5 +1,6 @@
-"""A process that dies at any step of writing leaves a model that is whole, and can go on."""
+"""A process that dies, or whose disk is full, leaves a model that is whole and can go on."""
 
+import errno
 import os
 import shutil
 import sys
@@ -18,8 +19,11 @@ FAST = ("--backbone", "mlp", "--epochs", "2", "--device", "cpu", "--memory-per-c
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
 
 
-def die_at(step, *words):
-    """Run a command in a process that dies just before its n-th step; tell whether it did."""
+def stopped_at(step, how, *words):
+    """Run a command in a process of its own; tell whether it came to its n-th step of writing.
+
+    There it is killed, or the disk is full from then on.
+    """
     with warnings.catch_warnings(action="ignore"):  # of threads, which torch has one of here
         child = os.fork()
     if child:
@@ -27,22 +31,24 @@ def die_at(step, *words):
     try:
         left = step
 
-        def counted(function):
+        def counted(function, name):
             def call(*args, **settings):
                 nonlocal left
                 left -= 1
-                if left < 0:
+                if left < 0 and how == "killed":
                     os._exit(9)
+                if left < 0 and name == "fsync":
+                    raise OSError(errno.ENOSPC, "No space left on device")
                 return function(*args, **settings)
 
             return call
 
         for name in STEPS:
-            setattr(os, name, counted(getattr(os, name)))
+            setattr(os, name, counted(getattr(os, name), name))
         sys.argv = ["lmrc", *words]
         cli.main()
     finally:
-        os._exit(0)
+        os._exit(9 if left < 0 else 0)
 
 
 def names(path):
@@ -73,8 +79,9 @@ def begin_again(saved, model):
         shutil.copytree(saved, model)
 
 
+@pytest.mark.parametrize("how", ["killed", "disk full"])
 @pytest.mark.parametrize("which", ["first learn", "second learn", "forget"])
-def test_a_command_dies_at_any_step(place, call, answers, which):
+def test_a_command_stops_at_any_step(place, call, answers, which, how):
     model, saved = place / "m", place / "saved"
     command = ("learn", "m", "week1", "-q", "--checkpoint-every", "0", *FAST)
     if which != "first learn":
@@ -89,10 +96,10 @@ def test_a_command_dies_at_any_step(place, call, answers, which):
     assert call(*command)[0] == 0
     after, whole = answers(), names(model)
 
-    step, died = 0, True
-    while died:
+    step, stopped = 0, True
+    while stopped:
         begin_again(saved, model)
-        died = die_at(step, *command)
+        stopped = stopped_at(step, how, *command)
         now = answers()
         assert same(now, before) or same(now, after), step
         if model.exists() and unfinished.is_there(model):
