@@ -108,7 +108,7 @@ class Reckless(FineTuneClassifier):
 class Amnesic(LMRCClassifier):
     """Forgets its batch number on the way to disk."""
 
-    _values = tuple(name for name in LMRCClassifier._values if name != "n_batches_")
+    saved_values = tuple(name for name in LMRCClassifier.saved_values if name != "n_batches_")
     n_batches_ = 0
 
 

@@ -109,6 +109,13 @@ def test_warnings_are_one_line(call, monkeypatch):
         (["reproduce", "softmax-suppression", "--batches", "3"], "two class batches"),
         (["reproduce", "consolidation", "--methods", "ewc"], "LMRC against LM"),
         (["reproduce", "rehearsal", "--from", "."], "only consolidation and heads"),
+        (["reproduce", "heads", "--validate", "10"], "--validate 10 is no share between 0 and 1"),
+        (["reproduce", "heads", "--set", "lambda"], "'lambda' is not NAME=VALUE"),
+        (["reproduce", "heads", "--set", "epochs=3"], "use --epochs"),
+        (["reproduce", "heads", "--set", "penalty=3"], "none of lmrc, lwf-mt, lm takes"),
+        (["reproduce", "heads", "--methods", "lm", "--set", "response_weight=3"], "none of lm "),
+        (["reproduce", "heads", "--set", "threshold=high"], "threshold='high' is not valid"),
+        (["reproduce", "capacity", "--set", "threshold=1"], "--set makes no sense for capacity"),
         (["report", "nowhere"], "nowhere"),
     ],
 )
@@ -180,7 +187,10 @@ def asked(monkeypatch):
 
 
 def test_reproduce_passes_on_what_was_asked(call, asked):
-    words = "--dataset cifar100 --methods lmrc,ewc --methods joint --memory 20,50 --order 1993"
+    words = (
+        "--dataset cifar100 --methods lmrc,ewc --methods joint --memory 20,50 --order 1993 "
+        "--validate 0.1 --set response-weight=3 --set halve_at=[5,6] --set precision=bf16"
+    )
     assert call("reproduce", "rehearsal", *words.split(), "--out", "here")[0] == 0
     assert asked == {
         "experiment": "rehearsal",
@@ -189,10 +199,26 @@ def test_reproduce_passes_on_what_was_asked(call, asked):
         "methods": ["lmrc", "ewc", "joint"],
         "memory": [20, 50],
         "order": 1993,
+        "validate": 0.1,
+        "settings": {"response_weight": 3, "halve_at": [5, 6], "precision": "bf16"},
         "jobs": 1,
         "device": "auto",
         "quiet": False,
     }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rehearsal --methods lmrc ewc joint --memory 20 50",
+        "--memory 20 --memory 50 --methods lmrc,ewc joint rehearsal",
+    ],
+)
+def test_several_values_may_follow_an_option(call, asked, words):
+    assert call("reproduce", *words.split())[0] == 0
+    assert asked["experiment"] == "rehearsal"
+    assert asked["methods"] == ["lmrc", "ewc", "joint"]
+    assert asked["memory"] == [20, 50]
 
 
 def test_heads_may_be_told_where_to_read(call, asked):

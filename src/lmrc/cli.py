@@ -105,17 +105,31 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Runs of each method.", min=1)] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="Short names or dotted paths; commas between, or one each."),
+        typer.Option(help="Short names or dotted paths, one or several."),
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
-    memory: Annotated[
-        list[str] | None, typer.Option(help="Pool sizes; commas between, or one each.")
-    ] = None,
+    memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
+    validate: Annotated[
+        float | None,
+        typer.Option(
+            help="Score on this share of each class's training images, held out, and leave the "
+            "test set alone: to choose settings by."
+        ),
+    ] = None,
     order: Annotated[
         str | None, typer.Option(help="natural, per-seed, or a seed for all runs.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter of the methods that have it, such as response_weight=3; can be "
+            "repeated.",
+        ),
     ] = None,
     source: Annotated[
         Path | None,
@@ -141,34 +155,41 @@ def reproduce(
     in the folder's records, and nothing that is in them is run again.
 
     Example: lmrc reproduce incremental --dataset digits --seeds 3
+
+    To choose a setting: lmrc reproduce incremental --methods lmrc --validate 0.1
+    --set response_weight=3 --out runs/weight-3
     """
     from lmrc.experiments import options
 
     try:
         options.check_options(experiment.value, _typed(context))
-        pools, class_order = options.pool_sizes(memory), options.class_order(order)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), ctx=context) from error
-    from lmrc.experiments.reproduce import main as run_experiment
+        changes = {
+            "seeds": seeds,
+            "methods": options.several(methods),
+            "backbone": backbone,
+            "epochs": epochs,
+            "batches": batches,
+            "memory": options.pool_sizes(memory),
+            "limit": limit,
+            "validate": options.share("--validate", validate),
+            "order": options.class_order(order),
+            "settings": options.learner_settings(setting),
+        }
+        from lmrc.experiments.reproduce import main as run_experiment
 
-    run_experiment(
-        experiment.value,
-        dataset,
-        out,
-        source=source,
-        data_dir=data_dir,
-        jobs=jobs,
-        device=device,
-        quiet=quiet,
-        seeds=seeds,
-        methods=options.several(methods),
-        backbone=backbone,
-        epochs=epochs,
-        batches=batches,
-        memory=pools,
-        limit=limit,
-        order=class_order,
-    )
+        run_experiment(
+            experiment.value,
+            dataset,
+            out,
+            source=source,
+            data_dir=data_dir,
+            jobs=jobs,
+            device=device,
+            quiet=quiet,
+            **changes,
+        )
+    except options.UsageError as error:
+        raise typer.BadParameter(str(error), ctx=context) from error
 
 
 @app.command()
@@ -211,7 +232,7 @@ def main() -> None:
         # Not standalone: typer would frame errors and print several lines.
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            code = app(standalone_mode=False, prog_name="lmrc")
+            code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
@@ -226,6 +247,27 @@ def main() -> None:
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def _one_by_one(arguments: list[str]) -> list[str]:
+    """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
+
+    >>> _one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
+    ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
+    """
+    if "reproduce" not in arguments:
+        return arguments
+    result: list[str] = []
+    option, is_first = None, False
+    for argument in arguments:
+        if argument.startswith("-") or argument in list(Experiment):
+            option = argument if argument in ("--methods", "--memory", "--set") else None
+            is_first = True
+        elif option:
+            result += [] if is_first else [option]
+            is_first = False
+        result.append(argument)
+    return result
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

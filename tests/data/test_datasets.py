@@ -36,6 +36,7 @@ def test_string_labels_from_an_object_array_become_plain_strings():
         ({"y_test": [0]}, "X_test holds 2 samples but y_test 1 labels"),
         ({"y_test": [1, 7]}, r"such as \[7\]"),
         ({"y_train": [0.0, 1.0, 2.0, 0.5]}, "ints or strings, got type float64"),
+        ({"y_train": [0, 1, 2, "cat"]}, "ints or strings, got type object"),
         ({"y_train": np.zeros((4, 2), int)}, r"y_train must be of shape \(n,\), got \(4, 2\)"),
         ({"y_test": ["a", "b"]}, "use ints in both or strings in both"),
         ({"X_test": np.zeros((2, 5), np.float32)}, r"shape \(5,\)"),
@@ -51,6 +52,30 @@ def test_string_labels_from_an_object_array_become_plain_strings():
 def test_wrong_parts_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+def test_a_validation_split_is_of_the_training_part_alone_and_always_the_same():
+    whole = digits()
+    first, again = whole.validation_split(0.2), whole.validation_split(0.2)
+    np.testing.assert_array_equal(first.X_test, again.X_test)
+    together = np.concatenate([first.X_train, first.X_test])
+    assert sorted(map(bytes, together)) == sorted(map(bytes, whole.X_train))
+    for label, n in zip(*np.unique(whole.y_train, return_counts=True), strict=True):
+        assert np.sum(first.y_test == label) == round(0.2 * n)
+    assert "20 % of each class's training images" in first.note
+
+
+def test_a_validation_split_leaves_something_to_learn_of_each_class():
+    parts = {"X_test": np.zeros((0, 3), np.float32), "y_test": np.array([], int)}
+    pairs = make(y_train=[0, 0, 1, 1], **parts)
+    for fraction in (0.01, 0.99):
+        split = pairs.validation_split(fraction)
+        assert split.y_train.tolist() == split.y_test.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="class 1 has a single training sample"):
+        make().validation_split(0.1)
+    for fraction in (0, 1, 1.5):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            pairs.validation_split(fraction)
 
 
 def test_memory_mapped_samples_are_not_copied(tmp_path):

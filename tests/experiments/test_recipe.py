@@ -39,6 +39,15 @@ def test_what_reads_incremental_has_its_settings():
             assert set(ours.methods) <= set(theirs.methods)
 
 
+def test_a_network_without_normalisation_takes_smaller_steps():
+    assert load_recipe("rehearsal", "cifar100").settings["learning_rate"] == 0.05
+    small = load_recipe("rehearsal", "cifar100", backbone="cnn")
+    assert small.settings["learning_rate"] == 0.01
+    assert small.settings["momentum"] == 0.9
+    chosen = {"backbone": "cnn", "settings": {"learning_rate": 0.02}}
+    assert load_recipe("rehearsal", "cifar100", **chosen).settings["learning_rate"] == 0.02
+
+
 def test_an_unknown_experiment_is_named_with_those_that_there_are():
     for name in ("paper", "fig3"):
         with pytest.raises(ValueError, match=f"'{name}' is not known: use one of softmax-supp"):
@@ -67,3 +76,19 @@ def test_the_paper_has_no_number_for_other_data_or_another_metric():
     assert paper_values(load_recipe("incremental", "imagenet200")) == {"LMRC": 0.664}
     assert paper_values(load_recipe("incremental", "imagenet200", metric="accuracy")) == {}
     assert paper_values(load_recipe("rehearsal", "digits")) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"batches": 5}],
+)
+def test_the_papers_numbers_do_not_stand_beside_another_setting(change):
+    assert paper_values(load_recipe("rehearsal", "cifar100", **change)) == {}
+    assert paper_values(load_recipe("rehearsal", "cifar100", seeds=1, order="natural"))
+
+
+def test_what_the_paper_leaves_open_may_be_chosen():
+    chosen = load_recipe("rehearsal", "cifar100", settings={"response_weight": 3})
+    assert chosen.settings["response_weight"] == 3
+    assert chosen.settings["epochs"] == 70
+    assert paper_values(chosen)

@@ -1,8 +1,11 @@
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from lmrc.data.datasets import load_dataset
 from lmrc.experiments import capacity
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
@@ -83,7 +86,7 @@ def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression):
     records = read_records(suppression)
     ends = {r.method: r.extra["outputs"] for r in records if r.record.batch == 1}
     assert list(ends) == ["Fine-tuning", "EWC", "LwF.MC", "LMRC"]
-    assert all(not r.extra for r in records if r.record.batch == 0)
+    assert not any("outputs" in r.extra for r in records if r.record.batch == 0)
     shown = rows(suppression)
     for method, outputs in ends.items():
         assert outputs["classes"] == [0, 1, 2, 3]
@@ -173,6 +176,37 @@ def test_consolidation_shows_old_classes(incremental, tmp_path):
     old = [r.record.old_accuracy for r in read_records(tmp_path) if r.method == "LM"]
     assert ["LM", "–", *map(percent, old[1:])] in rows(tmp_path)
     assert "LM, old classes" in (tmp_path / "consolidation.svg").read_text()
+
+
+def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch):
+    opened = []
+
+    def open_dataset(*args, **kwargs):
+        whole = load_dataset(*args, **kwargs)
+        opened.append(replace(whole, X_test=np.zeros_like(whole.X_test)))
+        return opened[-1]
+
+    monkeypatch.setattr("lmrc.experiments.inputs.load_dataset", open_dataset)
+    whole = {**SMALL, "limit": 20, "methods": ["lm"], "validate": 0.25}
+    main("incremental", "digits", tmp_path / "a", **whole)
+    monkeypatch.undo()  # had it been scored on the blackened test images, these would differ
+    main("incremental", "digits", tmp_path / "b", **whole)
+    assert without_seconds(tmp_path / "a") == without_seconds(tmp_path / "b")
+    record = read_records(tmp_path / "a")[-1]
+    assert record.settings["validate"] == 0.25
+    assert sum(map(sum, record.record.head_confusion)) == 10 * 5
+    assert read_description(tmp_path / "a").recipe["validate"] == 0.25
+    text = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    assert "A validation split: 25&nbsp;% of each class" in text
+
+
+def test_a_chosen_setting_reaches_those_methods_that_have_it(tmp_path):
+    chosen = {**SMALL, "limit": 3, "methods": ["lmrc", "lm", "ewc"]}
+    main("incremental", "digits", tmp_path, **chosen, settings={"response_weight": 3})
+    weights = {r.method: r.settings.get("response_weight") for r in read_records(tmp_path)}
+    assert weights == {"LMRC": 3, "LM": 0.0, "EWC": None}
+    with pytest.raises(FileExistsError, match=r"with other settings \(settings\)"):
+        main("incremental", "digits", tmp_path, **chosen, settings={"response_weight": 2})
 
 
 COUNTS = {"seeds": 2, "dims": [8, 12], "thresholds": [0.2, 0.6], "limit": 40, "max_tries": 100}

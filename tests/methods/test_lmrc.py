@@ -13,7 +13,7 @@ from lmrc.checks import blobs
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import MiniBatch
-from lmrc.training.step import total
+from lmrc.training.step import means
 
 
 def approx(expected):
@@ -68,7 +68,7 @@ def test_response_loss_compares_each_old_head_with_its_frozen_self():
 def test_total_is_equation_8():
     trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(A_BIT_LEFT)
     batch = MiniBatch(EAST.repeat(2, 1), torch.tensor([0, 1]), None)
-    loss = total(quick(response_weight=2.0).losses(trained, frozen, batch))
+    loss = means(quick(response_weight=2.0).losses(trained, frozen, batch)).sum()
     assert loss.item() == approx(-((0.8 + 0.6) / 2 + 2 * 0.96))
 
 
@@ -135,7 +135,7 @@ def gradients(model, known=None):
     X, _ = blobs()[1]
     x = torch.from_numpy(X).float()
     batch = MiniBatch(x, torch.full((len(x),), 3), known)
-    total(model.losses(trained, frozen, batch)).backward()
+    means(model.losses(trained, frozen, batch)).sum().backward()
     assert all(p.grad is None for p in frozen.parameters())
     first = trained.trunk.backbone[1].weight.grad
     old, new = trained.head.weight.grad
@@ -275,8 +275,10 @@ def many_classes(n, first=0):
 
 def test_a_full_mapping_is_relaxed_with_a_warning():
     model = quick(label_dim=5, epochs=1, max_tries=200)
-    with pytest.warns(CapacityWarning, match="threshold"):
+    with pytest.warns(CapacityWarning, match="threshold") as caught:
         model.partial_fit(*many_classes(30))
+    assert caught[0].filename == __file__, "it points at the user's line"
+    assert "label_dim" in str(caught[0].message)
     assert model.threshold_ > model.threshold == 0.15
     cosines = model.label_vectors_.astype(np.float64) @ model.label_vectors_.T
     assert np.triu(cosines, 1).max() <= model.threshold_ + 1e-6
@@ -318,8 +320,10 @@ def test_it_warns_once_when_nearly_full():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.partial_fit(*many_classes(89))
-    with pytest.warns(CapacityWarning, match=r"91 label vectors of about 112 .* are in use"):
+    said = r"91 label vectors of about 112 .* are in use"
+    with pytest.warns(CapacityWarning, match=said) as caught:
         model.partial_fit(*many_classes(2, first=89))
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.partial_fit(*many_classes(1, first=91))

@@ -67,6 +67,7 @@ def test_top_5_is_shown_where_it_is_asked_for(description, records):
     assert cells_of(html, "steady") == ["steady", *["100.0 ± 0.0"] * 4]
     assert "average incremental top-5 accuracy (%)" in html
     assert "steady: 100.0 ± 0.0" in html
+    assert "steady knows most: 100.0&nbsp;% (top 5) on average" in html
     assert "average incremental top-5 accuracy" in contents.markdown
 
 
@@ -102,6 +103,38 @@ def test_a_run_under_way_has_a_page_in_every_experiment(experiment, description,
     html = render(begun, records[:1])
     assert "This run has not ended yet." in html
     assert "No run has learnt all class batches yet." in html
+
+
+def named(records):
+    names = {"cat": "house_cat, Felis catus", "dog": "dog, Canis", "<i>emu": "emu, <Dromaius>"}
+    return [
+        replace(r, extra={"class_names": [names[label] for label in r.record.classes]})
+        for r in records
+    ]
+
+
+def test_classes_are_called_by_their_names(description, records):
+    html = render(description, named(records))
+    assert cells_of(html, "house cat")[1:] == cells_of(render(description, records), "cat")[1:]
+    assert cells_of(html, "emu")
+
+
+def test_two_classes_are_never_called_alike(description, records):
+    alike = [
+        replace(r, extra={"class_names": [f"crane, {label}" for label in r.record.classes]})
+        for r in records
+    ]
+    assert cells_of(render(description, alike), "crane, dog")
+
+
+def test_what_is_told_of_the_data_stands_on_the_page_and_the_paper_does_not(description, records):
+    told = [replace(r, extra={"data_note": "Only <2> images."}) for r in records]
+    asked = replace(description, experiment="incremental", paper={"steady": 0.664})
+    contents = build(asked, told)
+    html = assemble(asked, contents)
+    assert "Only &lt;2&gt; images." in html
+    assert contents.markdown.endswith("|\n\nOnly <2> images.")
+    assert "paper" not in cells_of(html, "method")
 
 
 def test_counts_of_any_size_can_be_read():

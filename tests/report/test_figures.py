@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from lmrc.report import figures, heat
-from lmrc.report.summary import summarize_methods
+from lmrc.report.summary import Spread, summarize_methods
 
 LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
 
@@ -49,6 +49,26 @@ def test_one_seed_has_no_band(records):
 
 def test_the_legend_gives_the_average_incremental_accuracy(accuracy):
     assert "steady: 89.6 ± 2.9" in texts(svg_of(accuracy))
+
+
+@pytest.mark.parametrize("length", [4, 12, 24, 48, 96])
+def test_the_legend_stays_within_the_figure(length):
+    names = ["LMRC", "LM", "own." * (length // 4), "Fine-tuning"]
+    spreads = [Spread(0.5, 0.1)] * 2
+    curves = [figures.Curve(name, figures.look(0), [1, 2], spreads) for name in names]
+    figure = figures.over_batches(curves, ylabel="share")
+    figures.to_png(figure)
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
+def test_what_was_never_measured_is_no_line():
+    there = figures.Curve("there", figures.look(0), [1, 2], [Spread(0.5, None)] * 2)
+    missing = figures.Curve("missing", figures.look(1), [1, 2], [None, None])
+    shown = texts(svg_of(figures.over_batches([there, missing], ylabel="share")))
+    assert "there" in shown
+    assert "missing" not in shown
 
 
 def test_methods_differ_in_colour_marker_and_dashes():

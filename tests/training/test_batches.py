@@ -1,17 +1,40 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
-from lmrc.training.batches import PADDING, Batches, crop_and_flip, pick_augmentation, split_sizes
+from lmrc.training.augment import (
+    PADDING,
+    crop_and_flip,
+    draw_boxes,
+    pick_augmentation,
+    resize_and_flip,
+)
+from lmrc.training.batches import Batches, split_sizes
 
 CPU = torch.device("cpu")
 
 
-def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none"):
-    batches = Batches(x, y, n_known=n_known, batch_size=batch_size, augment=augment, device=CPU)
+def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none", resident=True):
+    batches = Batches(
+        x,
+        y,
+        n_known=n_known,
+        batch_size=batch_size,
+        augment=augment,
+        device=CPU,
+        resident=resident,
+    )
     batches.draw(torch.Generator().manual_seed(seed))
-    return [batches.at(part) for part in torch.arange(len(x)).split(batches.sizes)]
+    served = []
+    for part in torch.arange(len(x)).split(batches.sizes):
+        batches.stage()
+        batch = batches.at(part)
+        served.append(replace(batch, x=batch.x.clone()))
+    return served
 
 
 @given(n=st.integers(1, 500), size=st.integers(2, 64))
@@ -84,3 +107,49 @@ def test_crop_alone_never_mirrors():
         assert len({tuple(image.flatten().tolist()) for image in batch.x}) > 9
     mirrored = epoch(x, torch.zeros(64, dtype=torch.long), augment="crop+flip", batch_size=64)
     assert mirrored[0].x[:, :, :, PADDING + 1 :].sum() > 0
+
+
+@pytest.mark.parametrize("augment", ["none", "crop+flip", "resized-crop+flip"])
+def test_inputs_left_in_the_hosts_memory_make_the_same_mini_batches(augment):
+    x = torch.randint(0, 255, (23, 3, 9, 8), dtype=torch.uint8)
+    y = torch.arange(23) % 5
+    near = epoch(x, y, augment=augment)
+    far = epoch(x, y, augment=augment, resident=False)
+    for one, other in zip(near, far, strict=True):
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+
+
+def test_boxes_lie_inside_and_spread_over_areas_and_shapes():
+    top, left, height, width = draw_boxes(4000, 64, 48, torch.Generator().manual_seed(0)).T
+    assert torch.all((top >= 0) & (left >= 0) & (height >= 1) & (width >= 1))
+    assert torch.all((top + height <= 64) & (left + width <= 48))
+    area = height * width / (64 * 48)
+    assert 0.06 < area.min() < 0.1
+    assert area.max() > 0.9
+    assert 0.35 < area.mean() < 0.55
+    ratio = width / height
+    assert ratio.min() < 0.78
+    assert ratio.max() > 1.28
+    assert top.max() > 40
+    assert left.max() > 25
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_resized_crop_is_cut_scaled_and_mirrored(dtype):
+    torch.manual_seed(0)
+    x = (torch.rand(5, 3, 12, 10) * 255).to(dtype)
+    box = torch.tensor([[0, 0, 12, 10], [3, 2, 5, 7], [11, 9, 1, 1], [4, 0, 8, 3], [0, 5, 2, 5.0]])
+    flip = torch.tensor([False, True, False, True, False])
+    got = resize_and_flip(x, box, flip)
+    assert got.dtype == dtype
+    for image, (top, left, height, width), mirrored, out in zip(
+        x, box.long().tolist(), flip, got, strict=True
+    ):
+        cut = image[None, :, top : top + height, left : left + width].float()
+        by_hand = F.interpolate(cut, (12, 10), mode="bilinear", align_corners=False)[0]
+        by_hand = by_hand.flip(2) if mirrored else by_hand
+        if dtype == torch.uint8:  # a half may be rounded either way
+            assert (out.float() - by_hand).abs().max() <= 0.5 + 1e-3
+        else:
+            torch.testing.assert_close(out, by_hand, atol=1e-3, rtol=1e-5)

@@ -131,6 +131,44 @@ class Dataset:
             note=f"{self.note} {limit_note(limit)}".strip(),
         )
 
+    def validation_split(self, fraction: float) -> Dataset:
+        """Return the data set with some of its training samples in the place of the test part.
+
+        For choosing settings: what is chosen by the test part cannot be tested on it any more.
+        The samples are drawn class by class, and are the same every time. This copies the samples.
+
+        Parameters
+        ----------
+        fraction : float
+            Share of each class's training samples, between 0 and 1; at least one of them is held
+            out, and at least one is left to learn.
+
+        Examples
+        --------
+        >>> from lmrc.data.datasets import digits
+        >>> digits().validation_split(0.1)
+        Dataset('digits': 1211 training and 136 test samples of shape (8, 8), uint8, 10 classes)
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction must lie between 0 and 1, got {fraction!r}.")
+        held_out = np.zeros(len(self.y_train), dtype=bool)
+        for label in self.classes.tolist():
+            of_class = np.flatnonzero(self.y_train == label)
+            if len(of_class) < 2:
+                raise ValueError(
+                    f"class {label!r} has a single training sample, so none can be held out; add "
+                    "some, or leave the class out."
+                )
+            held_out[of_class[draw_share(len(of_class), fraction)]] = True
+        return replace(
+            self,
+            X_train=self.X_train[~held_out],
+            y_train=self.y_train[~held_out],
+            X_test=self.X_train[held_out],
+            y_test=self.y_train[held_out],
+            note=f"{self.note} {validation_note(fraction)}".strip(),
+        )
+
     def __repr__(self) -> str:
         return (
             f"Dataset({self.name!r}: {len(self.y_train)} training and {len(self.y_test)} test "
@@ -149,8 +187,18 @@ def _checked_samples(values: Any, name: str) -> Array:
     return X
 
 
+def as_label_array(labels: Any) -> Any:
+    """Return a list with text in it as an array of objects; leave all else as it is.
+
+    NumPy would make text of the numbers in it: [1, "a"] is a slip, and not the classes "1" and "a".
+    """
+    if isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels):
+        return np.array(labels, dtype=object)
+    return labels
+
+
 def _checked_labels(values: Any, name: str) -> Array:
-    y: Array = np.asanyarray(values)
+    y: Array = np.asanyarray(as_label_array(values))
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
         y = y.astype(str)  # what pandas makes of a column of text
     if y.ndim != 1:
@@ -175,6 +223,24 @@ def check_limit(limit: Any) -> None:
 def limit_note(limit: int) -> str:
     """Say in a report that only some samples were taken."""
     return f"Only the first {limit} images of each class, for training and for testing alike."
+
+
+def validation_note(fraction: float) -> str:
+    """Say in a report that it is no test."""
+    return (
+        f"A validation split: {100 * fraction:.3g} % of each class's training images, drawn once "
+        "and for all, are not learnt but scored on, in the place of the test images; these are not "
+        "looked at."
+    )
+
+
+def draw_share(n: int, share: float) -> Array:
+    """Draw a share of n positions, the same every time: at least one, and never all of several.
+
+    Each class draws anew, so that another class more does not change this one's.
+    """
+    chosen = min(max(1, round(share * n)), max(1, n - 1))
+    return np.random.default_rng(0).permutation(n)[:chosen]
 
 
 def _first_per_class(y: Array, limit: int) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrc.data.dataset import Array, Dataset, check_limit, limit_note
+from lmrc.data.dataset import Array, Dataset, check_limit, draw_share, limit_note
 from lmrc.data.images import (
     Mode,
     Pixels,
@@ -178,7 +178,8 @@ def _split(classes: Files) -> tuple[Files, Files]:
                 "kept for testing, or sort your images into train/ and test/."
             )
     parts = {name: held_out(files, TEST_SHARE) for name, files in classes.items()}
-    return {n: kept for n, (kept, _) in parts.items()}, {n: held for n, (_, held) in parts.items()}
+    train, test = ({name: part[i] for name, part in parts.items()} for i in range(2))
+    return train, test
 
 
 def held_out(items: Sequence[T], share: float) -> tuple[list[T], list[T]]:
@@ -190,9 +191,8 @@ def held_out(items: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     >>> held_out("abcdefgh", 0.25)
     (['a', 'b', 'd', 'f', 'g', 'h'], ['c', 'e'])
     """
-    drawn = np.random.default_rng(0).permutation(len(items))
-    count = min(max(1, round(share * len(items))), len(items) - 1) if share else 0
-    chosen = set(drawn[:count].tolist())
+    single = len(items) == 1 or not share
+    chosen = set() if single else set(draw_share(len(items), share).tolist())
     kept = [item for i, item in enumerate(items) if i not in chosen]
     return kept, [item for i, item in enumerate(items) if i in chosen]
 

@@ -7,6 +7,7 @@ in 0…1. Nothing is copied that need not be: a NumPy image batch becomes a chan
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
+
+from lmrc.data.dataset import as_label_array
 
 CHANNELS = (1, 3, 4)
 
@@ -89,7 +92,7 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     """Check labels (ints, strings, bools; one per sample) and return them as an array."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
-    labels: NDArray[Any] = column_or_1d(y, warn=True)
+    labels: NDArray[Any] = column_or_1d(as_label_array(y), warn=True)
     if len(labels) != n_samples:
         raise ValueError(
             f"X and y have inconsistent numbers of samples: {n_samples} in X, {len(labels)} in y; "
@@ -152,10 +155,18 @@ def read_dataset(dataset: torch.utils.data.Dataset[Any]) -> tuple[Any, list[Any]
     Items are inputs or (input, label) pairs; an input is a tensor (channels, height, width) or
     (features,), an array (height, width[, channels]) or (features,), or a PIL image.
     """
+    return stack_items(list(items_of(dataset)))
+
+
+def items_of(dataset: torch.utils.data.Dataset[Any]) -> Iterator[Any]:
+    """Go through a ``Dataset`` of either kind."""
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        items = [dataset[i] for i in range(len(dataset))]
-    else:
-        items = list(dataset)  # type: ignore[call-overload]  # an IterableDataset
+        return (dataset[i] for i in range(len(dataset)))
+    return iter(dataset)  # an IterableDataset
+
+
+def stack_items(items: list[Any]) -> tuple[Any, list[Any] | None]:
+    """Stack items of a ``Dataset``: inputs, and labels where it has them."""
     if not items:
         raise ValueError("the dataset is empty: a class batch needs at least one sample")
     if isinstance(items[0], (tuple, list)) and len(items[0]) == 1:

@@ -1,5 +1,7 @@
 """The public data sets: MNIST, CIFAR-100, Tiny-ImageNet. One function each.
 
+The data folder that it is given is as in `lmrc.data.datasets.load_dataset`.
+
 Each finds its files, official archives or unpacked, as they are (or downloads them), decodes them
 once, and opens them memory-mapped from then on. Nothing is ever unpacked under a name that an
 archive chooses: members are asked for by the names they must have, and read into memory.
@@ -66,11 +68,6 @@ def mnist(data_dir: DataDir = None) -> Dataset:
     Reads the four IDX files, compressed (.gz) or not, in the data folder or in its sub-folder
     ``mnist``, ``MNIST`` or ``MNIST/raw``.
 
-    Parameters
-    ----------
-    data_dir : path or None, default=None
-        The data folder; see `lmrc.data.datasets.load_dataset`.
-
     Returns
     -------
     Dataset
@@ -97,11 +94,6 @@ def cifar100(data_dir: DataDir = None) -> Dataset:
     Reads ``cifar-100-python.tar.gz`` (the version for Python) or, unpacked from it,
     ``cifar-100-python/train``, ``test`` and ``meta``, in the data folder or in its sub-folder
     ``cifar100`` or ``cifar-100``.
-
-    Parameters
-    ----------
-    data_dir : path or None, default=None
-        The data folder; see `lmrc.data.datasets.load_dataset`.
 
     Returns
     -------
@@ -138,11 +130,6 @@ def imagenet200(data_dir: DataDir = None) -> Dataset:
     data folder or in its sub-folder ``tiny-imagenet``; where neither is there, an archive
     ``tiny-imagenet-*.zip`` of the same layout with fewer classes. The official validation images
     are the test part, since the labels of the official test images were never published.
-
-    Parameters
-    ----------
-    data_dir : path or None, default=None
-        The data folder; see `lmrc.data.datasets.load_dataset`.
 
     Returns
     -------

@@ -13,8 +13,9 @@ from lmrc.experiments.recipe import Recipe
 
 
 def open_dataset(recipe: Recipe, data_dir: Path | None) -> Dataset:
-    """Load the recipe's data set."""
-    return load_dataset(recipe.dataset, data_dir=data_dir, limit=recipe.limit)
+    """Load the recipe's data set; with a validation split, without its test part."""
+    dataset = load_dataset(recipe.dataset, data_dir=data_dir, limit=recipe.limit)
+    return dataset.validation_split(recipe.validate) if recipe.validate else dataset
 
 
 def order_of(recipe: Recipe, seed: int) -> Any:

@@ -5,13 +5,16 @@ Nothing heavy is imported here: the command line reads its options with it.
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 _NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
 _NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
 _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _ABOUT_TRAINING = (
-    *("--dataset", "--data-dir", "--limit", "--order", "--batches"),
-    *("--methods", "--backbone", "--epochs", "--memory"),
+    *("--dataset", "--data-dir", "--limit", "--validate", "--order", "--batches"),
+    *("--methods", "--backbone", "--epochs", "--memory", "--set"),
     *("--jobs", "--device", "--from"),
 )
 
@@ -30,8 +33,22 @@ REFUSED: dict[str, dict[str, str]] = {
 }
 
 
+#: Parameters of the learners that have an option of their own.
+_OWN_OPTION = {
+    "backbone": "--backbone",
+    "epochs": "--epochs",
+    "memory_per_class": "--memory",
+    "random_state": "--seeds",
+    "device": "--device",
+}
+
+
+class UsageError(ValueError):
+    """What was typed cannot be meant so."""
+
+
 def check_options(experiment: str, given: list[str]) -> None:
-    """Raise a ValueError for the first option that the experiment does not take.
+    """Raise a UsageError for the first option that the experiment does not take.
 
     Parameters
     ----------
@@ -41,7 +58,7 @@ def check_options(experiment: str, given: list[str]) -> None:
     """
     for option in given:
         if reason := REFUSED[experiment].get(option):
-            raise ValueError(f"{option} makes no sense for {experiment}: {reason}")
+            raise UsageError(f"{option} makes no sense for {experiment}: {reason}")
 
 
 def several(given: list[str] | None) -> list[str] | None:
@@ -54,7 +71,7 @@ def pool_sizes(given: list[str] | None) -> list[int] | None:
     sizes = several(given)
     for text in sizes or []:
         if not text.isdecimal():
-            raise ValueError(f"--memory {text!r} is no whole number of images per class, as 20 is")
+            raise UsageError(f"--memory {text!r} is no whole number of images per class, as 20 is")
     return [int(text) for text in sizes] if sizes else None
 
 
@@ -63,5 +80,29 @@ def class_order(given: str | None) -> str | int | None:
     if given is None or given in ("natural", "per-seed"):
         return given
     if not given.isdecimal():
-        raise ValueError(f"--order {given!r} is none of natural, per-seed, or a seed such as 1993")
+        raise UsageError(f"--order {given!r} is none of natural, per-seed, or a seed such as 1993")
     return int(given)
+
+
+def share(option: str, given: float | None) -> float | None:
+    """Read a share of the images, such as ``--validate 0.1``."""
+    if given is not None and not 0 < given < 1:
+        raise UsageError(f"{option} {given:g} is no share between 0 and 1, as 0.1 is")
+    return given
+
+
+def learner_settings(given: list[str] | None) -> dict[str, Any] | None:
+    """Read ``--set NAME=VALUE``; a value that is not JSON is text."""
+    settings = {}
+    for text in given or []:
+        name, separator, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not separator or not name.isidentifier():
+            raise UsageError(f"--set {text!r} is not NAME=VALUE, as response_weight=3 is")
+        if option := _OWN_OPTION.get(name):
+            raise UsageError(f"--set {name} has an option of its own: use {option}")
+        try:
+            settings[name] = json.loads(value, parse_constant=str)
+        except ValueError:
+            settings[name] = value.strip()
+    return settings or None

@@ -45,6 +45,9 @@ class Recipe:
         Parameters of the learners; each takes those that it has.
     limit : int or None
         Images per class, all where None.
+    validate : float or None
+        Share of each class's training images that are held out and scored on instead of the test
+        set, to choose settings by; None: the test set.
     classes : int or None
         How many classes of the order take part, from its beginning; all where None.
     record_outputs : bool
@@ -63,6 +66,7 @@ class Recipe:
     metric: str
     settings: dict[str, Any]
     limit: int | None = None
+    validate: float | None = None
     classes: int | None = None
     record_outputs: bool = False
 
@@ -77,8 +81,8 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     dataset : str, optional
         As for `lmrc.load_dataset`; by default the one that the recipe names.
     **changes
-        Values that replace the recipe's; those that are None do not. What is no field of a
-        `Recipe` is a parameter of the learners.
+        Values that replace the recipe's; those that are None do not. ``settings`` replaces single
+        parameters of the learners, and so does what is no field of a `Recipe`.
     """
     read = read_recipe(experiment)
     usual = read.pop("dataset", None)
@@ -86,13 +90,16 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     if name is None:
         raise ValueError(f"the experiment {experiment!r} takes no data set")
     merged = _merge(read, name)
+    by_backbone = merged.pop("with", {})
+    backbone = changes.get("backbone") or merged["settings"].get("backbone")
+    merged = _overlay(merged, {"settings": by_backbone.get(backbone, {})})
     for field, value in changes.items():
         if value is None:
             continue
-        if field in Recipe.__dataclass_fields__:
-            merged[field] = value
-        else:
-            merged["settings"][field] = value
+        change = (
+            {field: value} if field in Recipe.__dataclass_fields__ else {"settings": {field: value}}
+        )
+        merged = _overlay(merged, change)
     return Recipe(experiment=experiment, dataset=name, **merged)
 
 

@@ -14,7 +14,7 @@ from lmrc.experiments.capacity import count, load_capacity_recipe
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
-from lmrc.experiments.runs import Run, plan
+from lmrc.experiments.runs import Run, check_settings, plan
 from lmrc.experiments.workers import one_after_another, side_by_side
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
@@ -81,6 +81,7 @@ def main(
         return
     recipe = load_recipe(experiment, dataset, **changes)
     runs = plan(recipe)
+    check_settings(recipe, runs, changes.get("settings") or {})
     asked = json.loads(json.dumps(asdict(recipe)))
     description = _open_folder(out, experiment, asked, paper=paper_values(recipe))
     if experiment in READERS:

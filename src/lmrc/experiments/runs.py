@@ -25,15 +25,17 @@ from lmrc.data.stream import ClassStream
 from lmrc.evaluation.run import evaluate
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream, order_of
+from lmrc.experiments.options import UsageError
 from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.catalog import find_method, make_learner
+from lmrc.methods.catalog import find_method, make_learner, takes
+from lmrc.methods.parameters import check
 from lmrc.methods.persistence import load
 from lmrc.report.records import RunRecord, append_record, read_records
 from lmrc.store.folder import MANIFEST
 from lmrc.store.lock import locked
-from lmrc.training.device import pick_device
+from lmrc.training.device import Execution, pick_device
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,30 @@ def _go_on(
             learner.save(_model(folder, run))
 
 
+def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -> None:
+    """Refuse parameters that no learner takes, and values that one would refuse at its first batch.
+
+    Parameters
+    ----------
+    recipe, runs
+        What is to be run.
+    chosen : iterable of str
+        Names of parameters that a user chose. One that a learner does not have is passed over
+        where another has it.
+    """
+    methods = {run.method: find_method(run.method) for run in runs}
+    for name in chosen:
+        if not any(takes(method, name) for method in methods.values()):
+            raise UsageError(f"--set {name}: none of {', '.join(methods)} takes that parameter")
+    for run in runs:
+        learner = _fresh(recipe, run)
+        if isinstance(learner, IncrementalClassifier):
+            try:
+                check(type(learner).__name__, learner.get_params(deep=False), learner.legal_values)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+
+
 def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
     """Return the settings that a run's records hold, without running it."""
     return _settings(recipe, run, _fresh(recipe, run))
@@ -206,8 +232,20 @@ def _remove_model(folder: Path, run: Run) -> None:
 
 
 def _extra(recipe: Recipe, stream: ClassStream, learner: Any, batch: int) -> dict[str, Any]:
-    last = batch + 1 == len(stream)
-    return {"outputs": mean_outputs(stream, learner)} if recipe.record_outputs and last else {}
+    extra: dict[str, Any] = {}
+    if isinstance(learner, IncrementalClassifier):
+        way = Execution.pick(learner.device, learner.precision, learner.compile)
+        extra["execution"] = way.described()
+    names = stream.dataset.class_names
+    if names:
+        extra["class_names"] = [
+            names.get(label, str(label)) for label in stream[batch : batch + 1].order.tolist()
+        ]
+    if stream.dataset.note:
+        extra["data_note"] = stream.dataset.note
+    if recipe.record_outputs and batch + 1 == len(stream):
+        extra["outputs"] = mean_outputs(stream, learner)
+    return extra
 
 
 def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
@@ -219,7 +257,7 @@ def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
         "class_batches": recipe.batches,
         "order": order_of(recipe, run.seed),
     }
-    some = {"limit": recipe.limit, "classes": recipe.classes}
+    some = {"limit": recipe.limit, "validate": recipe.validate, "classes": recipe.classes}
     given = {name: value for name, value in some.items() if value}
     plain = {name: _plain(value) for name, value in parameters.items()}
     return {**stream, **given, "classifier": type(learner).__name__, **plain}

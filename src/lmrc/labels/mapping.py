@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
 from typing import Any, Literal
@@ -33,6 +34,14 @@ _THREADED_NUMBERS = 2**18  # a smaller block is not worth the threads
 
 class CapacityWarning(UserWarning):
     """A full mapping raised its threshold to go on."""
+
+
+def warn_of_capacity(message: str) -> None:
+    """Warn at the user's own line, however deep below it the mapping was asked."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "lmrc":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, CapacityWarning, stacklevel=level)
 
 
 class CapacityError(ValueError):
@@ -75,7 +84,8 @@ class CapacityError(ValueError):
         if self.advised_threshold is not None:
             remedies.append(f"raise the threshold to {self.advised_threshold:g}")
         if self.advised_dim is not None:
-            remedies.append(f"make the vectors longer, dim={self.advised_dim}")
+            longer = f"make the vectors longer, dim={self.advised_dim} (label_dim in a classifier)"
+            remedies.append(longer)
         if not remedies:
             remedies.append("ask for fewer vectors, as no threshold below 1 would hold so many")
         return (
@@ -197,9 +207,9 @@ class LabelMapping:
                 message = (
                     f"the mapping was full: its threshold went from {threshold:g} to "
                     f"{self.threshold:g} to make room for {asked} more vectors, {len(self)} in "
-                    "all. A larger dim would hold them at a lower threshold"
+                    "all. A larger dim (label_dim in a classifier) would hold them at a lower one"
                 )
-                warnings.warn(message, CapacityWarning, stacklevel=2)
+                warn_of_capacity(message)
         except BaseException:  # an interrupt, too, leaves the mapping as it was
             self._size, self.threshold = size, threshold
             raise

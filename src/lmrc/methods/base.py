@@ -7,7 +7,6 @@ makes room for new classes (`grow`), what it minimises (`losses`) and how it sco
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,25 +24,28 @@ from torch import Tensor, nn
 from lmrc.data.inputs import channel_statistics, encode_labels, read_dataset
 from lmrc.methods import parameters as legal
 from lmrc.methods.parameters import Legal
-from lmrc.methods.reading import read_batch, read_inputs
+from lmrc.methods.reading import read_batch, read_parts
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
-from lmrc.nets.network import Network, Trunk, build_trunk
+from lmrc.nets.network import Frozen, Network, Trunk, build_trunk
 from lmrc.nets.pretrained import load_backbone
 from lmrc.store import folder
-from lmrc.training.batches import AUGMENTATIONS, Batches, MiniBatch, pick_augmentation
+from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
+from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.device import pick_device, use_bf16, use_graph
+from lmrc.training.device import Execution, use_bf16
+from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
-from lmrc.training.step import Losses, compiled
+from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
 #: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
 NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+SCORES = 2**26  # and scores: samples times classes
 MOST_ROWS = 4096  # and rows, as each has an answer from every head
 
 
@@ -85,12 +87,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
     #: Parameters that shape the network: fixed by the first class batch.
-    _shaping: ClassVar[tuple[str, ...]] = ("backbone",)
+    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone",)
     #: Fitted attributes that a model file holds as plain values; a method adds its own.
-    _values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
+    saved_values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
     #: Fitted attributes that are dicts of tensors, in a file of their own each.
-    _tensors: ClassVar[tuple[str, ...]] = ()
-    _legal: ClassVar[dict[str, Legal]] = {
+    saved_tensors: ClassVar[tuple[str, ...]] = ()
+    #: What each parameter may be, checked before each class batch; a method adds its own.
+    legal_values: ClassVar[dict[str, Legal]] = {
         "memory_per_class": legal.integer(0),
         "class_weight": legal.class_weight(),
         "weights": legal.path(),
@@ -108,16 +111,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out what ``**settings`` stands for in a method's ``__init__``.
-
-        scikit-learn reads an estimator's parameters off that signature, and so do people.
-        """
+        """Write out what ``**settings`` stands for in a method's ``__init__``."""
         super().__init_subclass__(**kwargs)
-        own = inspect.signature(cls.__init__).parameters
-        if any(p.kind is p.VAR_KEYWORD for p in own.values()):
-            inherited = inspect.signature(super(cls, cls).__init__).parameters
-            merged = inherited | {n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}
-            cls.__init__.__signature__ = inspect.Signature(list(merged.values()))  # type: ignore[attr-defined]
+        legal.write_out_settings(cls)
 
     def __init__(
         self,
@@ -245,7 +241,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
         """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
-        device = pick_device(self.device)
+        execution = Execution.pick(self.device, self.precision, self.compile)
+        device = execution.device
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
         if first:
@@ -270,7 +267,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, frozen, samples, n_known, device),
+            self._train(network, Frozen(frozen) if frozen else None, samples, n_known, execution),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
             verbose=self.verbose,
@@ -279,16 +276,16 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.network_ = network.eval()
         self.keep(network, samples)
         self._remember(x, targets)
-        self.shape_settings_ = {name: getattr(self, name) for name in self._shaping}
+        self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}
         self.n_batches_ += 1
 
     def _train(
         self,
         network: Network,
-        frozen: Network | None,
+        frozen: Frozen | None,
         samples: Memory,
         n_known: int,
-        device: torch.device,
+        execution: Execution,
     ) -> Iterator[EpochRecord]:
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         if augment != "none" and len(self.input_shape_) == 1:
@@ -299,7 +296,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             n_known=n_known,
             batch_size=self.batch_size,
             augment=augment,
-            device=device,
+            device=execution.device,
         )
 
         def losses(batch: MiniBatch) -> Losses:
@@ -308,7 +305,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         if self.class_weight is not None:
             of_class = class_weights(self.class_weight, batches.y, self.classes_.tolist())
             losses = weighted(losses, of_class)
-        with compiled(network, frozen) if self.compile is True else nullcontext():
+        with compiled(network, frozen) if execution.compiled else nullcontext():
             yield from train(
                 network,
                 losses,
@@ -321,8 +318,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                     self.weight_decay,
                 ),
                 seed=lambda epoch: self._seed(EPOCH, epoch),
-                bf16=use_bf16(self.precision, device),
-                graphed=use_graph(self.compile, device),
+                frozen=frozen,
+                bf16=execution.bf16,
+                graph=execution.graph,
                 checkpoint=self.checkpoint,
             )
 
@@ -352,7 +350,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
-        legal.check(name, self.get_params(deep=False), self._legal)
+        legal.check(name, self.get_params(deep=False), self.legal_values)
         for key, value in getattr(self, "shape_settings_", {}).items():
             if getattr(self, key) is not value and getattr(self, key) != value:
                 raise ValueError(
@@ -370,18 +368,22 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     # --- Prediction ------------------------------------------------------------------------------
 
-    def _all_scores(self, X: Any) -> NDArray[np.float32]:
-        """Score all classes, batch by batch; shape (n, n_classes), float32."""
+    def _score_parts(self, X: Any) -> Iterator[NDArray[np.float32]]:
+        """Score all classes for some samples at a time: shape (part of n, n_classes), float32."""
         check_is_fitted(self)
-        x = read_inputs(self, X)
         device = self.network_.trunk.mean.device
-        size = max(16, min(MOST_ROWS, PREDICT_ELEMENTS // x[0].numel()))
         bf16 = use_bf16(self.precision, device)
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            parts = [
-                self.scores(self.network_, part.to(device)).cpu() for part in torch.split(x, size)
-            ]
-        return torch.cat(parts).float().numpy()
+        for x in read_parts(self, X):
+            rows = min(PREDICT_ELEMENTS // x[0].numel(), SCORES // len(self.classes_), MOST_ROWS)
+            for part in torch.split(x, max(16, rows)):
+                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+                with torch.inference_mode(), autocast:
+                    scores = self.scores(self.network_, part.to(device))
+                yield scores.float().cpu().numpy()
+
+    def _all_scores(self, X: Any) -> NDArray[np.float32]:
+        """Score all classes; shape (n, n_classes), float32."""
+        return np.concatenate(list(self._score_parts(X)))
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
@@ -393,7 +395,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
-        winners = self._all_scores(X).argmax(axis=1)
+        winners = np.concatenate([scores.argmax(axis=1) for scores in self._score_parts(X)])
         labels: NDArray[Any] = self.classes_[winners]
         return labels
 
@@ -407,8 +409,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:
             raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
-        ranking = np.argsort(-self._all_scores(X), axis=1, kind="stable")
-        labels: NDArray[Any] = self.classes_[ranking[:, :k]]
+        ranking = [
+            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in self._score_parts(X)
+        ]
+        labels: NDArray[Any] = self.classes_[np.concatenate(ranking)]
         return labels
 
     # --- On disk ---------------------------------------------------------------------------------

@@ -83,9 +83,13 @@ def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> 
 
     What makes the method what it is (the response weight 0 of LM, say) beats the settings.
     """
-    known = inspect.signature(method.cls).parameters
-    chosen = {name: value for name, value in settings.items() if name in known}
+    chosen = {name: value for name, value in settings.items() if takes(method, name)}
     return method.cls(**{**chosen, **overrides, **method.settings})
+
+
+def takes(method: Method, name: str) -> bool:
+    """Tell whether a parameter can be chosen: its class has it, and it does not make the method."""
+    return name in inspect.signature(method.cls).parameters and name not in method.settings
 
 
 def _find_class(name: str, path: str) -> type:

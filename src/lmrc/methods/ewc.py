@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -40,8 +41,10 @@ class EWCClassifier(FineTuneClassifier):
         F by the name of the weight.
     """
 
-    _tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
-    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {"penalty": legal.real(0)}
+    saved_tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
+    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
+        "penalty": legal.real(0)
+    }
 
     fisher_: dict[str, Tensor]
 
@@ -58,15 +61,14 @@ class EWCClassifier(FineTuneClassifier):
 
     def weight_penalty(self, network: Network, frozen: Network) -> Tensor:
         """Return ½ λ Σ F (θ − θ*)², over the weights that were there before."""
+        old = {name: p.detach() for name, p in frozen.named_parameters()}
+        # The classifier has grown: its first rows are the old classes'.
+        new = [p[: len(o)] for o, p in zip(old.values(), network.parameters(), strict=True)]
         # A stiffness over 1 / learning rate makes SGD overshoot and diverge. A weight that stiff
         # does not move anyway, so it is enough to hold it that hard.
-        stiffest = 1 / self.learning_rate
-        moves = []
-        for (name, old), new in zip(frozen.named_parameters(), network.parameters(), strict=True):
-            stiffness = (self.penalty * self.fisher_[name].to(old)).clamp(max=stiffest)
-            # The classifier has grown: its first rows are the old classes'.
-            moves.append((stiffness * (new[: len(old)] - old.detach()).square()).sum())
-        return 0.5 * torch.stack(moves).sum()
+        fisher = flat(self.fisher_[name].to(o) for name, o in old.items())
+        stiffness = (self.penalty * fisher).clamp(max=1 / self.learning_rate)
+        return 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()
 
     def keep(self, network: Network, samples: Memory) -> None:
         """Add this class batch's Fisher information to that of the earlier ones."""
@@ -75,6 +77,11 @@ class EWCClassifier(FineTuneClassifier):
         for name, earlier in getattr(self, "fisher_", {}).items():
             fisher[name][: len(earlier)] += earlier.to(fisher[name])
         self.fisher_ = fisher
+
+
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """Return all values of tensors in one row: one operation on it stands for one on each."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def fisher_diagonal(network: Network, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from lmrc.labels import capacity
-from lmrc.labels.mapping import CapacityWarning, LabelMapping
+from lmrc.labels.mapping import LabelMapping, warn_of_capacity
 from lmrc.methods import parameters as legal
 from lmrc.methods.base import LABELS, IncrementalClassifier
 from lmrc.methods.parameters import Legal
@@ -122,9 +121,9 @@ class LMRCClassifier(IncrementalClassifier):
     (150, 3)
     """
 
-    _shaping: ClassVar[tuple[str, ...]] = ("backbone", "label_dim")
-    _values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier._values, "threshold_")
-    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {
+    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone", "label_dim")
+    saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
+    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
         "label_dim": legal.integer(2),
         "threshold": legal.real(-1, 1, closed=False),
         "max_tries": legal.integer(1),
@@ -300,10 +299,8 @@ class LMRCClassifier(IncrementalClassifier):
         if self.threshold_ == self.threshold and n_vectors - n_new < mark <= n_vectors:
             relax = self.on_full == "relax"
             end = "the threshold will be raised bit by bit" if relax else "CapacityError is raised"
-            warnings.warn(
+            warn_of_capacity(
                 f"{n_vectors} label vectors of about {expected} that label_dim={self.label_dim} "
                 f"holds under threshold={self.threshold_:g} are in use. Once it is full, {end}; a "
-                "new model with a larger label_dim has more room",
-                CapacityWarning,
-                stacklevel=2,
+                "new model with a larger label_dim has more room"
             )

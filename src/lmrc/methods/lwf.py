@@ -36,8 +36,8 @@ class LwFClassifier(FineTuneClassifier):
         Temperature of the distilled softmax; predictions are made at temperature 1.
     """
 
-    _shaping: ClassVar[tuple[str, ...]] = ("backbone", "heads")
-    _legal: ClassVar[dict[str, Legal]] = IncrementalClassifier._legal | {
+    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone", "heads")
+    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
         "heads": legal.one_of("single", "multi"),
         "distillation_weight": legal.real(0),
         "temperature": legal.real(0, closed=False),

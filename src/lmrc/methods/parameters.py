@@ -1,7 +1,8 @@
-"""Legal values of estimator parameters, declared beside the estimator and checked at fit."""
+"""Parameters of estimators: legal values, declared beside the estimator and checked at fit."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -73,6 +74,18 @@ def check(name: str, values: Mapping[str, Any], legal: Mapping[str, Legal]) -> N
     for key, rule in legal.items():
         if not rule.test(values[key]):
             raise ValueError(f"{name}: {key}={values[key]!r} is not valid; it must be {rule.words}")
+
+
+def write_out_settings(cls: Any) -> None:
+    """Put the parameters of the class above in the place of ``**settings`` in ``__init__``.
+
+    scikit-learn reads an estimator's parameters off that signature, and so do people.
+    """
+    own = inspect.signature(cls.__init__).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in own.values()):
+        inherited = inspect.signature(super(cls, cls).__init__).parameters
+        merged = {**inherited, **{n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}}
+        cls.__init__.__signature__ = inspect.Signature(list(merged.values()))
 
 
 def _is_integer(value: Any) -> bool:

@@ -33,16 +33,17 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         "class": type(model).__name__,
         "settings": settings,
         "classes": model.classes_.tolist(),
+        "label_type": model.classes_.dtype.str,
         "head_sizes": [len(head) for head in model.heads_],
         "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
-        **{name: getattr(model, name) for name in model._values},
+        **{name: getattr(model, name) for name in model.saved_values},
     }
     tensors: Tensors = {"weights": {}, "labels": {}}
     for name, tensor in model.network_.state_dict().items():
         tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
     if model.memory_ is not None:
         tensors["pool"] = {"x": model.memory_.x, "y": model.memory_.y}
-    for name in model._tensors:
+    for name in model.saved_tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
     return description, {group: members for group, members in tensors.items() if members}
 
@@ -69,9 +70,10 @@ def unpack(
     classes, head_sizes = description["classes"], description["head_sizes"]
     if len(set(classes)) != len(classes) or min(head_sizes) < 1 or sum(head_sizes) != len(classes):
         raise ValueError(f"{len(classes)} classes do not make heads of {head_sizes}")
-    model.classes_ = np.array(classes)
+    # Without a type in files of before it was written down.
+    model.classes_ = np.array(classes, dtype=description.get("label_type"))
     model.heads_ = np.split(model.classes_, np.cumsum(head_sizes)[:-1])
-    for name in model._values:
+    for name in model.saved_values:
         setattr(model, name, description[name])
     model.input_shape_ = tuple(model.input_shape_)
     if len(model.input_shape_) == 1:
@@ -86,10 +88,10 @@ def unpack(
     network = Network(trunk, model.make_head(width, len(model.heads_), len(model.classes_)))
     network.load_state_dict(weights)
     model.network_ = network.to(pick_device(model.device)).eval()
-    for name in model._tensors:
+    for name in model.saved_tensors:
         setattr(model, name, tensors[name.rstrip("_")])
     model.memory_ = _pool(model, tensors["pool"]) if "pool" in tensors else None
-    model.shape_settings_ = {name: getattr(model, name) for name in model._shaping}
+    model.shape_settings_ = {name: getattr(model, name) for name in model.shaping_parameters}
 
 
 def _pool(model: Any, pool: dict[str, Tensor]) -> Memory:

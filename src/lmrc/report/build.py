@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from lmrc.report import consolidation, heads, rehearsal, streams, suppression
 from lmrc.report.contents import Contents
@@ -29,4 +30,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """
     if not records:
         raise ValueError("there are no records to report; run the experiment first.")
-    return BUILDERS.get(description.experiment, streams.build)(description, records)
+    # What is told of the data makes them others than the paper's, so its numbers say nothing here.
+    notes = list(dict.fromkeys(note for r in records if (note := r.extra.get("data_note"))))
+    asked = replace(description, paper={}) if notes else description
+    contents = BUILDERS.get(description.experiment, streams.build)(asked, records)
+    return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))

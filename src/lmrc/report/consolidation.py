@@ -36,7 +36,6 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         records,
         summaries,
         headline=_headline(summaries),
-        findings=streams.ends(summaries),
         parts=[result, sections.classes_section(summaries), sections.heads_section(summaries)],
         drawings={"consolidation": drawing},
     )

@@ -27,6 +27,8 @@ class Contents:
         CSV that becomes a file of this name.
     markdown : str
         The main table, to print and to paste.
+    notes : list of str
+        What a reader must know about the data.
     """
 
     headline: str
@@ -37,3 +39,4 @@ class Contents:
     markdown: str
     drawings: dict[str, Drawing] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)

@@ -11,7 +11,8 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmrc.report.summary import MethodSummary, Spread, metric_name, percent
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 # Text and axes are drawn in this colour, which nothing else uses; in the SVG it becomes
 # currentColor. One grey cannot stand out 4.5 : 1 from white and from near-black paper at once.
 INK = "#1b1c1e"
+
+LETTERS_PER_INCH = 12.5  # of the text in figures, on average
+HANDLE_LETTERS = 7  # the line before a label takes the room of so many
 
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 
@@ -100,9 +104,10 @@ def over_batches(
     with style():
         figure = Figure(figsize=(4.9, 3.8), layout="constrained")
         axes = figure.add_subplot()
-        for curve in curves:
+        drawn = [curve for curve in curves if any(curve.spreads)]  # an empty line spoils the layout
+        for curve in drawn:
             _line(axes, curve)
-        axes.set(xlabel="classes seen", ylabel=ylabel, ylim=(0, 102))
+        axes.set(xlabel="classes seen", ylabel="\n".join(wrap(ylabel, 36)), ylim=(0, 102))
         seen = sorted({n for curve in curves for n in curve.classes_seen})
         if len(seen) <= 12:
             axes.set_xticks(seen)
@@ -110,15 +115,40 @@ def over_batches(
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_yticks(range(0, 101, 20))
         plain(axes)
-        figure.legend(
-            loc="outside lower center",
-            ncols=1 if len(curves) == 1 else columns,
-            title=legend,
-            title_fontproperties={"weight": "bold"},
-            handlelength=3.2,
-            columnspacing=1.8,
-        )
+        title = {"title": legend, "title_fontproperties": {"weight": "bold"}} if legend else {}
+        legend_below(figure, columns, handlelength=3.2, columnspacing=1.8, **title)
     return figure
+
+
+def legend_below(figure: Figure, columns: int, **how: Any) -> None:
+    """Name the lines below the figure, in up to `columns` columns as far as there is room."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    room = int(figure.get_figwidth() * LETTERS_PER_INCH)
+    labels = [shortened(label, room - HANDLE_LETTERS) for label in labels]
+    columns = min(columns, len(labels)) or 1
+    while columns > 1 and _letters(labels, columns) > room:
+        columns -= 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, **how)
+
+
+def _letters(labels: Sequence[str], columns: int) -> int:
+    """Return how wide a legend is, in letters; it is filled column by column."""
+    most, more = divmod(len(labels), columns)
+    ends = [(i + 1) * most + min(i + 1, more) for i in range(columns)]
+    parts = [labels[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return sum(HANDLE_LETTERS + max(map(len, part)) for part in parts)
+
+
+def shortened(label: str, most: int) -> str:
+    """Return a label with its beginning cut off if it is too long: the end of a path says more.
+
+    Examples
+    --------
+    >>> from lmrc.report.figures import shortened
+    >>> shortened("package.module.NearestMean", 16), shortened("LMRC", 16)
+    ('…ule.NearestMean', 'LMRC')
+    """
+    return label if len(label) <= most else f"…{label[1 - most :]}"
 
 
 def plain(axes: Axes) -> None:

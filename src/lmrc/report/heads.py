@@ -56,7 +56,7 @@ def _drawing(summaries: Sequence[MethodSummary]) -> Drawing:
         *_curves(summaries, "head_given", "head given", ":"),
     ]
     return Drawing(
-        figures.over_batches(curves, ylabel="share of test samples (%)"),
+        figures.over_batches(curves, ylabel="share of samples (%)"),
         "How often the right head wins, and accuracy with the head given, after each class batch. "
         "The tables below hold the numbers.",
     )

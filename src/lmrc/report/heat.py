@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lmrc.report.figures import style
+from lmrc.report.figures import shortened, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def head_confusion(
         axes.set_yticks(places, shown_labels)
         axes.set(aspect="equal", xlabel="head that won", ylabel="head that governs")
         axes.invert_yaxis()
-        axes.set_title(title)
+        axes.set_title(shortened(title, 30))
         axes.tick_params(length=0, pad=4)
         axes.spines[:].set_alpha(0.35)
     return figure

@@ -36,6 +36,7 @@ def assemble(description: Description, contents: Contents) -> str:
         title=prose(description.title),
         headline=prose(headline),
         lead=f'<p class="lead">{prose(findings)}</p>' if findings else "",
+        notes="".join(f'<p class="caveat">{prose(text)}</p>' for text in contents.notes),
         question=prose(description.question),
         asked=asked(description),
         sections="\n".join(map(_section, contents.sections)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,7 +47,9 @@ class RunRecord:
     threads : int
         Number of threads torch computed with.
     extra : dict
-        What one experiment measures beyond the others; plain JSON values.
+        What is not there for every run: ``execution`` (device, precision, graph and compiler as
+        they came to be), ``class_names`` of the classes that arrived, ``data_note``, and what one
+        experiment measures beyond the others. Plain JSON values.
     """
 
     method: str
@@ -184,6 +187,20 @@ def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
         for run in seeds.values():
             run.sort(key=lambda line: line.record.batch)
     return runs
+
+
+def class_names(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return what classes are called, by label as text; empty where the labels say it all.
+
+    Of several words for one class, as Tiny-ImageNet has them, the first: unless two share it.
+    """
+    names: dict[str, str] = {}
+    for line in records:
+        if given := line.extra.get("class_names"):
+            names |= dict(zip(map(str, line.record.classes), given, strict=True))
+    first = {label: name.split(",")[0].replace("_", " ") for label, name in names.items()}
+    shared = {word for word, n in Counter(first.values()).items() if n > 1}
+    return {label: names[label] if word in shared else word for label, word in first.items()}
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -124,10 +124,11 @@ def _drawing(table: Table1, metric: str) -> Drawing:
         for position, method in enumerate(table.methods):
             look = figures.look(position)
             mine = [(p, s) for p in table.pools if (s := table.ours.get((method, p)))]
+            deviations = [100 * (spread.deviation or 0.0) for _, spread in mine]
             axes.errorbar(
                 [pool for pool, _ in mine],
                 [100 * spread.mean for _, spread in mine],
-                yerr=[100 * (spread.deviation or 0.0) for _, spread in mine],
+                yerr=deviations if any(deviations) else None,
                 color=look.colour,
                 marker=look.marker,
                 linestyle="-",
@@ -151,7 +152,7 @@ def _drawing(table: Table1, metric: str) -> Drawing:
         )
         axes.set_xticks(table.pools)
         figures.plain(axes)
-        figure.legend(loc="outside lower center", ncols=2, handlelength=3.2)
+        figures.legend_below(figure, 2, handlelength=3.2)
     methods = ", ".join(table.methods)
     return Drawing(
         figure,

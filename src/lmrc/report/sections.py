@@ -91,14 +91,17 @@ def classes_section(summaries: Sequence[MethodSummary]) -> Section:
     if not labels:
         return Section("classes", heading, html.note(NOT_ENDED))
     head = ["class", *(summary.method for summary in summaries)]
+    names = {label: name for s in summaries for label, name in s.class_names.items()}
     rows = []
     for label in labels:
         spreads = [summary.per_class.get(label) for summary in summaries]
-        rows.append([escape(label), *(html.cell(spread, "share") for spread in spreads)])
+        name = escape(names.get(label, label))
+        rows.append([name, *(html.cell(spread, "share") for spread in spreads)])
     order = "in order of arrival" if _one_order(summaries) else "in the first seed's order"
     caption = f"Accuracy on each class, {order}, in percent; {html.over_seeds(summaries)}."
     many = len(labels) > MANY_CLASSES
-    table = html.table(caption, head, rows, "classes compact" if many else "classes")
+    kind = "classes" + " named" * bool(names) + " compact" * many
+    table = html.table(caption, head, rows, kind)
     return Section(
         "classes", heading, html.folded(f"All {len(labels)} classes", table) if many else table
     )
@@ -109,7 +112,7 @@ def heads_section(
 ) -> Section:
     """Return the confusion between heads, a square for each method."""
     text = (
-        "<p>Each class batch has a head that governs it. A row holds the test samples of one class "
+        "<p>Each class batch has a head that governs it. A row holds the samples of one class "
         "batch; a column says to which class batch the prediction belongs. On the diagonal the "
         "right head won; a full column is a head that wins over all others. Shares of a row, in "
         "percent.</p>"
@@ -151,7 +154,8 @@ def band(summaries: Sequence[MethodSummary]) -> str:
 def _batch_labels(summary: MethodSummary) -> list[str]:
     """Name the class batches by their classes, where these are short and in one order for all."""
     longest = max(summary.runs, key=len)
-    names = [" ".join(map(str, record.classes)) for record in longest]
+    called = summary.class_names
+    names = [" ".join(called.get(str(c), str(c)) for c in record.classes) for record in longest]
     if _one_order([summary]) and max(map(len, names)) <= 7:
         return names
     return [str(i + 1) for i in range(len(names))]

@@ -24,7 +24,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     summaries = summarize_methods(records, metric)
     drawing = accuracy_drawing(summaries, metric)
     kind = metric_name(metric).capitalize()
-    caption = f"{kind} on the test samples of all classes seen so far.{sections.band(summaries)}"
+    caption = f"{kind} over all classes seen so far.{sections.band(summaries)}"
     result = Section(
         "result",
         "Accuracy as classes arrive",
@@ -36,8 +36,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         description,
         records,
         summaries,
-        headline=_headline(summaries),
-        findings=ends(summaries),
+        headline=_headline(summaries, metric),
         parts=[result, sections.classes_section(summaries), sections.heads_section(summaries)],
         drawings={"accuracy": drawing},
     )
@@ -49,21 +48,22 @@ def gather(
     summaries: Sequence[MethodSummary],
     *,
     headline: str,
-    findings: list[str],
     parts: list[Section],
     drawings: dict[str, Drawing],
+    findings: list[str] | None = None,
     markdown: str | None = None,
     tables: dict[str, str] | None = None,
 ) -> Contents:
     """Put a report together, with what is the same for all experiments over class batches.
 
-    There is no headline before the run has ended. ``table.csv`` is always there, and the table
-    that is printed is that of the averages unless another is given.
+    There is no headline before the run has ended. ``table.csv`` is always there. Unless others are
+    given, the findings are how the methods end, and the table that is printed has the averages.
     """
     paper, has_ended = description.paper, ended(description, summaries)
+    found = ends(summaries, metric_of(description)) if findings is None else findings
     return Contents(
         headline=headline if has_ended else "",
-        findings=findings if has_ended else [],
+        findings=found if has_ended else [],
         sections=parts,
         settings=settings_table(description, records),
         environment=made_with(records),
@@ -108,7 +108,7 @@ def ended(description: Description, summaries: Sequence[MethodSummary]) -> bool:
     )
 
 
-def _headline(summaries: Sequence[MethodSummary]) -> str:
+def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
     shares = {s.method: s.average.mean for s in summaries if s.average}
     if not shares:
         return ""
@@ -116,19 +116,21 @@ def _headline(summaries: Sequence[MethodSummary]) -> str:
     beaten = best != "LMRC" and "LMRC" in shares
     others = f"; LMRC: {100 * shares['LMRC']:.1f} %" if beaten else ""
     lead = f"{best} knows most" if len(shares) > 1 else best
-    return f"{lead}: {100 * shares[best]:.1f} % on average over the class batches{others}."
+    kind = " (top 5)" if metric == "top5" else ""
+    return f"{lead}: {100 * shares[best]:.1f} %{kind} on average over the class batches{others}."
 
 
-def ends(summaries: Sequence[MethodSummary]) -> list[str]:
+def ends(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> list[str]:
     """Tell how the best and LMRC end; the table has the others."""
+    top5, top1 = (" (top 5)", " (top 1)") if metric == "top5" else ("", "")
     best = max(summaries, key=lambda s: s.average.mean if s.average else 0.0)
     found = []
     for s in summaries:
         if not (s.final and s.old and (s is best or s.method == "LMRC")):
             continue
         line = (
-            f"{s.method} ends at {100 * s.final.mean:.0f} % of all classes and "
-            f"{100 * s.old.mean:.0f} % of the old ones"
+            f"{s.method} ends at {100 * s.final.mean:.0f} %{top5} of all classes and "
+            f"{100 * s.old.mean:.0f} %{top1} of the old ones"
         )
         if s.head_given:
             line += f" ({100 * s.head_given.mean:.0f} % of all if it were told the class batch)"

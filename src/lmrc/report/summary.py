@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import BatchRecord, summarize
-from lmrc.report.records import RunRecord, by_method_and_seed
+from lmrc.report.records import RunRecord, by_method_and_seed, class_names
 
 #: The mean over the class batches of each metric, as `lmrc.evaluation.run.summarize` names it.
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
@@ -61,7 +61,9 @@ class MethodSummary:
         new classes, forgetting, and how often the right head wins and what accuracy would be if
         it always did. Over runs that learnt the whole stream; None while there is none.
     per_class : dict of str to Spread
-        Accuracy on each class after the last class batch, in order of arrival.
+        Accuracy on each class after the last class batch, by its label, in order of arrival.
+    class_names : dict of str to str
+        What the classes are called, by label, where the labels do not say it.
     head_confusion : list of list of int
         Test samples by their class batch and by the one they were given to, after the last class
         batch, summed over the seeds; empty while no run learnt the whole stream.
@@ -79,6 +81,7 @@ class MethodSummary:
     head_choice: Spread | None
     head_given: Spread | None
     per_class: dict[str, Spread]
+    class_names: dict[str, str]
     head_confusion: list[list[int]]
 
 
@@ -100,12 +103,13 @@ def summarize_methods(
     []
     """
     return [
-        _summarize(method, [[line.record for line in run] for run in seeds.values()], metric)
+        _summarize(method, list(seeds.values()), metric)
         for method, seeds in by_method_and_seed(records).items()
     ]
 
 
-def _summarize(method: str, runs: list[list[BatchRecord]], metric: str) -> MethodSummary:
+def _summarize(method: str, lines: list[list[RunRecord]], metric: str) -> MethodSummary:
+    runs = [[line.record for line in run] for run in lines]
     longest = max(runs, key=len)
     # A confusion has a row for every class batch of the stream, so it tells whether all are done.
     whole = [run for run in runs if len(run) == len(run[0].head_confusion)]
@@ -124,6 +128,7 @@ def _summarize(method: str, runs: list[list[BatchRecord]], metric: str) -> Metho
         head_choice=Spread.over(end.head_choice for end in ends),
         head_given=Spread.over(end.head_given for end in ends),
         per_class=_per_class(longest, ends),
+        class_names=class_names(line for run in lines for line in run),
         head_confusion=_sum([end.head_confusion for end in ends]),
     )
 

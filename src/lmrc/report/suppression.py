@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
-from lmrc.report.records import Description, RunRecord, by_method_and_seed
+from lmrc.report.records import Description, RunRecord, by_method_and_seed, class_names
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
 
 SAMPLES = ("old", "new")
 CAPTION = (
     "Mean output at each position after the second class batch. Bars of the softmax methods are "
     "probabilities and share a sum of 1; hatched bars are LMRC's similarities: cosines, no "
-    "probabilities, which need not sum to anything. Lines on the bars: one standard deviation over "
-    "the seeds."
+    "probabilities, which need not sum to anything."
 )
 
 
@@ -47,7 +47,9 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     drawings = {"outputs": _drawing(outputs)} if outputs else {}
     result = html.note(sections.NOT_ENDED)
     if outputs:
-        result = html.figure(drawings["outputs"], "outputs", CAPTION, panels=2) + _table(outputs)
+        several = " Lines on the bars: one standard deviation." if html.n_seeds(summaries) else ""
+        figure = html.figure(drawings["outputs"], "outputs", CAPTION + several, panels=2)
+        result = figure + _table(outputs)
     return streams.gather(
         description,
         records,
@@ -68,13 +70,14 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
     collected = []
+    names = class_names(records)
     for method, seeds in by_method_and_seed(records).items():
         found = [found for run in seeds.values() if (found := run[-1].extra.get("outputs"))]
         if not found:
             continue
         n = len(found[0]["classes"])
         same = all(one["classes"] == found[0]["classes"] for one in found)
-        named = [f"class {label}" for label in found[0]["classes"]]
+        named = [names.get(str(label), f"class {label}") for label in found[0]["classes"]]
         general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
         means = [
             [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
@@ -137,15 +140,14 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
                     error_kw={"elinewidth": 0.9},
                     label=one.method + (" (similarity, no probability)" if similar else ""),
                 )
-            axes.set_xticks(range(len(positions)), positions)
+            axes.set_xticks(range(len(positions)), ["\n".join(wrap(p, 11)) for p in positions])
             axes.set_title(f"{word} test samples")
             axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
             axes.set_xlabel("output at the position of")
             figures.plain(axes)
         panels[0].set_ylabel("mean output")
         panels[0].set_ylim(top=1.02)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.4)
+        figures.legend_below(figure, 4, columnspacing=1.4)
     methods = ", ".join(one.method for one in outputs)
     return Drawing(
         figure,

@@ -6,27 +6,14 @@ starts, and sent to the device: results do not depend on where or how a step is 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-AUGMENTATIONS = ("none", "crop", "crop+flip")
-PADDING = 4  # pixels of black around the image, from which the crop is taken
-
-
-def pick_augmentation(input_shape: tuple[int, ...]) -> str:
-    """Say what ``augment="auto"`` stands for: by the shape of the input alone.
-
-    Nothing for vectors and for grey images under 28 pixels, where a shift by 4 is half a digit.
-    """
-    if len(input_shape) == 1:
-        return "none"
-    channels, *sides = input_shape
-    if channels > 1:
-        return "crop+flip"
-    return "crop" if min(sides) >= 28 else "none"
+from lmrc.training.augment import Augmentation
+from lmrc.training.staging import Staging, fits
 
 
 @dataclass(frozen=True)
@@ -56,6 +43,8 @@ def split_sizes(n_samples: int, batch_size: int) -> list[int]:
 class Batches:
     """The samples of one class batch (and the pool), served as mini-batches.
 
+    Inputs lie on the device, or in the host's memory where they would not leave room on it.
+
     Parameters
     ----------
     x, y : Tensor
@@ -63,8 +52,11 @@ class Batches:
     n_known : int
         Number of classes before this class batch: indices below it are known.
     batch_size : int
-    augment : {"none", "crop", "crop+flip"}
+    augment : str
+        One of `augment.AUGMENTATIONS`.
     device : torch.device
+    resident : bool, optional
+        Whether the inputs lie on the device; by default if they fit well.
     """
 
     def __init__(
@@ -76,52 +68,42 @@ class Batches:
         batch_size: int,
         augment: str,
         device: torch.device,
+        resident: bool | None = None,
     ) -> None:
-        self.x, self.y = x.to(device), y.to(device)
+        self.device = device
+        self.sizes = split_sizes(len(x), batch_size)
+        self.y = y.to(device)
         known = y < n_known
         self.known = known.to(device) if known.any() else None
-        self.augment = augment
-        self.sizes = split_sizes(len(x), batch_size)
-        self.device = device
-        n = len(x)
-        self.order = torch.empty(n, dtype=torch.long, device=device)
-        self.corner = torch.empty(n, 2, dtype=torch.long, device=device)
-        self.flip = torch.empty(n, dtype=torch.bool, device=device)
+        self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
+        self.order = torch.empty(len(x), dtype=torch.long, device=device)
+        if resident is None:
+            resident = fits(x, device)
+            if not resident:
+                warnings.warn(
+                    f"the inputs ({x.nbytes / 2**30:.1f} GiB) stay in the host's memory, as they "
+                    f"would fill that of {device}: slower, with the same result",
+                    stacklevel=2,
+                )
+        self.x = x.to(device) if resident else x
+        self.staging = None if resident else Staging(x, max(self.sizes), device)
 
     def draw(self, generator: torch.Generator) -> None:
         """Draw an epoch: the order of the samples, their crops and flips."""
-        n = len(self.y)
-        # Always the same draws in the same order, used or not; in place, where a captured step
-        # looks for them.
-        self.order.copy_(torch.randperm(n, generator=generator))
-        self.corner.copy_(torch.randint(0, 2 * PADDING + 1, (n, 2), generator=generator))
-        self.flip.copy_(torch.rand(n, generator=generator) < 0.5)
+        order = torch.randperm(len(self.y), generator=generator)
+        self.order.copy_(order)  # in place, where a captured step looks for it
+        self.augmentation.draw(generator)
+        if self.staging:
+            self.staging.begin(torch.split(order, self.sizes))
+
+    def stage(self) -> None:
+        """Bring the inputs of the next mini-batch to the device, where they are not there yet."""
+        if self.staging:
+            self.staging.advance()
 
     def at(self, positions: Tensor) -> MiniBatch:
         """Return the samples at these positions of the epoch, augmented."""
         rows = self.order[positions]
-        x = self.x[rows]
-        if self.augment != "none":
-            flip = self.flip[positions] & (self.augment == "crop+flip")
-            x = crop_and_flip(x, self.corner[positions], flip)
+        x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
+        x = self.augmentation(x, positions)
         return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows])
-
-
-def crop_and_flip(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
-    """Crop each image from its padded self and mirror it where asked, in one gather.
-
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-    corner : Tensor of shape (n, 2)
-        Top row and left column of the crop, 0 … 2·PADDING.
-    flip : bool Tensor of shape (n,)
-    """
-    n, _, height, width = x.shape
-    padded = F.pad(x, (PADDING,) * 4)
-    rows = corner[:, :1] + torch.arange(height, device=x.device)
-    columns = torch.arange(width, device=x.device).expand(n, -1)
-    columns = corner[:, 1:] + torch.where(flip[:, None], width - 1 - columns, columns)
-    sample = torch.arange(n, device=x.device)[:, None, None]
-    # Indexed axes come first: the result is (n, height, width, channels), channels-last in memory.
-    return padded[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

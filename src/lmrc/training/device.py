@@ -1,8 +1,36 @@
-"""Where and how precisely to compute."""
+"""Where, how precisely and in which way to compute."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 import torch
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What the estimators' ``device``, ``precision`` and ``compile`` come to on this machine."""
+
+    device: torch.device
+    bf16: bool  # the forward pass in bfloat16; weights and losses stay float32
+    graph: bool  # the training step captured as one CUDA graph
+    compiled: bool  # the backbone compiled by Inductor
+
+    @classmethod
+    def pick(cls, device: str | torch.device, precision: str, compile: bool | str) -> Execution:  # noqa: A002
+        """Resolve the "auto" of each; refuse what is not there."""
+        picked = pick_device(device)
+        on_gpu = picked.type == "cuda"
+        return cls(
+            picked,
+            bf16=use_bf16(precision, picked),
+            graph=on_gpu and compile is not False,
+            compiled=compile is True,
+        )
+
+    def described(self) -> dict[str, str | bool]:
+        """Return it in plain values, for the records."""
+        return asdict(self) | {"device": self.device.type}
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -30,8 +58,3 @@ def use_bf16(precision: str, device: torch.device) -> bool:
     if precision == "auto":
         return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return precision == "bf16"
-
-
-def use_graph(compile: bool | str, device: torch.device) -> bool:  # noqa: A002
-    """Resolve the estimators' ``compile``: a GPU replays captured steps unless told not to."""
-    return device.type == "cuda" and compile is not False

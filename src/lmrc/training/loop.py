@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lmrc.nets.network import Frozen
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.step import GraphedStep, Losses, Step
+from lmrc.training.graphed import GraphedStep
+from lmrc.training.step import Losses, Step
 
 EpochRecord = dict[str, float]
 
@@ -60,8 +62,9 @@ def train(
     optimisation: Optimisation,
     *,
     seed: Callable[[int], int],
+    frozen: Frozen | None = None,
     bf16: bool = False,
-    graphed: bool = False,
+    graph: bool = False,
     checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
@@ -76,9 +79,11 @@ def train(
     optimisation : Optimisation
     seed : callable
         Maps an epoch to the seed of all its chance: order, augmentation, dropout.
+    frozen : Frozen, optional
+        A network that the losses consult and do not train.
     bf16 : bool
         Run the forward pass in bfloat16; weights and losses stay float32.
-    graphed : bool
+    graph : bool
         Capture the step as a CUDA graph.
     checkpoint : Checkpoint
         Where to go on from, and where to keep the state after each epoch. The records of epochs
@@ -94,7 +99,11 @@ def train(
         weight_decay=optimisation.weight_decay,
         fused=on_gpu,
     )
-    step = (GraphedStep if graphed else Step)(losses, batches, optimiser, bf16=bf16)
+    step = (
+        GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen)
+        if graph
+        else Step(losses, batches, optimiser, bf16=bf16)
+    )
     records = checkpoint.restore(network, optimiser)
     yield from records
     for epoch in range(len(records), optimisation.epochs):

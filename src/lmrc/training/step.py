@@ -1,29 +1,25 @@
-"""One training step: eager anywhere, replayed as one CUDA graph on a GPU."""
+"""One training step, the same everywhere; `graphed` has the fast form of it for GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmrc.training.batches import Batches, MiniBatch
 
 #: The terms of a loss by name: per sample (n,), averaged over the mini-batch, or one scalar.
 Losses = Mapping[str, Tensor]
 
-WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
 
-
-def total(terms: Losses) -> Tensor:
-    """Sum the terms of a loss, each averaged over the mini-batch."""
-    return torch.stack([term.mean() for term in terms.values()]).sum()
+def means(terms: Losses) -> Tensor:
+    """Return each term of a loss, averaged over the mini-batch: what is minimised is their sum."""
+    return torch.stack([term.mean() for term in terms.values()])
 
 
 class Step:
-    """Take the samples at given positions of the epoch, and improve the network on them.
+    """Improve the network on a mini-batch.
 
     Nothing in it waits for the device: the loss terms are summed up there.
 
@@ -46,91 +42,36 @@ class Step:
         bf16: bool,
     ) -> None:
         self.losses, self.batches, self.optimiser, self.bf16 = losses, batches, optimiser, bf16
-        self.sums: dict[str, Tensor] = {}
+        self.names: tuple[str, ...] = ()
+        self.sums = torch.zeros(0)
 
-    def __call__(self, positions: Tensor) -> None:
-        """Take one step on the samples at these positions."""
-        batch = self.batches.at(positions)
+    def __call__(self, batch: MiniBatch) -> None:
+        """Take one step."""
         with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
             terms = self.losses(batch)
         self.optimiser.zero_grad(set_to_none=True)
-        total(terms).backward()  # type: ignore[no-untyped-call]
+        loss = means(terms)
+        loss.sum().backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
-        for name, term in terms.items():
-            weighted = term.detach().mean() * len(batch.y)
-            # In place from the second step on: a captured step adds to the same memory.
-            self.sums[name] = self.sums[name].add_(weighted) if name in self.sums else weighted
+        if not self.names:
+            self.names, self.sums = tuple(terms), torch.zeros_like(loss.detach())
+        self.sums.add_(loss.detach(), alpha=len(batch.y))  # in place: a captured step adds there
 
     def epoch(self) -> dict[str, float]:
         """Take all steps of an epoch; return the mean of each term of the loss."""
-        for term in self.sums.values():
-            term.zero_()
+        self.sums.zero_()
+        self.steps()
+        n = len(self.batches.y)
+        return {name: term / n for name, term in zip(self.names, self.sums.tolist(), strict=True)}
+
+    def steps(self) -> None:
+        """Take all steps of an epoch."""
         start = 0
         for size in self.batches.sizes:
-            self(torch.arange(start, start + size, device=self.batches.device))
+            self.batches.stage()
+            self(self.batches.at(self.positions(start, size)))
             start += size
-        return {name: float(term) / start for name, term in self.sums.items()}
 
-
-class GraphedStep(Step):
-    """The same step, captured as a CUDA graph for each size of mini-batch and replayed.
-
-    The first steps of a size run eagerly, so results are those of `Step`.
-    """
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        batches = self.batches
-        self.taken = dict.fromkeys(batches.sizes, 0)
-        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self.stream = torch.cuda.Stream(batches.device)  # type: ignore[no-untyped-call]
-
-    def __call__(self, positions: Tensor) -> None:
-        """Replay the step on the samples at these positions, or capture it first."""
-        size = len(positions)
-        if self.taken[size] < WARM_UP:
-            with self._as_compiled(size):
-                super().__call__(positions)
-        else:
-            if size not in self.graphs:
-                graph, static = torch.cuda.CUDAGraph(), positions.clone()
-                with self._as_compiled(size), torch.cuda.graph(graph, stream=self.stream):
-                    super().__call__(static)
-                self.graphs[size] = graph, static
-            graph, static = self.graphs[size]
-            static.copy_(positions)
-            graph.replay()
-        self.taken[size] += 1
-
-    def _as_compiled(self, size: int) -> AbstractContextManager[None]:
-        """Leave compiled code aside for the short mini-batch: it is not worth another compile."""
-        if size == max(self.taken):
-            return nullcontext()
-        eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-        return eager
-
-    def epoch(self) -> dict[str, float]:
-        """Take all steps of an epoch on a stream of its own, as capture demands."""
-        self.stream.wait_stream(torch.cuda.current_stream(self.batches.device))
-        fastest = torch.backends.cudnn.flags(enabled=True, benchmark=True)  # of its algorithms
-        with torch.cuda.stream(self.stream), fastest:
-            means = super().epoch()
-        torch.cuda.current_stream(self.batches.device).wait_stream(self.stream)
-        return means
-
-
-@contextmanager
-def compiled(*networks: nn.Module | None) -> Iterator[None]:
-    """Compile the backbones of networks for as long as they are trained.
-
-    Compiled code is kept by the shapes and the structure of a backbone, so the next class batch's
-    copy finds it ready.
-    """
-    modules = [network.get_submodule("trunk.backbone") for network in networks if network]
-    for module in modules:
-        module.compile()
-    try:
-        yield
-    finally:
-        for module in modules:
-            module._compiled_call_impl = None
+    def positions(self, start: int, size: int) -> Tensor:
+        """Return positions of the epoch, on the device."""
+        return torch.arange(start, start + size, device=self.batches.device)

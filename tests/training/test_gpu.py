@@ -1,0 +1,96 @@
+"""The fast path against the plain one, where there is a GPU: in float32 both give one result."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmrc import LMRCClassifier, LwFClassifier
+from lmrc.training import staging
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
+
+
+@pytest.fixture(autouse=True)
+def full_float32():
+    """TF32, PyTorch's default for convolutions, would hide a difference of a thousandth."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def images(n_classes, per_class=30, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(n_classes), per_class)
+    colour = rng.integers(0, 256, (n_classes, 1, 1, 3))
+    noise = rng.integers(-60, 60, (len(y), 16, 16, 3))
+    return np.clip(colour[y] + noise, 0, 255).astype(np.uint8), y
+
+
+def taught(method=LMRCClassifier, backbone="cnn", learning_rate=0.01, **settings):
+    """Three class batches, the last mini-batch of an epoch short: every path of the step."""
+    x, y = images(6)
+    model = method(
+        backbone=backbone,
+        epochs=4,
+        batch_size=16,
+        learning_rate=learning_rate,
+        precision="fp32",
+        random_state=0,
+        **settings,
+    )
+    for first in (0, 2, 4):
+        rows = (y == first) | (y == first + 1)
+        model.partial_fit(x[rows], y[rows])
+    return model, model.decision_function(x)
+
+
+@pytest.mark.parametrize("method", [LMRCClassifier, LwFClassifier])
+@pytest.mark.parametrize("backbone", ["cnn", "resnet18"])
+def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
+    # BatchNorm over 16 images blows rounding up from step to step: small steps for a ResNet.
+    rate, tolerance = (0.01, 1e-3) if backbone == "cnn" else (1e-4, 1e-2)
+    plain, expected = taught(method, backbone, learning_rate=rate, compile=False)
+    fast, got = taught(method, backbone, learning_rate=rate)
+    np.testing.assert_allclose(got, expected, atol=tolerance)
+    for one, other in zip(plain.history_, fast.history_, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=tolerance, abs=tolerance)
+
+
+def test_a_compiled_backbone_gives_what_the_eager_one_gives():
+    _, expected = taught(compile=False)
+    _, got = taught(compile=True)
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+def test_inputs_that_do_not_fit_stay_in_the_hosts_memory_and_it_says_so(monkeypatch):
+    _, expected = taught()
+    monkeypatch.setattr(staging, "SHARE", 0.0)
+    with pytest.warns(UserWarning, match="stay in the host's memory"):
+        _, got = taught()
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+class AsksForValues(nn.Module):
+    """A backbone that no graph can hold: it looks at a number on the GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16 * 16 * 3, 32)
+
+    def forward(self, x):
+        x = self.layer(x.flatten(1))
+        return torch.relu(x) if x.abs().max().item() > 0 else x
+
+
+def test_what_cannot_be_captured_runs_eagerly_with_a_warning():
+    _, expected = taught(backbone=AsksForValues(), compile=False)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        _, got = taught(backbone=AsksForValues())
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        taught(compile="auto")  # and the GPU is as it was
