@@ -68,6 +68,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         The rehearsal pool; None where no image is kept.
     n_batches_ : int
         Number of class batches learnt.
+    execution_ : Execution
+        How the last class batch was computed: what ``device``, ``precision`` and ``compile`` came
+        to. Not in a model file.
     seed_ : int
         What ``random_state`` came to; with the batch and the epoch it fixes all chance.
     """
@@ -79,6 +82,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     network_: Network
     memory_: Memory | None
     n_batches_: int
+    execution_: Execution
     seed_: int
 
     #: Where an interrupted class batch goes on from: set on an estimator before it learns.
@@ -241,10 +245,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
         """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
-        execution = Execution.pick(self.device, self.precision, self.compile)
-        device = execution.device
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
+        work = self.epochs * x.numel()
+        self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
+        device = self.execution_.device
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
@@ -267,7 +272,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, Frozen(frozen) if frozen else None, samples, n_known, execution),
+            self._train(network, Frozen(frozen) if frozen else None, samples, n_known),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs,
             verbose=self.verbose,
@@ -285,8 +290,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         frozen: Frozen | None,
         samples: Memory,
         n_known: int,
-        execution: Execution,
     ) -> Iterator[EpochRecord]:
+        execution = self.execution_
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         if augment != "none" and len(self.input_shape_) == 1:
             raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
