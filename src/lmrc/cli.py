@@ -233,6 +233,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
     except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head
