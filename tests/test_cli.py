@@ -201,7 +201,6 @@ def test_reproduce_passes_on_what_was_asked(call, asked):
         "order": 1993,
         "validate": 0.1,
         "settings": {"response_weight": 3, "halve_at": [5, 6], "precision": "bf16"},
-        "jobs": 1,
         "device": "auto",
         "quiet": False,
     }

@@ -142,7 +142,10 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the data set's files are.", file_okay=False)
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side; by default one per core, on a GPU one."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
