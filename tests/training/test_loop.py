@@ -118,6 +118,7 @@ def test_a_loss_that_explodes_is_an_error_that_names_the_remedy():
         run(network, squared_error(network), plan)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_network_is_compiled_only_while_it_is_trained():
     """Compiled code is no part of a model: it would not survive a copy or a file."""
     network = Network(Trunk(nn.Linear(2, 3), torch.zeros(1), torch.ones(1)), nn.Linear(3, 1))
