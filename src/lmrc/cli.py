@@ -105,14 +105,12 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Runs of each method.", min=1)] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="Short names or dotted paths; commas between, or one each."),
+        typer.Option(help="Short names or dotted paths, one or several."),
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
-    memory: Annotated[
-        list[str] | None, typer.Option(help="Pool sizes; commas between, or one each.")
-    ] = None,
+    memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     validate: Annotated[
         float | None,
@@ -144,7 +142,10 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the data set's files are.", file_okay=False)
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side; by default one per core, on a GPU one."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
@@ -234,7 +235,8 @@ def main() -> None:
         # Not standalone: typer would frame errors and print several lines.
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            code = app(standalone_mode=False, prog_name="lmrc")
+            code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
     except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head
@@ -248,6 +250,27 @@ def main() -> None:
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def _one_by_one(arguments: list[str]) -> list[str]:
+    """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
+
+    >>> _one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
+    ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
+    """
+    if "reproduce" not in arguments:
+        return arguments
+    result: list[str] = []
+    option, is_first = None, False
+    for argument in arguments:
+        if argument.startswith("-") or argument in list(Experiment):
+            option = argument if argument in ("--methods", "--memory", "--set") else None
+            is_first = True
+        elif option:
+            result += [] if is_first else [option]
+            is_first = False
+        result.append(argument)
+    return result
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 import lmrc
 from lmrc import FineTuneClassifier, LMRCClassifier, ModelFileError, TrainingError
 from lmrc.checks import blobs
+from lmrc.methods import prediction, reading
 
 X, Y = blobs()[0]
 X2, Y2 = blobs()[1]
@@ -100,6 +102,58 @@ def test_announced_classes_only_validate():
     assert model.classes_.tolist() == [0, 1]
     with pytest.raises(ValueError, match="classes="):
         model.partial_fit(X2, Y2, classes=[0, 1])
+
+
+class Items(torch.utils.data.Dataset):
+    """Vectors that are made when asked for; no more than so many are alive at a time."""
+
+    def __init__(self, x):
+        self.x, self.alive, self.most = x, 0, 0
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        item = torch.from_numpy(self.x[i].copy())
+        self.alive += 1
+        self.most = max(self.most, self.alive)
+        weakref.finalize(item, self.gone)
+        return item
+
+    def gone(self):
+        self.alive -= 1
+
+
+def test_a_dataset_is_predicted_part_by_part(monkeypatch):
+    model = quick().fit(X, Y)
+    many = np.tile(X, (5, 1)).astype(np.float32)
+    monkeypatch.setattr(reading, "AT_A_TIME", 16)
+    items = Items(many)
+    np.testing.assert_array_equal(model.predict(items), model.predict(many))
+    assert items.most <= 2 * 16
+    np.testing.assert_array_equal(model.predict_topk(items, 2), model.predict_topk(many, 2))
+    with pytest.raises(ValueError, match="empty"):
+        model.predict(Items(many[:0]))
+
+
+def test_the_scores_held_at_a_time_are_bounded_and_no_graph_is_built(monkeypatch):
+    model = quick().fit(X, Y)
+    many = np.tile(X, (40, 1))
+    expected = model.predict(many)
+    parts = []
+    scores = model.scores
+
+    def watched(network, x):
+        out = scores(network, x)
+        parts.append(out.shape)
+        assert not out.requires_grad
+        return out
+
+    monkeypatch.setattr(model, "scores", watched)
+    monkeypatch.setattr(prediction, "SCORES", 100 * len(model.classes_))
+    np.testing.assert_array_equal(model.predict(many), expected)
+    assert sum(rows for rows, _ in parts) == len(many)
+    assert max(rows for rows, _ in parts) == 100
 
 
 def test_predict_refuses_other_shapes_and_unfitted_models():

@@ -322,6 +322,18 @@ def test_training_that_fails_leaves_nothing_unfinished(place, learn):
     assert not (place / "m").exists()
 
 
+def test_what_is_kept_is_not_lost_when_going_on_fails(place, learn, call, monkeypatch):
+    learn("week1", "-q", fast=True)
+    (weights,) = (place / "m").glob("weights-*")
+    weights = weights.rename(place / "backbone.safetensors")
+    shutil.rmtree(place / "m")
+    killed("m", "week1", "--weights", "backbone.safetensors", *FAST, epochs=2)
+    weights.rename(place / "elsewhere")
+    assert "backbone.safetensors" in learn("--resume", code=1)[2]
+    (place / "elsewhere").rename(weights)
+    learn("--resume")
+
+
 def test_two_learners_at_once(place, learn):
     with folder.writing(place / "m"):
         err = learn("week1", fast=True, code=1)[2]

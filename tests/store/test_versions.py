@@ -40,6 +40,18 @@ def test_as_many_versions_are_kept_as_asked_and_share_what_did_not_change(model)
     assert folder.read(model)[0] == {"n": 3}
 
 
+def test_numbers_go_on_where_one_version_is_kept(model):
+    write(model, 4, keep=1)
+    assert [v["number"] for v in folder.versions(model)] == [4]
+    assert len(names(model)) == 3
+
+
+def test_a_model_that_cannot_be_read_can_be_replaced(model):
+    (model / "manifest.json").write_text("{")
+    write(model, 5)
+    assert folder.read(model)[0] == {"n": 5}
+
+
 def test_rollback_goes_back_one_and_the_newer_data_is_gone(model):
     with folder.writing(model):
         folder.roll_back(model)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lmrc import LMRCClassifier, LwFClassifier
+from lmrc.nets.network import Frozen
 from lmrc.training import staging
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -58,6 +59,17 @@ def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
     np.testing.assert_allclose(got, expected, atol=tolerance)
     for one, other in zip(plain.history_, fast.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_the_frozen_network_answers_as_the_network_does(dtype, off):
+    model, _ = taught(backbone="resnet18", learning_rate=1e-3)
+    network, x = model.network_, torch.from_numpy(images(6)[0]).permute(0, 3, 1, 2).cuda()
+    with torch.no_grad():
+        expected = network(x)
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            got = Frozen(network, bf16=dtype == torch.bfloat16)(x)
+    torch.testing.assert_close(got, expected, atol=off, rtol=0)
 
 
 def test_a_compiled_backbone_gives_what_the_eager_one_gives():

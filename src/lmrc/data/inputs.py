@@ -7,6 +7,7 @@ in 0…1. Nothing is copied that need not be: a NumPy image batch becomes a chan
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -154,10 +155,18 @@ def read_dataset(dataset: torch.utils.data.Dataset[Any]) -> tuple[Any, list[Any]
     Items are inputs or (input, label) pairs; an input is a tensor (channels, height, width) or
     (features,), an array (height, width[, channels]) or (features,), or a PIL image.
     """
+    return stack_items(list(items_of(dataset)))
+
+
+def items_of(dataset: torch.utils.data.Dataset[Any]) -> Iterator[Any]:
+    """Go through a ``Dataset`` of either kind."""
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        items = [dataset[i] for i in range(len(dataset))]
-    else:
-        items = list(dataset)  # type: ignore[call-overload]  # an IterableDataset
+        return (dataset[i] for i in range(len(dataset)))
+    return iter(dataset)  # an IterableDataset
+
+
+def stack_items(items: list[Any]) -> tuple[Any, list[Any] | None]:
+    """Stack items of a ``Dataset``: inputs, and labels where it has them."""
     if not items:
         raise ValueError("the dataset is empty: a class batch needs at least one sample")
     if isinstance(items[0], (tuple, list)) and len(items[0]) == 1:

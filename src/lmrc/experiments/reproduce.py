@@ -15,7 +15,7 @@ from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
 from lmrc.experiments.runs import Run, check_settings, plan
-from lmrc.experiments.workers import one_after_another, side_by_side
+from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
@@ -49,7 +49,7 @@ def main(
     *,
     source: Path | None = None,
     data_dir: Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     device: str = "auto",
     quiet: bool = False,
     **changes: Any,
@@ -67,8 +67,8 @@ def main(
         training again. By default the one under ``runs/``, if it is there.
     data_dir : Path, optional
         Where the data set's files are.
-    jobs : int, default=1
-        Runs side by side, each in a process of its own.
+    jobs : int, optional
+        Runs side by side, each in a process of its own. By default as many as `usual_jobs` says.
     device : str, default="auto"
     quiet : bool, default=False
         Show no progress.
@@ -86,6 +86,7 @@ def main(
     description = _open_folder(out, experiment, asked, paper=paper_values(recipe))
     if experiment in READERS:
         _read_from(recipe, runs, source, out, description)
+    jobs = jobs or usual_jobs(len(runs), device)
     failed: list[Run] = []
     records = read_records(out) if (out / RECORDS).exists() else []
     wanted = {(run.title, run.seed) for run in runs}

@@ -35,7 +35,7 @@ from lmrc.methods.persistence import load
 from lmrc.report.records import RunRecord, append_record, read_records
 from lmrc.store.folder import MANIFEST
 from lmrc.store.lock import locked
-from lmrc.training.device import Execution, pick_device
+from lmrc.training.device import pick_device
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,7 @@ def _remove_model(folder: Path, run: Run) -> None:
 def _extra(recipe: Recipe, stream: ClassStream, learner: Any, batch: int) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
-        way = Execution.pick(learner.device, learner.precision, learner.compile)
-        extra["execution"] = way.described()
+        extra["execution"] = learner.execution_.described()
     names = stream.dataset.class_names
     if names:
         extra["class_names"] = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Self
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
 from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
 from lmrc.methods.parameters import Legal
-from lmrc.methods.predictor import Predictor
+from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
@@ -38,13 +39,13 @@ from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
-from lmrc.training.rotations import check_square
+from lmrc.training.rotations import check_square, copies
 from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
 
-class IncrementalClassifier(Predictor):
+class IncrementalClassifier(Prediction, BaseEstimator, ABC):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Fitted attributes
@@ -63,6 +64,9 @@ class IncrementalClassifier(Predictor):
         The rehearsal pool; None where no image is kept.
     n_batches_ : int
         Number of class batches learnt.
+    execution_ : Execution
+        How the last class batch was computed: what ``device``, ``precision`` and ``compile`` came
+        to. Not in a model file.
     seed_ : int
         What ``random_state`` came to; with the batch and the epoch it fixes all chance.
     """
@@ -74,6 +78,7 @@ class IncrementalClassifier(Predictor):
     network_: Network
     memory_: Memory | None
     n_batches_: int
+    execution_: Execution
     seed_: int
 
     #: Where an interrupted class batch goes on from: set on an estimator before it learns.
@@ -181,6 +186,10 @@ class IncrementalClassifier(Predictor):
         batch : MiniBatch
         """
 
+    @abstractmethod
+    def scores(self, network: Network, x: Tensor) -> Tensor:
+        """Return one score per class, (n, n_classes): the highest wins."""
+
     # --- What a method may define ----------------------------------------------------------------
 
     def start(self, frozen: Network | None, x: Tensor) -> Network:
@@ -247,10 +256,11 @@ class IncrementalClassifier(Predictor):
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
         """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
-        execution = Execution.pick(self.device, self.precision, self.compile)
-        device = execution.device
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
+        work = self.epochs_now * copies(self.rotations) * x.numel()
+        self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
+        device = self.execution_.device
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
@@ -273,7 +283,7 @@ class IncrementalClassifier(Predictor):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, Frozen(frozen) if frozen else None, samples, n_known, execution),
+            self._train(network, frozen, samples, n_known),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs_now,
             verbose=self.verbose,
@@ -288,11 +298,12 @@ class IncrementalClassifier(Predictor):
     def _train(
         self,
         network: Network,
-        frozen: Frozen | None,
+        before: Network | None,
         samples: Memory,
         n_known: int,
-        execution: Execution,
     ) -> Iterator[EpochRecord]:
+        execution = self.execution_
+        frozen = None if before is None else Frozen(before, execution.bf16)
         if self.rotations != "none":
             check_square(self.input_shape_)
         batches = Batches(

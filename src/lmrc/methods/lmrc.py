@@ -111,7 +111,7 @@ class LMRCClassifier(IncrementalClassifier):
         "auto" is bf16 on GPUs that compute in it, fp32 elsewhere.
     compile : {"auto", True, False}, default="auto"
         On a GPU the training step is captured as one CUDA graph, unless this is False. True also
-        compiles the backbone, on any device: worth it for long training.
+        compiles the network, on any device; "auto" does so on a GPU where training is long.
     random_state : int, RandomState or None, default=None
         An int makes results repeatable: bit by bit on a CPU with the same number of threads.
     verbose : int, default=0

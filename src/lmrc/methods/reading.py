@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,17 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from lmrc.data.inputs import is_image_batch, read_dataset, read_images, read_labels, read_vectors
+from lmrc.data.inputs import (
+    is_image_batch,
+    items_of,
+    read_dataset,
+    read_images,
+    read_labels,
+    read_vectors,
+    stack_items,
+)
+
+AT_A_TIME = 4096  # items of a Dataset that are in memory while it is predicted
 
 
 def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
@@ -53,6 +65,20 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
             f"{_describe(model.input_shape_)}: bring X to that shape"
         )
     return x
+
+
+def read_parts(model: Any, X: Any) -> Iterator[Tensor]:
+    """Read inputs part by part: a ``Dataset`` is never in memory whole."""
+    if not isinstance(X, torch.utils.data.Dataset):
+        yield read_inputs(model, X)
+        return
+    items = items_of(X)
+    part = list(itertools.islice(items, AT_A_TIME))
+    while True:
+        inputs, _ = stack_items(part)  # which refuses an empty one
+        yield read_inputs(model, inputs)
+        if not (part := list(itertools.islice(items, AT_A_TIME))):
+            return
 
 
 def _describe(shape: tuple[int, ...]) -> str:

@@ -96,7 +96,7 @@ def to_onnx(model: LMRCClassifier) -> bytes:
         raise RuntimeError("torch.onnx gave no program")
     proto = program.model_proto
     form = {"height": str(height), "width": str(width), "channels": str(channels)}
-    classes = json.dumps(model.classes_.tolist(), ensure_ascii=False)
+    classes = json.dumps(model.classes_.tolist())
     onnx.helper.set_model_props(proto, {"classes": classes, **form})
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()

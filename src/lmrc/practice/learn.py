@@ -28,6 +28,7 @@ from lmrc.practice.usage import (
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
+from lmrc.training.loop import TrainingError
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
@@ -96,7 +97,7 @@ def learn(
             unfinished.discard(place)
         kept = _interrupted(place, resume)
         if kept is not None:
-            request = Request(**kept[0]["request"])
+            request = _remembered(place, kept)
         if request is None:
             return
         model = _model(place, request)
@@ -114,9 +115,9 @@ def learn(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
                 f"back as it was, or drop what was learnt (lmrc learn {path} --discard)"
             )
-        done = len(kept[0].get("records", [])) if kept else 0
-        lines = progress_lines(model.epochs_now, done, quiet or sys.stderr.isatty())
-        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every, tell=lines)
+        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
+        hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
+        checkpoint.tell = progress_lines(model.epochs_now, checkpoint.epochs_kept, hushed)
         _train(model, batch, checkpoint, place, quiet)
         note = _note(model, batch, known, checkpoint.seconds)
         store.write(place, *pack(model), keep=request.keep, note=note)
@@ -129,12 +130,22 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
     if resume and kept is None:
         raise UsageError(f"nothing of {place} is unfinished: name a folder to learn")
     if kept is not None and not resume:
-        source, epochs = kept[0]["request"]["source"], len(kept[0].get("records", []))
+        source, epochs = _remembered(place, kept).source, len(kept[0].get("records", []))
         raise UsageError(
             f"learning {source} was interrupted after {count(epochs, 'kept epoch')}: go on with "
             f"lmrc learn {place} --resume, or drop it with --discard"
         )
     return kept
+
+
+def _remembered(place: Path, kept: unfinished.Kept) -> Request:
+    try:
+        return Request(**kept[0]["request"])
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(
+            f"what is unfinished in {place} was asked by another lmrc: go on with that, or "
+            f"--discard it ({error})"
+        ) from error
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
@@ -185,10 +196,10 @@ def _train(
     model.checkpoint = checkpoint
     try:
         model.partial_fit(batch.X, batch.y)
-    except OSError:
-        raise  # a full disk, say: what is kept can go on once there is room
-    except Exception:
-        unfinished.discard(place)  # it would fail again
+    except Exception as error:
+        # What went astray would do so again; where nothing is kept, there is nothing to go on from.
+        if isinstance(error, TrainingError) or not checkpoint.epochs_kept:
+            unfinished.discard(place)
         raise
     model.set_params(verbose=0)
     del model.checkpoint

@@ -102,15 +102,17 @@ def write(
     folder = Path(folder)
     _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = versions(folder)[-keep + 1 :] if keep > 1 and holds_model(folder) else []
+    before: list[Version] = []
+    with contextlib.suppress(ModelFileError):  # what cannot be read is replaced
+        before = versions(folder)
     version = {
-        "number": earlier[-1]["number"] + 1 if earlier else 1,
+        "number": before[-1]["number"] + 1 if before else 1,
         "saved": datetime.now(UTC).isoformat(timespec="seconds"),
         "note": dict(note or {}),
         "model": dict(description),
         "files": _write_groups(folder, tensors),
     }
-    _replace_manifest(folder, [*earlier, version])
+    _replace_manifest(folder, [*before, version][-keep:])
 
 
 def read(folder: str | os.PathLike[str]) -> Model:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import asdict, dataclass
 
 import torch
+
+#: Inductor takes most of a minute for a ResNet, and saves a fifth of a step. So many input values
+#: are two million images of 32×32 in colour: from there on it pays.
+WORTH_COMPILING = 6e9
 
 
 @dataclass(frozen=True)
@@ -17,20 +22,40 @@ class Execution:
     compiled: bool  # the backbone compiled by Inductor
 
     @classmethod
-    def pick(cls, device: str | torch.device, precision: str, compile: bool | str) -> Execution:  # noqa: A002
-        """Resolve the "auto" of each; refuse what is not there."""
+    def pick(
+        cls,
+        device: str | torch.device,
+        precision: str,
+        compile: bool | str,  # noqa: A002
+        work: float = 0,
+    ) -> Execution:
+        """Resolve the "auto" of each; refuse what is not there.
+
+        Parameters
+        ----------
+        device, precision, compile
+            As the estimators have them.
+        work : float
+            Input values that a class batch trains on, over all epochs.
+        """
         picked = pick_device(device)
-        on_gpu = picked.type == "cuda"
+        graph = picked.type == "cuda" and compile is not False
+        auto = graph and work >= WORTH_COMPILING and has_triton()
         return cls(
             picked,
             bf16=use_bf16(precision, picked),
-            graph=on_gpu and compile is not False,
-            compiled=compile is True,
+            graph=graph,
+            compiled=auto if compile == "auto" else bool(compile),
         )
 
     def described(self) -> dict[str, str | bool]:
         """Return it in plain values, for the records."""
         return asdict(self) | {"device": self.device.type}
+
+
+def has_triton() -> bool:
+    """Say whether Inductor can compile for a GPU here."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def pick_device(device: str | torch.device) -> torch.device:

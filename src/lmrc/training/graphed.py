@@ -182,7 +182,9 @@ def compiled(*networks: nn.Module | None) -> Iterator[None]:
     """
     modules = [network.get_submodule("trunk") for network in networks if network]
     for module in modules:
-        module.compile(dynamic=False)
+        # Many small kernels in one, such as the weights' casts to bfloat16.
+        on_gpu = next(module.buffers()).is_cuda
+        module.compile(dynamic=False, options={"combo_kernels": True} if on_gpu else None)
     try:
         yield
     finally:

@@ -18,6 +18,11 @@ def all_turns(x: Tensor) -> Tensor:
     return torch.cat([torch.rot90(x, turn, dims=(-2, -1)) for turn in range(TURNS)])
 
 
+def copies(rotations: str) -> int:
+    """Return how many inputs come of one image."""
+    return TURNS if rotations == "all" else 1
+
+
 def check_square(input_shape: tuple[int, ...]) -> None:
     """Refuse inputs that have no four turns of one shape."""
     if len(input_shape) != 3:
@@ -45,13 +50,8 @@ class Rotations:
     """
 
     def __init__(self, kind: str, n_samples: int, device: torch.device) -> None:
-        self.kind = kind
+        self.kind, self.copies = kind, copies(kind)
         self.turn = torch.zeros(n_samples if kind == "one" else 0, dtype=torch.long, device=device)
-
-    @property
-    def copies(self) -> int:
-        """Inputs that come of one image."""
-        return TURNS if self.kind == "all" else 1
 
     def draw(self, generator: torch.Generator) -> None:
         """Draw an epoch's turns, in place: there a captured step looks for them."""

@@ -1,49 +1,51 @@
-"""Prediction: what every classifier makes of its scores."""
+"""What a classifier that has learnt says of samples, part by part."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmrc.data.inputs import read_dataset
-from lmrc.methods.reading import read_inputs
+from lmrc.methods.reading import read_parts
 from lmrc.nets.network import Network
 from lmrc.training.device import use_bf16
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+SCORES = 2**26  # and scores: samples times classes
 MOST_ROWS = 4096  # and rows, as each has an answer from every head
 
 
-class Predictor(ClassifierMixin, BaseEstimator, ABC):
-    """A classifier that scores every class and lets the highest score win."""
+class Prediction(ClassifierMixin):
+    """All ways to ask a classifier that has ``scores``; what is held in memory is bounded."""
 
-    classes_: NDArray[Any]
     network_: Network
+    classes_: NDArray[Any]
     precision: str
+    scores: Callable[[Network, Tensor], Tensor]
 
-    @abstractmethod
-    def scores(self, network: Network, x: Tensor) -> Tensor:
-        """Return one score per class, (n, n_classes): the highest wins."""
+    def _score_parts(self, X: Any) -> Iterator[NDArray[np.float32]]:
+        """Score all classes for some samples at a time: shape (part of n, n_classes), float32."""
+        check_is_fitted(self)
+        device = self.network_.trunk.mean.device
+        bf16 = use_bf16(self.precision, device)
+        for x in read_parts(self, X):
+            rows = min(PREDICT_ELEMENTS // x[0].numel(), SCORES // len(self.classes_), MOST_ROWS)
+            for part in torch.split(x, max(16, rows)):
+                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+                with torch.inference_mode(), autocast:
+                    scores = self.scores(self.network_, part.to(device))
+                yield scores.float().cpu().numpy()
 
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
-        """Score all classes, batch by batch; shape (n, n_classes), float32."""
-        check_is_fitted(self)
-        x = read_inputs(self, X)
-        device = self.network_.trunk.mean.device
-        size = max(16, min(MOST_ROWS, PREDICT_ELEMENTS // x[0].numel()))
-        bf16 = use_bf16(self.precision, device)
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            parts = [
-                self.scores(self.network_, part.to(device)).cpu() for part in torch.split(x, size)
-            ]
-        return torch.cat(parts).float().numpy()
+        """Score all classes; shape (n, n_classes), float32."""
+        return np.concatenate(list(self._score_parts(X)))
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
@@ -55,7 +57,7 @@ class Predictor(ClassifierMixin, BaseEstimator, ABC):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
-        winners = self._all_scores(X).argmax(axis=1)
+        winners = np.concatenate([scores.argmax(axis=1) for scores in self._score_parts(X)])
         labels: NDArray[Any] = self.classes_[winners]
         return labels
 
@@ -69,6 +71,8 @@ class Predictor(ClassifierMixin, BaseEstimator, ABC):
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:
             raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
-        ranking = np.argsort(-self._all_scores(X), axis=1, kind="stable")
-        labels: NDArray[Any] = self.classes_[ranking[:, :k]]
+        ranking = [
+            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in self._score_parts(X)
+        ]
+        labels: NDArray[Any] = self.classes_[np.concatenate(ranking)]
         return labels
