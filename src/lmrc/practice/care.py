@@ -12,6 +12,7 @@ from lmrc.practice.models import backbone_name, find_class, open_model, refuse_u
 from lmrc.practice.usage import Say, bytes_in_words, count, percent
 from lmrc.store import folder as store
 from lmrc.store import unfinished
+from lmrc.training.rotations import TURNS
 
 NO_IMAGES = "no images are stored in this model"
 
@@ -30,9 +31,15 @@ def describe(path: Path) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.network_.parameters()),
         "bytes": store.size(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,
+        "statistics": model.statistics,
+        "statistics_bytes": sum(t.nbytes for t in (model.statistics_ | model.readout_).values()),
+        "rotations": model.rotations,
         "label_dim": model.label_dim,
         "threshold": model.threshold_,
-        "label_vectors_left": max(0, expected - len(model.classes_)),
+        # With rotations each head has a mapping of its own: this many classes fit in the next.
+        "label_vectors_left": (
+            max(0, expected - len(model.classes_)) if model.turns is None else expected // TURNS
+        ),
         "versions": len(store.versions(path)),
         "unfinished": unfinished.is_there(path),
         "settings": _settings(model),
@@ -56,9 +63,13 @@ def tell_info(path: Path, say: Say) -> None:
     say(f"{bytes_in_words(info['bytes'])} on disk, {count(info['versions'], 'version')} kept")
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
+    if info["statistics"] != "none":
+        kept = bytes_in_words(info["statistics_bytes"])
+        say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
+    each = "" if info["rotations"] == "none" else " in each class batch, in four turns"
     say(
-        f"room for about {count(info['label_vectors_left'], 'more class', 'more classes')}: label "
-        f"vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
+        f"room for about {count(info['label_vectors_left'], 'more class', 'more classes')}{each}: "
+        f"label vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
     )
     if info["unfinished"]:
         say(f"a class batch is unfinished: lmrc learn {path} --resume goes on with it")

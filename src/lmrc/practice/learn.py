@@ -12,6 +12,7 @@ import numpy as np
 from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
@@ -29,6 +30,8 @@ from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
+
+METHODS = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
@@ -53,6 +56,8 @@ class Request:
         Versions that the model keeps.
     device : str
         Where to compute.
+    method : {"lmrc", "lmrc+"} or None
+        Of a new model: "lmrc" where None.
     """
 
     source: str
@@ -61,6 +66,7 @@ class Request:
     val: float = 0.0
     keep: int = 2
     device: str = "auto"
+    method: str | None = None
 
 
 def learn(
@@ -153,7 +159,8 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
     settings = dict(request.settings)
     if not store.holds_model(place):
         settings.setdefault("random_state", 0)
-        return LMRCClassifier(**settings, device=request.device)
+        method: type[LMRCClassifier] = METHODS[request.method or "lmrc"]
+        return method(**settings, device=request.device)
     model = open_model(place, request.device)
     _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
     size = (request.size, request.size) if isinstance(request.size, int) else request.size
@@ -161,6 +168,8 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
         "size": (size and tuple(size), (height, width)),
         "backbone": (settings.pop("backbone", None), backbone_name(model)),
         "label_dim": (settings.pop("label_dim", None), model.label_dim),
+        "rotations": (settings.pop("rotations", None), model.rotations),
+        "method": (request.method, _method_of(model)),
         "random_state": (settings.pop("random_state", None), model.seed_),
         "weights": (settings.get("weights"), None),
     }
@@ -174,6 +183,10 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
                 + ": leave it out, or begin a new model"
             )
     return model.set_params(**settings)  # type: ignore[no-any-return]
+
+
+def _method_of(model: LMRCClassifier) -> str | None:
+    return next((name for name, method in METHODS.items() if type(model) is method), None)
 
 
 def _read(request: Request, model: LMRCClassifier) -> Batch:

@@ -20,7 +20,7 @@ def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
 
     The score of class c for features x of images in turn r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
-    μ of (c, r).
+    μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
 
     Returns
     -------
@@ -32,8 +32,10 @@ def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     sphere = size * torch.eye(len(covariance), dtype=covariance.dtype)
     means = statistics.means.double().transpose(0, 1)  # (turns, classes, width)
     shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * sphere
-    weight = torch.linalg.solve(shrunk, means.flatten(0, 1).T).T.view_as(means)
-    bias = -(weight * means).sum(dim=-1) / 2
+    middle = means.mean(dim=1, keepdim=True)
+    away = means - middle
+    weight = torch.linalg.solve(shrunk, away.flatten(0, 1).T).T.view_as(means)
+    bias = -(weight * (away / 2 + middle)).sum(dim=-1)
     return {"lda_weight": weight.float().contiguous(), "lda_bias": bias.float()}
 
 
