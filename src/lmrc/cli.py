@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -147,6 +148,18 @@ def reproduce(
         typer.Option(min=1, help="Runs side by side; by default one per core, on a GPU one."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Make the runs tasks of a Ray cluster: the one at this address, or else the one "
+            "that this machine belongs to, or a new one of it alone.",
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --ray; 0.25 packs four runs on a GPU. 1 if not given."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Run an experiment of the paper, or go on with one that was stopped.
@@ -188,6 +201,8 @@ def reproduce(
             data_dir=data_dir,
             jobs=jobs,
             device=device,
+            ray=ray,
+            gpus_per_run=gpus_per_run,
             quiet=quiet,
             **changes,
         )
@@ -233,7 +248,7 @@ def main() -> None:
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         # Not standalone: typer would frame errors and print several lines.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _together(sys.argv[1:]):
             warnings.showwarning = _show_warning
             code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
         sys.stdout.flush()
@@ -246,14 +261,42 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         code = getattr(error, "exit_code", 1)
-        print(f"lmrc: {_one_line(error)}", file=sys.stderr)
+        _tell(error, code)
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
 
 
+def _together(arguments: list[str]) -> AbstractContextManager[object]:
+    """Join the other processes, if ``torchrun`` has started several."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from lmrc.training import ranks
+
+    if ranks.is_one_of_several() and not {"learn", "reproduce"} & set(arguments):
+        raise RuntimeError("torchrun is for learn and reproduce: run this command without it")
+    return ranks.joined()
+
+
+def _tell(error: Exception, code: int) -> None:
+    """Print an error on one line; of several processes, wrong use is for the first to tell."""
+    rank = _rank()
+    if not rank:
+        print(f"lmrc: {_one_line(error)}", file=sys.stderr)
+    elif code != 2 and type(error).__name__ != "FirstFailedError":
+        print(f"lmrc: process {rank}: {_one_line(error)}", file=sys.stderr)
+
+
+def _rank() -> int:
+    """Return this process's number among those that ``torchrun`` has started."""
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdecimal() else 0
+
+
 def _one_by_one(arguments: list[str]) -> list[str]:
     """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
+
+    And none ``--ray``, which then has an empty one.
 
     >>> _one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
     ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
@@ -262,7 +305,7 @@ def _one_by_one(arguments: list[str]) -> list[str]:
         return arguments
     result: list[str] = []
     option, is_first = None, False
-    for argument in arguments:
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
         if argument.startswith("-") or argument in list(Experiment):
             option = argument if argument in ("--methods", "--memory", "--set") else None
             is_first = True
@@ -270,11 +313,14 @@ def _one_by_one(arguments: list[str]) -> list[str]:
             result += [] if is_first else [option]
             is_first = False
         result.append(argument)
+        if argument == "--ray" and (following.startswith("-") or following in list(Experiment)):
+            result.append("")
     return result
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    if not _rank():
+        print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _one_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ _READS_NOTHING = "only consolidation and heads read another run's records"
 _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--limit", "--validate", "--order", "--batches"),
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
-    *("--jobs", "--device", "--from"),
+    *("--jobs", "--device", "--from", "--ray", "--gpus-per-run"),
 )
 
 #: Why an option makes no sense, by experiment.

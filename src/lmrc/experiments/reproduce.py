@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.experiments.capacity import count, load_capacity_recipe
+from lmrc.experiments.cluster import on_ray
+from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
@@ -26,6 +28,7 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.report.write import read_contents, write_contents
+from lmrc.training.ranks import current
 
 #: Experiments that can read the records of `incremental`.
 READERS = ("consolidation", "heads")
@@ -51,6 +54,8 @@ def main(
     data_dir: Path | None = None,
     jobs: int | None = None,
     device: str = "auto",
+    ray: str | None = None,
+    gpus_per_run: float | None = None,
     quiet: bool = False,
     **changes: Any,
 ) -> None:
@@ -70,11 +75,16 @@ def main(
     jobs : int, optional
         Runs side by side, each in a process of its own. By default as many as `usual_jobs` says.
     device : str, default="auto"
+    ray : str or None, default=None
+        Address of a Ray cluster that the runs are tasks of; "" for Ray's own choice.
+    gpus_per_run : float or None, default=None
+        Of that cluster's; 1 where it has any, if not given.
     quiet : bool, default=False
         Show no progress.
     **changes
         What differs from the recipe.
     """
+    _check_processes(experiment, jobs, ray, gpus_per_run)
     out = out or default_folder(experiment, dataset)
     if experiment == "capacity":
         _count(out, quiet, **changes)
@@ -82,12 +92,15 @@ def main(
     recipe = load_recipe(experiment, dataset, **changes)
     runs = plan(recipe)
     check_settings(recipe, runs, changes.get("settings") or {})
-    asked = json.loads(json.dumps(asdict(recipe)))
-    description = _open_folder(out, experiment, asked, paper=paper_values(recipe))
-    if experiment in READERS:
-        _read_from(recipe, runs, source, out, description)
     jobs = jobs or usual_jobs(len(runs), device)
     failed: list[Run] = []
+    where = {"device": device}
+    ranks = current()
+    ranks.agree(lambda: _prepare(recipe, runs, source, out))
+    if not ranks.is_first:
+        # It works along; what comes of it is for the first to write down.
+        list(one_after_another(recipe, runs, out, data_dir, where, failed))
+        return
     records = read_records(out) if (out / RECORDS).exists() else []
     wanted = {(run.title, run.seed) for run in runs}
     # The folder may hold seeds and methods that are not asked for now.
@@ -100,12 +113,14 @@ def main(
         metric=recipe.metric,
         quiet=quiet,
     ) as progress:
-        where = {"device": device}
-        steps = (
-            one_after_another(recipe, runs, out, data_dir, where, failed)
-            if jobs == 1
-            else side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
-        )
+        if ray is not None:
+            steps = on_ray(
+                recipe, runs, out, data_dir, where, failed, address=ray, gpus=gpus_per_run
+            )
+        elif jobs > 1:
+            steps = side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
+        else:
+            steps = one_after_another(recipe, runs, out, data_dir, where, failed)
         for record in steps:
             records.append(record)
             progress.update(records)
@@ -114,6 +129,20 @@ def main(
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(f"{names} did not finish; run the same command again to go on")
+
+
+def _check_processes(
+    experiment: str, jobs: int | None, ray: str | None, gpus_per_run: float | None
+) -> None:
+    """Refuse ways to spread the work that do not go together."""
+    if current().are_several and experiment == "capacity":
+        raise UsageError("capacity trains nothing: run it without torchrun")
+    if current().are_several and ((jobs or 1) > 1 or ray is not None):
+        raise UsageError("--jobs and --ray are for several models: leave them out with torchrun")
+    if (jobs or 1) > 1 and ray is not None:
+        raise UsageError("--jobs is for one machine: leave it out with --ray")
+    if gpus_per_run is not None and ray is None:
+        raise UsageError("--gpus-per-run is for a Ray cluster: add --ray")
 
 
 def _count(out: Path, quiet: bool, **changes: Any) -> None:
@@ -195,6 +224,14 @@ def _open_folder(
     )
     write_description(out, description)
     return description
+
+
+def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path) -> None:
+    """Open the run folder, and take over what another one has."""
+    asked = json.loads(json.dumps(asdict(recipe)))
+    description = _open_folder(out, recipe.experiment, asked, paper=paper_values(recipe))
+    if recipe.experiment in READERS:
+        _read_from(recipe, runs, source, out, description)
 
 
 def _read_from(

@@ -13,7 +13,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.parameters import check
-from lmrc.methods.persistence import load
+from lmrc.methods.persistence import model_from
 from lmrc.report.records import RunRecord, append_record, read_records
-from lmrc.store.folder import MANIFEST
+from lmrc.store.folder import MANIFEST, Model, read
 from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
+from lmrc.training.ranks import current
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
         if finished(folder, run) < recipe.batches:
             left.append(run)
         else:
-            _remove_model(folder, run)
+            remove_model(folder, run)
     return left
 
 
@@ -109,18 +110,48 @@ def execute(
         Parameters of the learner that are the machine's and not the experiment's: device, ….
     """
     _end_with_parent()
-    with _alone(folder, run):
+    with _alone(folder, run) if current().is_first else nullcontext():
         yield from _go_on(recipe, run, folder, dataset, **where)
 
 
 def _go_on(
     recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
 ) -> Iterator[RunRecord]:
+    ranks = current()
+    # The first of several processes reads for all: the others may not see its folder.
+    done, left = ranks.agree(lambda: left_over(folder, run))
+    for entry, model in measure(recipe, run, dataset, done, left, **where):
+        if entry.record.batch >= done:  # else a kill came between this record and its model
+            if ranks.is_first:
+                append_record(folder, entry)
+            yield entry
+        if model is not None and ranks.is_first:
+            model.save(model_path(folder, run))
+
+
+def measure(
+    recipe: Recipe, run: Run, dataset: Dataset, done: int, left: Model | None, **where: Any
+) -> Iterator[tuple[RunRecord, IncrementalClassifier | None]]:
+    """Go on with a run; yield a record after each class batch. It knows of no run folder.
+
+    Parameters
+    ----------
+    recipe, run, dataset, **where
+        As in `execute`.
+    done, left
+        What `left_over` found.
+
+    Yields
+    ------
+    record : RunRecord
+        Where the model left over is older than the records, some are made again.
+    model : IncrementalClassifier or None
+        From which the run can go on; None at its end, and for a learner of another kind.
+    """
     stream = open_stream(recipe, run.seed, dataset)
-    done = finished(folder, run)
     if done == len(stream):
         return
-    learner, learnt = _learner(recipe, run, folder, done, **where)
+    learner, learnt = _learner(recipe, run, left, done, **where)
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
     for record in evaluate(stream, learner, start=learnt):
@@ -133,11 +164,14 @@ def _go_on(
             extra=_extra(recipe, stream, learner, record.batch),
             **made_with,
         )
-        if record.batch >= done:  # else a kill came between this record and its model
-            append_record(folder, entry)
-            yield entry
-        if record.batch + 1 < len(stream) and isinstance(learner, IncrementalClassifier):
-            learner.save(_model(folder, run))
+        goes_on = record.batch + 1 < len(stream) and isinstance(learner, IncrementalClassifier)
+        yield entry, learner if goes_on else None
+
+
+def left_over(folder: Path, run: Run) -> tuple[int, Model | None]:
+    """Return how many records of a run there are, and the content of its model, if there is one."""
+    path = model_path(folder, run)
+    return finished(folder, run), read(path) if (path / MANIFEST).exists() else None
 
 
 def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -> None:
@@ -169,19 +203,20 @@ def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
     return _settings(recipe, run, _fresh(recipe, run))
 
 
-def _learner(recipe: Recipe, run: Run, folder: Path, done: int, **where: Any) -> tuple[Any, int]:
+def _learner(
+    recipe: Recipe, run: Run, left: Model | None, done: int, **where: Any
+) -> tuple[Any, int]:
     """Return the run's model as it was left, or a fresh one, and how much it has learnt.
 
     A learner that is not of our kind has no model file: it learns again from the first class batch.
     """
     fresh = _fresh(recipe, run, **where)
-    path = _model(folder, run)
-    if isinstance(fresh, IncrementalClassifier) and (path / MANIFEST).exists():
+    if left is not None and isinstance(fresh, IncrementalClassifier):
         backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
         device = where.get("device", "auto")
-        left = load(path, method=type(fresh), backbone=backbone, device=device)
-        if left.n_batches_ <= done:  # else records were taken away: they are to be made again
-            return left, left.n_batches_
+        model = model_from(run.name, *left, method=type(fresh), backbone=backbone, device=device)
+        if model.n_batches_ <= done:  # else records were taken away: they are to be made again
+            return model, model.n_batches_
     return fresh, 0
 
 
@@ -197,12 +232,19 @@ def _alone(folder: Path, run: Run) -> Iterator[None]:
 
     The other may be started by hand, or outlive its killed parent for a moment.
     """
-    path = _model(folder, run)
-    path.parent.mkdir(exist_ok=True)
-    with _lock(folder, run).open("ab") as file, locked(file):
+    with held(folder, run):
         yield
     # Who waits for the lock still, or takes it anew from here on, finds the run finished.
-    _remove_model(folder, run)
+    remove_model(folder, run)
+
+
+@contextmanager
+def held(folder: Path, run: Run) -> Iterator[None]:
+    """Wait until no other process works on this run, and keep others off."""
+    lock = _lock(folder, run)
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("ab") as file, locked(file):
+        yield
 
 
 def _end_with_parent() -> None:
@@ -218,7 +260,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _model(folder: Path, run: Run) -> Path:
+def model_path(folder: Path, run: Run) -> Path:
+    """Return where the model of an unfinished run is."""
     return folder / "models" / run.name
 
 
@@ -226,8 +269,9 @@ def _lock(folder: Path, run: Run) -> Path:
     return folder / "models" / f"{run.name}.lock"
 
 
-def _remove_model(folder: Path, run: Run) -> None:
-    shutil.rmtree(_model(folder, run), ignore_errors=True)
+def remove_model(folder: Path, run: Run) -> None:
+    """Remove the model of a run that is finished, and its lock."""
+    shutil.rmtree(model_path(folder, run), ignore_errors=True)
     _lock(folder, run).unlink(missing_ok=True)
 
 

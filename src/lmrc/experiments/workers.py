@@ -17,6 +17,7 @@ from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, unfinished
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
+from lmrc.training.ranks import current
 
 MOST_JOBS = 8  # unless asked for more: each has a copy of Python and torch in memory
 POLL_SECONDS = 0.2  # how often the records of other processes are looked at
@@ -28,7 +29,7 @@ def usual_jobs(n_runs: int, device: str) -> int:
     By all runs asked for and not by those left, so that one that is gone on with computes with as
     many threads as before. Small networks gain little from more threads, much from more runs.
     """
-    if pick_device(device).type != "cpu":
+    if pick_device(device).type != "cpu" or current().are_several:
         return 1
     return max(1, min(n_runs, torch.get_num_threads(), MOST_JOBS))
 
@@ -42,7 +43,8 @@ def one_after_another(
     failed: list[Run],
 ) -> Iterator[RunRecord]:
     """Run what is not in the records yet; one that fails does not take the others down."""
-    waiting = unfinished(recipe, runs, out)
+    ranks = current()
+    waiting = ranks.agree(lambda: unfinished(recipe, runs, out))
     if not waiting:
         return  # the data set is not even opened
     dataset = open_dataset(recipe, data_dir)
@@ -51,6 +53,8 @@ def one_after_another(
         try:
             yield from execute(recipe, run, out, dataset, **where)
         except Exception:
+            if ranks.are_several:
+                raise  # the others wait for what this one does not come to
             traceback.print_exc(file=sys.stderr)
             failed.append(run)
 

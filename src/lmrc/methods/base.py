@@ -39,6 +39,7 @@ from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
+from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square, copies
 from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
@@ -256,6 +257,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
         """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
+        ranks = current()
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
         work = self.epochs_now * copies(self.rotations) * x.numel()
@@ -264,7 +266,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
-            self.seed_ = draw_seed(self.random_state)
+            self.seed_ = ranks.agree(lambda: draw_seed(self.random_state))
         n_known = len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
@@ -286,7 +288,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
             self._train(network, frozen, samples, n_known),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
             epochs=self.epochs_now,
-            verbose=self.verbose,
+            verbose=self.verbose if ranks.is_first else 0,
         ):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
         self.keep(network.eval(), samples)
@@ -314,6 +316,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
             augment=self.augmentation,
             device=execution.device,
             rotations=self.rotations,
+            ranks=current(),
         )
 
         def losses(batch: MiniBatch) -> Losses:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,14 @@ from lmrc.practice.usage import (
     count,
     percent,
     progress_lines,
+    speaker,
     warn,
 )
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
+from lmrc.training.ranks import current, is_lost
 
 METHODS = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
 
@@ -98,10 +102,13 @@ def learn(
     say : callable, default=print
         Takes each line of what was found and of what came of it.
     """
-    with store.writing(path) as place:
-        if discard:
+    ranks = current()
+    if not ranks.is_first:  # of several processes, the first alone writes and speaks
+        quiet, say, checkpoint_every = True, speaker(quiet=True), math.inf
+    with store.writing(path) if ranks.is_first else nullcontext(path) as place:
+        if discard and ranks.is_first:
             unfinished.discard(place)
-        kept = _interrupted(place, resume)
+        kept = ranks.agree(lambda: _interrupted(place, resume))
         if kept is not None:
             request = _remembered(place, kept)
         if request is None:
@@ -114,8 +121,10 @@ def learn(
         if not len(known) and "batch_size" not in request.settings and len(batch.y) < SMALL:
             model.set_params(batch_size=32)
         content = {"request": asdict(request), "digest": batch.digest()}
+        ranks.check_same(content, f"what {request.source} holds")
         if kept is None:
-            unfinished.write(place, content, {})
+            if ranks.is_first:
+                unfinished.write(place, content, {})
         elif kept[0].get("digest") != content["digest"]:
             raise ModelFileError(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
@@ -125,6 +134,8 @@ def learn(
         hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
         checkpoint.tell = progress_lines(model.epochs_now, checkpoint.epochs_kept, hushed)
         _train(model, batch, checkpoint, place, quiet)
+        if not ranks.is_first:
+            return
         note = _note(model, batch, known, checkpoint.seconds)
         store.write(place, *pack(model), keep=request.keep, note=note)
         _tell_learnt(place, model, note, say)
@@ -157,11 +168,13 @@ def _remembered(place: Path, kept: unfinished.Kept) -> Request:
 def _model(place: Path, request: Request) -> LMRCClassifier:
     """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
     settings = dict(request.settings)
-    if not store.holds_model(place):
+    # The first of several processes reads it for all: the others may not see its folder.
+    content = current().agree(lambda: store.read(place) if store.holds_model(place) else None)
+    if content is None:
         settings.setdefault("random_state", 0)
         method: type[LMRCClassifier] = METHODS[request.method or "lmrc"]
         return method(**settings, device=request.device)
-    model = open_model(place, request.device)
+    model = open_model(place, request.device, content)
     _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
     size = (request.size, request.size) if isinstance(request.size, int) else request.size
     fixed = {
@@ -211,7 +224,8 @@ def _train(
         model.partial_fit(batch.X, batch.y)
     except Exception as error:
         # What went astray would do so again; where nothing is kept, there is nothing to go on from.
-        if isinstance(error, TrainingError) or not checkpoint.epochs_kept:
+        hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_kept
+        if hopeless and current().is_first and not is_lost(error):
             unfinished.discard(place)
         raise
     model.set_params(verbose=0)

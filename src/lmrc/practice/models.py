@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.persistence import load
+from lmrc.methods.persistence import model_from
 from lmrc.nets import backbones
+from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 
 
-def open_model(path: Path, device: str = "auto") -> LMRCClassifier:
-    """Read a model that the commands can work with."""
-    model = load(path, device=device)
+def open_model(
+    path: Path, device: str = "auto", content: store.Model | None = None
+) -> LMRCClassifier:
+    """Read a model that the commands can work with; or make it of a folder's content as read."""
+    model = model_from(path, *(content or store.read(path)), device=device)
     if not isinstance(model, LMRCClassifier):
         raise ModelFileError(
             f"{path} is a model of {type(model).__name__}: the commands work with LMRC alone, use "

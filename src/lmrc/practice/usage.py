@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from lmrc.report.live import Countdown
+from lmrc.training.ranks import current
 
 Say = Callable[[str], None]
 
@@ -26,7 +27,8 @@ def speaker(quiet: bool) -> Say:
 
 def warn(text: str) -> None:
     """Say on standard error, even if quiet, what the user had better know."""
-    print(f"lmrc: {text}", file=sys.stderr, flush=True)
+    if current().is_first:
+        print(f"lmrc: {text}", file=sys.stderr, flush=True)
 
 
 def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmrc.training.augment import Augmentation
+from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.rotations import Rotations
 from lmrc.training.staging import Staging, fits
 
@@ -61,6 +62,8 @@ class Batches:
         Whether images come turned. With "all" a mini-batch holds four inputs for each sample.
     resident : bool, optional
         Whether the inputs lie on the device; by default if they fit well.
+    ranks : Ranks, optional
+        Which share of each mini-batch this process takes.
     """
 
     def __init__(
@@ -74,8 +77,9 @@ class Batches:
         device: torch.device,
         rotations: str = "none",
         resident: bool | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.device = device
+        self.device, self.ranks = device, ranks
         self.sizes = split_sizes(len(x), batch_size)
         self.y = y.to(device)
         known = y < n_known
@@ -106,7 +110,8 @@ class Batches:
         self.augmentation.draw(generator)
         self.rotations.draw(generator)
         if self.staging:
-            self.staging.begin(torch.split(order, self.sizes))
+            parts = torch.split(order, self.sizes)
+            self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
 
     def stage(self) -> None:
         """Bring the inputs of the next mini-batch to the device, where they are not there yet."""

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from lmrc.training.ranks import current, wants_sync_batchnorm
+
 #: Inductor takes most of a minute for a ResNet, and saves a fifth of a step. So many input values
 #: are two million images of 32×32 in colour: from there on it pays.
 WORTH_COMPILING = 6e9
@@ -20,6 +22,7 @@ class Execution:
     bf16: bool  # the forward pass in bfloat16; weights and losses stay float32
     graph: bool  # the training step captured as one CUDA graph
     compiled: bool  # the backbone compiled by Inductor
+    processes: int = 1  # that trained it together
 
     @classmethod
     def pick(
@@ -39,18 +42,25 @@ class Execution:
             Input values that a class batch trains on, over all epochs.
         """
         picked = pick_device(device)
-        graph = picked.type == "cuda" and compile is not False
+        ranks = current()
+        graph = picked.type == "cuda" and compile is not False and not ranks.are_several
         auto = graph and work >= WORTH_COMPILING and has_triton()
         return cls(
             picked,
             bf16=use_bf16(precision, picked),
             graph=graph,
             compiled=auto if compile == "auto" else bool(compile),
+            processes=ranks.size,
         )
 
-    def described(self) -> dict[str, str | bool]:
+    def described(self) -> dict[str, str | bool | int]:
         """Return it in plain values, for the records."""
-        return asdict(self) | {"device": self.device.type}
+        plain = asdict(self) | {"device": self.device.type}
+        if self.processes == 1:
+            del plain["processes"]
+        elif wants_sync_batchnorm():
+            plain["sync_batchnorm"] = True
+        return plain
 
 
 def has_triton() -> bool:
@@ -63,7 +73,8 @@ def pick_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        mps = torch.backends.mps.is_available() and not current().are_several
+        return torch.device("mps" if mps else "cpu")
     try:
         picked = torch.device(device)
     except (RuntimeError, TypeError) as error:

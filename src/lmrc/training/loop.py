@@ -12,6 +12,7 @@ from torch import nn
 from lmrc.nets.network import Frozen
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.schedule import cosine, halving
 from lmrc.training.step import Losses, Step
@@ -94,23 +95,27 @@ def train(
         weight_decay=optimisation.weight_decay,
         fused=on_gpu,
     )
-    step = (
-        GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen)
-        if graph
-        else Step(losses, batches, optimiser, bf16=bf16)
-    )
+    step: Step
+    if batches.ranks.are_several:
+        step = DistributedStep(network, losses, batches, optimiser, bf16=bf16)
+    elif graph:
+        step = GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen)
+    else:
+        step = Step(losses, batches, optimiser, bf16=bf16)
     records = checkpoint.restore(network, optimiser)
     yield from records
     for epoch in range(len(records), optimisation.epochs):
         rates = optimisation.rates(epoch, len(batches.sizes))
         batches.draw(torch.Generator().manual_seed(seed(epoch)))
         network.train()
-        # Dropout and the like draw from torch's global generators: lend them this epoch's seed.
+        # Dropout and the like draw from torch's global generators: lend them this epoch's seed,
+        # and each rank another, as it drops for other samples.
+        chance = seed(epoch) + batches.ranks.rank
         devices = [batches.device] if on_gpu else []
         with torch.enable_grad(), torch.random.fork_rng(devices=devices):
-            torch.default_generator.manual_seed(seed(epoch))
+            torch.default_generator.manual_seed(chance)
             if on_gpu:
-                torch.cuda.manual_seed(seed(epoch))
+                torch.cuda.manual_seed(chance)
             means = step.epoch(rates)
         if not math.isfinite(sum(means.values())):
             raise TrainingError(

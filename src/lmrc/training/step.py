@@ -13,9 +13,9 @@ from lmrc.training.batches import Batches, MiniBatch
 Losses = Mapping[str, Tensor]
 
 
-def means(terms: Losses) -> Tensor:
+def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tensor:
     """Return each term of a loss, averaged over the mini-batch: what is minimised is their sum."""
-    return torch.stack([term.mean() for term in terms.values()])
+    return torch.stack([mean(term) for term in terms.values()])
 
 
 class Step:
@@ -49,14 +49,28 @@ class Step:
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
         with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
-            terms = self.losses(batch)
+            loss = self.terms(batch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss = means(terms)
         loss.sum().backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
-        if not self.names:
-            self.names, self.sums = tuple(terms), torch.zeros_like(loss.detach())
-        self.sums.add_(loss.detach(), alpha=len(batch.y))  # in place: a captured step adds there
+        if not len(self.sums):
+            self.sums = torch.zeros_like(loss.detach())
+        # In place: a captured step adds there.
+        self.sums.add_(loss.detach(), alpha=self.count(batch))
+
+    def terms(self, batch: MiniBatch) -> Tensor:
+        """Return each term of the loss, averaged over the mini-batch."""
+        terms = self.losses(batch)
+        self.names = tuple(terms)
+        return means(terms, self.mean)
+
+    def mean(self, term: Tensor) -> Tensor:
+        """Return the mean of a term over the mini-batch."""
+        return term.mean()
+
+    def count(self, batch: MiniBatch) -> int:
+        """Return the number of inputs in the mini-batch."""
+        return len(batch.y)
 
     def epoch(self, rates: Sequence[float]) -> dict[str, float]:
         """Take all steps of an epoch at these learning rates; return the mean of each loss term."""

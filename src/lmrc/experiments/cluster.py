@@ -1,0 +1,126 @@
+"""The runs of a recipe as tasks of a Ray cluster.
+
+A task needs no folder of the driver's: it is told what is in the records already, and sends back
+each class batch as it is finished. Ray starts the task of a lost worker again, elsewhere; what it
+makes a second time is not written down a second time.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from lmrc.experiments.inputs import open_dataset
+from lmrc.experiments.recipe import Recipe
+from lmrc.experiments.runs import (
+    Run,
+    held,
+    left_over,
+    measure,
+    model_path,
+    remove_model,
+    unfinished,
+)
+from lmrc.methods.state import pack
+from lmrc.report.records import RunRecord, append_record
+from lmrc.store import folder as store
+from lmrc.store.folder import Model
+
+RETRIES = 5  # lost workers that a run may have; one that takes its worker down is not tried forever
+
+
+def on_ray(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    out: Path,
+    data_dir: Path | None,
+    where: dict[str, Any],
+    failed: list[Run],
+    *,
+    address: str = "",
+    gpus: float | None = None,
+) -> Iterator[RunRecord]:
+    """Run what is not in the records yet on a Ray cluster; one that fails stops no other.
+
+    Parameters
+    ----------
+    recipe, runs, out, data_dir, where, failed
+        As for `lmrc.experiments.workers.one_after_another`. Each machine of the cluster needs the
+        data set's files; the run folder is on this one alone.
+    address : str, default=""
+        Of the cluster. Empty: the one that this machine belongs to, or else a new one of this
+        machine alone.
+    gpus : float, optional
+        Of each run; with 0.25, four share a GPU. By default 1 where the cluster has any.
+    """
+    ray = _import_ray()
+    with ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(held(out, run))
+        waiting = unfinished(recipe, runs, out)
+        if not waiting:
+            return
+        ray.init(address or None, log_to_driver=False, logging_level="warning")
+        stack.callback(ray.shutdown)
+        if gpus is None:
+            gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        task = ray.remote(_task).options(
+            num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=RETRIES
+        )
+        left = {run: left_over(out, run) for run in waiting}
+        working = {task.remote(recipe, run, data_dir, where, *left[run]): run for run in waiting}
+        done = {run: records for run, (records, _) in left.items()}
+        while working:
+            ready, _ = ray.wait(list(working), num_returns=1)
+            run = working[ready[0]]
+            try:
+                line, model = ray.get(next(ready[0]))
+            except StopIteration:
+                del working[ready[0]]
+                remove_model(out, run)
+                continue
+            except ray.exceptions.RayError:
+                traceback.print_exc(file=sys.stderr)
+                del working[ready[0]]
+                failed.append(run)
+                continue
+            entry = RunRecord.from_json(line)
+            if entry.record.batch >= done[run]:
+                append_record(out, entry)
+                done[run] += 1
+                yield entry
+            if model is not None:
+                with store.writing(model_path(out, run)) as place:
+                    store.write(place, *model)
+
+
+def _task(
+    recipe: Recipe,
+    run: Run,
+    data_dir: Path | None,
+    where: dict[str, Any],
+    done: int,
+    left: Model | None,
+) -> Iterator[tuple[str, Model | None]]:
+    """Yield the line of each class batch for the records, and the model so far."""
+    dataset = open_dataset(recipe, data_dir)
+    for entry, model in measure(recipe, run, dataset, done, left, **where):
+        yield entry.to_json(), None if model is None else _on_cpu(pack(model))
+
+
+def _on_cpu(model: Any) -> Model:
+    description, tensors = model
+    groups = {name: {n: t.cpu() for n, t in group.items()} for name, group in tensors.items()}
+    return description, groups
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise RuntimeError("--ray needs the extra: pip install 'lmrc[ray]'") from error
+    return ray

@@ -1,0 +1,193 @@
+"""Two processes that torchrun starts come to what one comes to; only the first of them writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lmrc import cli, load
+from lmrc.data.datasets import digits
+from lmrc.training.ranks import Ranks
+
+PATIENCE = 180  # seconds that a slow machine may take for what usually takes twenty
+TWO = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+
+#: A method of a user's own whose second process waits for good where a test tells it to.
+MODULE = """
+import os, time
+from pathlib import Path
+from lmrc import LMRCClassifier
+
+class StoppingClassifier(LMRCClassifier):
+    def losses(self, *args):
+        if "STOP" in os.environ and os.environ["RANK"] == "1" and self.n_batches_ == 1:
+            Path("stopped").write_text(str(os.getpid()))
+            time.sleep(600)
+        return super().losses(*args)
+"""
+
+#: 2 × 41 training images in steps of 33: 33, 33 and 16, of which the second has 17, 17 and 8.
+SMALL = ["incremental", "--dataset", "digits", "--limit", "41", "--epochs", "3", "--seeds", "1"]
+SMALL += ["--backbone", "cnn", "--batches", "5", "--set", "batch_size=33", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own", None)
+
+
+@pytest.fixture
+def alone(monkeypatch, capsys):
+    """Run the command in this process, which is quicker than another one."""
+
+    def run_here(*words):
+        monkeypatch.setattr(sys, "argv", ["lmrc", *map(str, words)])
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        torch.set_num_threads(threads)
+        return end.value.code or 0, capsys.readouterr().err
+
+    return run_here
+
+
+def start(*words, **environment):
+    """Start two processes."""
+    return subprocess.Popen(
+        [sys.executable, *TWO, "-m", "lmrc", *map(str, words)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def together(*words):
+    """Run two processes to their end; return what they print."""
+    with start(*words) as process:
+        try:
+            output, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.terminate()
+    assert process.returncode == 0, errors
+    return output, errors
+
+
+def wait_until(holds, process):
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def records(folder):
+    """What a run measured, without what differs from one machine and moment to the next."""
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["extra"].pop("execution")
+        for seconds in ("train_seconds", "test_seconds"):
+            line["record"].pop(seconds)
+    return sorted(lines, key=lambda line: (line["method"], line["seed"], line["record"]["batch"]))
+
+
+def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone):
+    # EWC has a term that is one number for all; the others have one for each sample.
+    asked = ["reproduce", *SMALL, "--methods", "ewc", "own:StoppingClassifier", "--out"]
+    with start(*asked, "two", STOP="1") as process:
+        stopped = tmp_path / "stopped"
+        wait_until(lambda: stopped.exists() and stopped.read_text(), process)
+        os.kill(int(stopped.read_text()), signal.SIGKILL)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    ours = [line for line in errors.splitlines() if line.startswith("lmrc: ")]
+    assert len(ours) == 1
+    assert ours[0].endswith("start the same command again to go on")
+    left = records(tmp_path / "two")
+    assert [line["record"]["batch"] for line in left] == [0, 1, 2, 3, 4, 0]
+
+    output, errors = together(*asked, "two")
+    assert output.count("The page with figures") == 1
+    assert "lmrc: " not in errors  # no warning from either
+    assert alone(*asked, "one")[0] == 0
+    one, two = records(tmp_path / "one"), records(tmp_path / "two")
+    assert all(line in two for line in left)  # as they were
+    assert [(r["method"], r["record"]["batch"]) for r in one] == [
+        (r["method"], r["record"]["batch"]) for r in two
+    ]
+    for a, b in zip(one, two, strict=True):
+        assert a["settings"] == b["settings"]
+        # A sample on the verge may fall to the other side.
+        assert a["record"]["accuracy"] == pytest.approx(b["record"]["accuracy"], abs=0.01)
+    assert not list((tmp_path / "two" / "models").iterdir())
+    line = json.loads((tmp_path / "two" / "records.jsonl").read_text().splitlines()[0])
+    assert line["extra"]["execution"]["processes"] == 2
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Two folders, of three digits and of two more."""
+    data = digits()
+    for name, labels in (("week1", (0, 1, 2)), ("week2", (3, 4))):
+        for label in labels:
+            place = tmp_path / name / str(label)
+            place.mkdir(parents=True)
+            for i, pixels in enumerate(data.X_train[data.y_train == label][:23]):
+                Image.fromarray(pixels).save(place / f"{i}.png")
+    return tmp_path
+
+
+def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone):
+    options = ["--epochs", "40", "--backbone", "cnn", "--batch-size", "13", "--quiet"]
+    with start("learn", "two.lmrc", "week1", *options, "--checkpoint-every", "0") as process:
+        kept = images / "two.lmrc" / "unfinished.json"
+        wait_until(lambda: kept.exists() and '"records"' in kept.read_text(), process)
+        process.terminate()
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert "start the same command again to go on" in errors
+    together("learn", "two.lmrc", "--resume", "--quiet")
+    options[1] = "4"
+    together("learn", "two.lmrc", "week2", *options)
+
+    options[1] = "40"
+    assert alone("learn", "one.lmrc", "week1", *options)[0] == 0
+    options[1] = "4"
+    assert alone("learn", "one.lmrc", "week2", *options)[0] == 0
+    one, two = load(images / "one.lmrc"), load(images / "two.lmrc")
+    for a, b in zip(one.history_, two.history_, strict=True):
+        assert a == pytest.approx(b, rel=1e-3)
+    for name, weight in one.network_.state_dict().items():
+        np.testing.assert_allclose(weight, two.network_.state_dict()[name], atol=1e-3)
+
+
+def test_what_trains_nothing_is_refused(alone, monkeypatch):
+    told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    code, errors = alone("info", "none.lmrc")
+    assert code == 1
+    assert "torchrun is for learn and reproduce" in errors
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 33])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_shares_are_all_of_a_mini_batch_and_none_is_of_one_sample(n, size):
+    ranks = [Ranks(rank, size) for rank in range(size)]
+    shares = [list(range(n))[r.share(n)] for r in ranks if r.counts(n)]
+    assert [i for share in shares for i in share] == list(range(n))
+    assert n == 1 or min(map(len, shares)) > 1
+    assert all(list(range(n))[r.share(n)] for r in ranks)  # those that do not count, too
