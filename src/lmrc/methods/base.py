@@ -109,6 +109,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         "halve_at": legal.milestones(),
         "momentum": legal.real(0, 1),
         "weight_decay": legal.real(0),
+        "average_last": legal.integer(0),
         "augment": legal.one_of("auto", *AUGMENTATIONS),
         "precision": legal.one_of("auto", "fp32", "bf16"),
         "compile": legal.one_of("auto", True, False),
@@ -136,6 +137,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
+        average_last: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -156,6 +158,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         self.halve_at = halve_at
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.average_last = average_last
         self.augment = augment
         self.device = device
         self.precision = precision
@@ -334,6 +337,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
                     self.momentum,
                     self.weight_decay,
                     self.schedule,
+                    min(self.average_last, self.epochs_now),
                 ),
                 seed=lambda epoch: self._seed(EPOCH, epoch),
                 frozen=frozen,

@@ -101,6 +101,8 @@ class LMRCClassifier(IncrementalClassifier):
         When "halving" halves the learning rate: epochs (ints) or fractions of all epochs (floats).
     momentum : float, default=0.9
     weight_decay : float, default=5e-4
+    average_last : int, default=0
+        Epochs at the end over which weights are averaged. 0 takes them as they end.
     augment : str, default="auto"
         "none", "crop", "crop+flip", "resized-crop+flip", or "strong": crop and flip, brightness,
         contrast and saturation changed, a black square. "auto": nothing for vectors and grey images
@@ -196,6 +198,7 @@ class LMRCClassifier(IncrementalClassifier):
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
+        average_last: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -217,6 +220,7 @@ class LMRCClassifier(IncrementalClassifier):
             halve_at=halve_at,
             momentum=momentum,
             weight_decay=weight_decay,
+            average_last=average_last,
             augment=augment,
             device=device,
             precision=precision,
