@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
 from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
-from lmrc.methods.parameters import Legal
+from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
 from lmrc.methods.state import pack
@@ -45,7 +45,7 @@ from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
 
-class IncrementalClassifier(Prediction, BaseEstimator, ABC):
+class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Fitted attributes
@@ -115,11 +115,6 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         "compile": legal.one_of("auto", True, False),
         "verbose": legal.integer(0),
     }
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out what ``**settings`` stands for in a method's ``__init__``."""
-        super().__init_subclass__(**kwargs)
-        legal.write_out_settings(cls)
 
     def __init__(
         self,
@@ -380,26 +375,6 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed(purpose))
             yield
-
-    # --- Parameters -------------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        name = type(self).__name__
-        legal.check(name, self.get_params(deep=False), self.legal_values)
-        for key, value in getattr(self, "shape_settings_", {}).items():
-            if getattr(self, key) is not value and getattr(self, key) != value:
-                raise ValueError(
-                    f"{name}: {key} was {value!r} at the first class batch and is now "
-                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
-                    "to begin anew"
-                )
-
-    def _refuse_pool(self, reason: str) -> None:
-        if self.memory_per_class > 0:
-            raise ValueError(
-                f"{type(self).__name__}: memory_per_class={self.memory_per_class} has no use here, "
-                f"as {reason}: set it to 0"
-            )
 
     # --- On disk ---------------------------------------------------------------------------------
 
