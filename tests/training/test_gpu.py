@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import LMRCClassifier, LwFClassifier
+from lmrc import LMRCClassifier, LMRCPlusClassifier, LwFClassifier
 from lmrc.nets.network import Frozen
 from lmrc.training import staging
 
@@ -70,6 +70,34 @@ def test_the_frozen_network_answers_as_the_network_does(dtype, off):
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
             got = Frozen(network, bf16=dtype == torch.bfloat16)(x)
     torch.testing.assert_close(got, expected, atol=off, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"rotations": "one", "objective": "both", "augment": "strong", "memory_per_class": 3},
+        {"average_last": 2, "statistics": "shared"},
+    ],
+    ids=str,
+)
+def test_a_captured_step_of_lmrc_plus_gives_what_the_eager_one_gives(settings):
+    settings = {"predict_with": "wta", **settings}
+    plain, expected = taught(LMRCPlusClassifier, compile=False, **settings)
+    fast, got = taught(LMRCPlusClassifier, **settings)
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+    for one, other in zip(plain.history_, fast.history_, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-3)
+    np.testing.assert_allclose(
+        fast.statistics_["means"].numpy(), plain.statistics_["means"].numpy(), atol=1e-3
+    )
+
+
+def test_lmrc_plus_predicts_by_statistics_on_a_gpu():
+    model, scores = taught(LMRCPlusClassifier)
+    x, y = images(6)
+    assert np.isfinite(scores).all()
+    assert model.score(x, y) > 0.5
 
 
 def test_a_compiled_backbone_gives_what_the_eager_one_gives():

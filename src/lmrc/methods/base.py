@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
 from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
-from lmrc.methods.parameters import Legal
+from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
 from lmrc.methods.state import pack
@@ -46,7 +46,7 @@ from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
 
-class IncrementalClassifier(Prediction, BaseEstimator, ABC):
+class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Fitted attributes
@@ -110,16 +110,12 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         "halve_at": legal.milestones(),
         "momentum": legal.real(0, 1),
         "weight_decay": legal.real(0),
+        "average_last": legal.integer(0),
         "augment": legal.one_of("auto", *AUGMENTATIONS),
         "precision": legal.one_of("auto", "fp32", "bf16"),
         "compile": legal.one_of("auto", True, False),
         "verbose": legal.integer(0),
     }
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out what ``**settings`` stands for in a method's ``__init__``."""
-        super().__init_subclass__(**kwargs)
-        legal.write_out_settings(cls)
 
     def __init__(
         self,
@@ -137,6 +133,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
+        average_last: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -157,6 +154,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         self.halve_at = halve_at
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.average_last = average_last
         self.augment = augment
         self.device = device
         self.precision = precision
@@ -337,6 +335,7 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
                     self.momentum,
                     self.weight_decay,
                     self.schedule,
+                    min(self.average_last, self.epochs_now),
                 ),
                 seed=lambda epoch: self._seed(EPOCH, epoch),
                 frozen=frozen,
@@ -379,26 +378,6 @@ class IncrementalClassifier(Prediction, BaseEstimator, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed(purpose))
             yield
-
-    # --- Parameters -------------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        name = type(self).__name__
-        legal.check(name, self.get_params(deep=False), self.legal_values)
-        for key, value in getattr(self, "shape_settings_", {}).items():
-            if getattr(self, key) is not value and getattr(self, key) != value:
-                raise ValueError(
-                    f"{name}: {key} was {value!r} at the first class batch and is now "
-                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
-                    "to begin anew"
-                )
-
-    def _refuse_pool(self, reason: str) -> None:
-        if self.memory_per_class > 0:
-            raise ValueError(
-                f"{type(self).__name__}: memory_per_class={self.memory_per_class} has no use here, "
-                f"as {reason}: set it to 0"
-            )
 
     # --- On disk ---------------------------------------------------------------------------------
 

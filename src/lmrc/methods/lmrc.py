@@ -62,13 +62,11 @@ class LMRCClassifier(IncrementalClassifier):
     response_weight : float, default=1.0
         Weight λ of the Response Loss. 0 is LM: Label Mapping alone.
     rotations : {"none", "one", "all"}, default="none"
-        Whether images are learnt in quarter turns, each class with a label vector for every turn:
-        "one" turns each image by chance, "all" takes all four, for four times the work. Prediction
-        looks at all four either way. For square images whose class does not depend on their turn.
+        Learn square images in quarter turns, each class with a label vector for every turn: "one"
+        turns each by chance, "all" takes all four, for four times the work. Prediction takes four.
     objective : {"cosine", "softmax", "both"}, default="cosine"
-        What a head minimises: the negative cosine to the sample's label vector (Eqs. 1, 9); the
-        cross-entropy over cosines to all label vectors of the head that governs the sample's class;
-        or their sum.
+        What a head minimises: the negative cosine to the sample's label vector (Eqs. 1, 9), the
+        cross-entropy over the cosines to all label vectors of the governing head, or their sum.
     scale : float, default=16.0
         What cosines are multiplied with before a softmax.
     statistics : {"none", "shared", "low-rank", "full"}, default="none"
@@ -82,8 +80,8 @@ class LMRCClassifier(IncrementalClassifier):
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
-        weights of labels, 1 for those that are not in it; only their ratios matter. Statistics,
-        where ``predict_with`` goes by them, take all classes alike.
+        weights of labels, 1 for those that are not in it; only their ratios matter. Statistics
+        take all classes alike.
     weights : path or None, default=None
         A safetensors file with weights of the backbone to start from, such as torchvision's of
         its ResNets. Used at the first class batch.
@@ -101,6 +99,8 @@ class LMRCClassifier(IncrementalClassifier):
         When "halving" halves the learning rate: epochs (ints) or fractions of all epochs (floats).
     momentum : float, default=0.9
     weight_decay : float, default=5e-4
+    average_last : int, default=0
+        Epochs at the end over which weights are averaged. 0 takes them as they end.
     augment : str, default="auto"
         "none", "crop", "crop+flip", "resized-crop+flip", or "strong": crop and flip, brightness,
         contrast and saturation changed, a black square. "auto": nothing for vectors and grey images
@@ -124,7 +124,7 @@ class LMRCClassifier(IncrementalClassifier):
     heads_ : list of arrays
         The classes that each head governs.
     label_vectors_ : array of shape (n_classes, label_dim) or (n_classes, 4, label_dim)
-        Label vectors, rows as ``classes_``; with ``rotations``, one for each turn. They never move.
+        Label vectors, rows as ``classes_``, with ``rotations`` one for each turn. They never move.
     threshold_ : float
         The threshold in force: higher than ``threshold`` once the mapping was relaxed. With
         ``rotations`` each head has a mapping of its own, and this is the highest.
@@ -147,8 +147,6 @@ class LMRCClassifier(IncrementalClassifier):
     array([0, 1])
     >>> clf.partial_fit(X[y == 2], y[y == 2]).classes_  # the other classes' data is gone
     array([0, 1, 2])
-    >>> clf.similarities(X).shape
-    (150, 3)
     """
 
     shaping_parameters: ClassVar[tuple[str, ...]] = (
@@ -196,6 +194,7 @@ class LMRCClassifier(IncrementalClassifier):
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
+        average_last: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -217,6 +216,7 @@ class LMRCClassifier(IncrementalClassifier):
             halve_at=halve_at,
             momentum=momentum,
             weight_decay=weight_decay,
+            average_last=average_last,
             augment=augment,
             device=device,
             precision=precision,
@@ -312,8 +312,7 @@ class LMRCClassifier(IncrementalClassifier):
             )
 
     @property
-    def _sizes(self) -> list[int]:
-        """Classes that each head governs."""
+    def _sizes(self) -> list[int]:  # classes that each head governs
         return [len(head) for head in getattr(self, "heads_", ())]
 
     def _class_statistics(self) -> ClassStatistics:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lmrc.nets.network import Frozen
+from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.distributed import DistributedStep
@@ -34,6 +35,7 @@ class Optimisation:
     momentum: float
     weight_decay: float
     schedule: str = "halving"
+    average_last: int = 0
 
     def rate(self, at: float) -> float:
         """Learning rate after ``at`` epochs.
@@ -124,6 +126,13 @@ def train(
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch + 0.5)}
         records.append({**record, **means, "loss": sum(means.values())})
+        in_average = epoch - (optimisation.epochs - optimisation.average_last)
+        if in_average >= 0:
+            add_to_average(optimiser, in_average)
         checkpoint.keep(records, network, optimiser)
         yield records[-1]
+    if optimisation.average_last:
+        take_average(optimiser)
+        batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
+        renew_batch_norm(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)
