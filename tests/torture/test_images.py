@@ -147,7 +147,7 @@ def odd_folders():
     put("spaces in it", "a cat/1.png", "a dog/ 2 .png")
     yield "spaces in it", 2
     put(
-        "ünïcode",
+        "ünïcode 🐈",
         "Kätzchen/1.png",
         "猫/1.png",
         "кот/1.png",
@@ -155,7 +155,7 @@ def odd_folders():
         "e\u0301/1.png",
         "é/1.png",
     )
-    yield "ünïcode", 6
+    yield "ünïcode 🐈", 6
     put("nested", "cat/a/b/c/d/e/f/g/1.png", "cat/2.png", "dog/1.png")
     yield "nested", 2
     put("deep", f"cat/{'d/' * 300}1.png", "dog/1.png")
