@@ -120,9 +120,8 @@ def damaged_images(rng, n):
         content = bytearray(whole[i % len(whole)])
         for at in rng.integers(0, len(content), int(rng.integers(1, 5))):
             content[at] = int(rng.integers(256))
-        yield bytes(
-            content[: int(rng.integers(1, len(content)))] if rng.random() < 0.3 else content
-        )
+        end = int(rng.integers(1, len(content))) if rng.random() < 0.3 else None
+        yield bytes(content[:end])
 
 
 def test_damaged_images(trial, is_full):
@@ -146,15 +145,8 @@ def odd_folders():
     """Make folders; yield each with the number of classes to learn, or what is said of it."""
     put("spaces in it", "a cat/1.png", "a dog/ 2 .png")
     yield "spaces in it", 2
-    put(
-        "ünïcode 🐈",
-        "Kätzchen/1.png",
-        "猫/1.png",
-        "кот/1.png",
-        "🐈/🐈.png",
-        "e\u0301/1.png",
-        "é/1.png",
-    )
+    names = ("Kätzchen", "猫", "кот", "🐈", "e\u0301", "é")
+    put("ünïcode 🐈", *(f"{name}/1.png" for name in names))
     yield "ünïcode 🐈", 6
     put("nested", "cat/a/b/c/d/e/f/g/1.png", "cat/2.png", "dog/1.png")
     yield "nested", 2
