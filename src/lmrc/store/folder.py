@@ -64,7 +64,6 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """
     folder = Path(folder)
     _refuse_foreign(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         with claimed(folder / LOCK):
             _remove_leftovers(folder)
@@ -179,6 +178,7 @@ def roll_back(folder: Path) -> None:
             f"{folder} keeps no version before number {kept[-1]['number']}: there is none to go "
             "back to (lmrc learn --keep says how many are kept)"
         )
+    _read_version(folder, kept[-2])  # if it is damaged, the newest is all there is: keep it
     _replace_manifest(folder, kept[:-1])
 
 
