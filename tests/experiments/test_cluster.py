@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of two nodes, one of which is lost under way: records do not show it."""
+"""Runs on a Ray cluster of two nodes, one of which is lost: the records do not show it."""
 
 import json
 import os

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmrc.data.streamed import ImageFiles
+
 Array = NDArray[Any]
 
 
@@ -103,7 +105,7 @@ class Dataset:
         """
         scale = np.float32(255 if self.X_train.dtype == np.uint8 else 1)
         X_train, X_test = (
-            X.reshape(len(X), int(np.prod(X.shape[1:]))).astype(np.float32) / scale
+            np.asarray(X).reshape(len(X), int(np.prod(X.shape[1:]))).astype(np.float32) / scale
             for X in (self.X_train, self.X_test)
         )
         return replace(self, X_train=X_train, X_test=X_test)
@@ -178,6 +180,8 @@ class Dataset:
 
 
 def _checked_samples(values: Any, name: str) -> Array:
+    if isinstance(values, ImageFiles):
+        return values  # type: ignore[return-value]  # as good as an array, and never in memory whole
     X: Array = np.asanyarray(values)  # asarray would strip np.memmap of its type
     if X.ndim < 2 or X.dtype.kind not in "buif":
         raise ValueError(

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from lmrc.data.images import (
     Size,
     UnreadableImageError,
     common_form,
-    list_images,
     read_image,
 )
+from lmrc.data.names import Names
 from lmrc.data.progress import progress
+from lmrc.data.streamed import SHARE, ImageFiles, memory_at_hand
 
 TEST_SHARE = 0.2
 
@@ -48,7 +49,8 @@ def folder(
     that cannot be read are left out, with a warning.
 
     The images stay in memory or, where they take more than 1 GiB, in a temporary file that is
-    gone when the program ends.
+    gone when the program ends. Where they would take more than half of the memory at hand they are
+    left where they are, and decoded each time they are needed, which a warning says.
 
     Parameters
     ----------
@@ -146,8 +148,8 @@ def _subfolders(folder: Path) -> list[Path]:
     ]
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    classes = {path.name: list_images(path) for path in _subfolders(folder)}
+def _classes(folder: Path) -> dict[str, Names]:
+    classes = {path.name: Names(path) for path in _subfolders(folder)}
     if not classes:
         raise ValueError(
             f"{folder} has no sub-folders; move the images of each class into one of its own."
@@ -182,7 +184,7 @@ def _split(classes: Files) -> tuple[Files, Files]:
     return train, test
 
 
-def held_out(items: Sequence[T], share: float) -> tuple[list[T], list[T]]:
+def held_out(items: Sequence[T], share: float) -> tuple[Sequence[T], Sequence[T]]:
     """Part the items of one class: those that stay, and a share (at least one) that is held out.
 
     Drawn at random, but the same every time, and for each class anew: another class more does not
@@ -192,9 +194,12 @@ def held_out(items: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     (['a', 'b', 'd', 'f', 'g', 'h'], ['c', 'e'])
     """
     single = len(items) == 1 or not share
-    chosen = set() if single else set(draw_share(len(items), share).tolist())
-    kept = [item for i, item in enumerate(items) if i not in chosen]
-    return kept, [item for i, item in enumerate(items) if i in chosen]
+    held = np.zeros(len(items), dtype=bool)
+    held[[] if single else draw_share(len(items), share)] = True
+    if isinstance(items, Names):
+        return cast(Sequence[T], items.take(~held)), cast(Sequence[T], items.take(held))
+    kept = [item for i, item in enumerate(items) if not held[i]]
+    return kept, [item for i, item in enumerate(items) if held[i]]
 
 
 def describe_skipped(skipped: Sequence[UnreadableImageError], place: str = "") -> str:
@@ -227,6 +232,8 @@ def read_files(
     height, width = (size, size) if isinstance(size, int) else size
     shape = (height, width, 3) if mode == "RGB" else (height, width)
     most = sum(len(of_class[:limit]) for of_class in files.values())
+    if most * math.prod(shape) > SHARE * memory_at_hand():
+        return _streamed(files, (height, width), mode, skipped, limit)
     labels: list[str] = []
 
     def images() -> Iterator[Pixels]:
@@ -249,6 +256,33 @@ def read_files(
                 )
 
     return _packed(progress(images(), "reading images", most), shape, most), np.array(labels)
+
+
+def _streamed(
+    files: Files,
+    size: tuple[int, int],
+    mode: Mode,
+    skipped: list[UnreadableImageError],
+    limit: int | None,
+) -> tuple[Array, Array]:
+    """Leave the images where they are; each is decoded once now, to know which can be."""
+    parts = [of_class[:limit] for of_class in files.values()]
+    images = ImageFiles(parts, size, mode)
+    warnings.warn(
+        f"the {len(images):,} images would take {images.nbytes / 2**30:.1f} GiB, more than half of "
+        "the memory at hand: they are read from disk each time they are needed, which is slower, "
+        "with the same result",
+        stacklevel=3,
+    )
+    labels = np.repeat(list(files), [len(part) for part in parts])
+    good = images.readable(skipped)
+    lost = sorted(set(files) - set(np.unique(labels[good]).tolist()))
+    if lost:
+        raise ValueError(
+            f"none of the {len(files[lost[0]])} image(s) of class {lost[0]!r} can be read, such as "
+            f"{files[lost[0]][0]}; replace them, or remove the class."
+        )
+    return images[good], labels[good]  # type: ignore[return-value]  # as good as an array
 
 
 def _packed(images: Iterable[Pixels], shape: tuple[int, ...], most: int) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -57,17 +57,25 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
     list of Path
         Sorted, the same on every machine.
     """
-    found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [
-            Path(place, name)
-            for name in files
-            if not name.startswith(".")
-            and Path(name).suffix.lower() in SUFFIXES
-            and not _is_device(Path(place, name))
-        ]
-    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+    return [Path(folder, name) for name in walk_images(folder)]
+
+
+def walk_images(folder: str | os.PathLike[str], below: str = "") -> Iterator[str]:
+    """Go through the files that `list_images` lists, by their paths from the folder.
+
+    In memory are the names of one folder at a time.
+    """
+    try:
+        with os.scandir(os.path.join(folder, below)) as found:  # noqa: PTH118  # many names
+            entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
+    except PermissionError:
+        return
+    for entry in entries:
+        name = f"{below}/{entry.name}" if below else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk_images(folder, name)
+        elif Path(entry.name).suffix.lower() in SUFFIXES and not _is_device(entry):
+            yield name
 
 
 def read_image(
@@ -169,9 +177,9 @@ def _open(path: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     return Image.open(path, formats=_FORMATS)
 
 
-def _is_device(path: Path) -> bool:
+def _is_device(path: Path | os.DirEntry[str]) -> bool:
     """Tell what is there and no file: a pipe, say, which would be waited for in vain."""
-    return path.exists() and not path.is_file()
+    return not path.is_file() and Path(path).exists()
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:

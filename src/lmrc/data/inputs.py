@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
 from lmrc.data.dataset import as_label_array
+from lmrc.data.streamed import Streamed
 
 CHANNELS = (1, 3, 4)
 
@@ -190,6 +191,8 @@ def join(a: Tensor, b: Tensor) -> Tensor:
     """Concatenate two batches of inputs; uint8 beside float is brought to 0…1 first."""
     if len(b) == 0:
         return a  # as it is: neither copied nor laid out anew
+    if isinstance(a, Streamed):
+        return cast(Tensor, a.joined(b))  # used like one
     if a.dtype != b.dtype:
         a, b = (x.float() / 255 if x.dtype == torch.uint8 else x for x in (a, b))
     return torch.cat([a, b])
@@ -204,10 +207,10 @@ def channel_statistics(inputs: Tensor, chunk: int = 4096) -> tuple[Tensor, Tenso
     shape = (-1, *[1] * (inputs.ndim - 2))
     count = inputs.numel() / inputs.shape[1]
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
-    chunks = [inputs[i : i + chunk] for i in range(0, len(inputs), chunk)]
-    sums = [part.double().sum(axes) for part in chunks]
+    starts = range(0, len(inputs), chunk)
+    sums = [inputs[i : i + chunk].double().sum(axes) for i in starts]
     mean = torch.stack(sums).sum(0).view(shape) / (count * scale)
-    squares = [(part.double() / scale - mean).square().sum(axes) for part in chunks]
+    squares = [(inputs[i : i + chunk].double() / scale - mean).square().sum(axes) for i in starts]
     variance = torch.stack(squares).sum(0).view(shape) / count
     # A constant channel carries nothing: leave it at zero instead of dividing by zero.
     std = torch.where(variance > 0, variance.sqrt(), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lmrc.data.streamed import Streamed
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
@@ -22,6 +23,11 @@ class JointClassifier(FineTuneClassifier):
 
     def start(self, frozen: Network | None, x: Tensor) -> Network:
         """Return a network that knows nothing, with room for the classes before this batch."""
+        if isinstance(x, Streamed):
+            raise ValueError(
+                f"joint training keeps all samples in memory, and these {len(x):,} images do not "
+                "fit: take fewer or smaller ones, or another method"
+            )
         if frozen is None:
             return super().start(frozen, x)
         trunk, width = self.new_trunk(frozen.trunk.mean.cpu(), frozen.trunk.std.cpu())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from lmrc.data.inputs import (
     read_vectors,
     stack_items,
 )
+from lmrc.data.streamed import ImageFiles, Streamed
 
-AT_A_TIME = 4096  # items of a Dataset that are in memory while it is predicted
+AT_A_TIME = 4096  # items of a Dataset, or images on disk, that are in memory while it is predicted
 
 
 def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
@@ -48,7 +49,9 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
             f"X has {X.ndim} axes: vectors have two, (n, features), images three or four, "
             "(n, height, width[, channels])"
         )
-    if is_image_batch(X):
+    if isinstance(X, ImageFiles):
+        x = cast(Tensor, Streamed(X))  # used like one
+    elif is_image_batch(X):
         x = read_images(X)
     else:
         if isinstance(X, Tensor):
@@ -69,6 +72,10 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
 
 def read_parts(model: Any, X: Any) -> Iterator[Tensor]:
     """Read inputs part by part: a ``Dataset`` is never in memory whole."""
+    if isinstance(X, ImageFiles):
+        for start in range(0, len(X), AT_A_TIME):
+            yield read_inputs(model, np.asarray(X[start : start + AT_A_TIME]))
+        return
     if not isinstance(X, torch.utils.data.Dataset):
         yield read_inputs(model, X)
         return

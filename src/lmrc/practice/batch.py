@@ -17,6 +17,7 @@ import numpy as np
 from lmrc.data.dataset import Array
 from lmrc.data.folders import Files, held_out, image_files, read_files
 from lmrc.data.images import Mode, Size, UnreadableImageError, common_form
+from lmrc.data.streamed import ImageFiles
 from lmrc.practice.usage import UsageError
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
@@ -48,8 +49,14 @@ class Batch:
     def digest(self) -> str:
         """Return what tells these samples from any others."""
         digest = hashlib.sha256()
-        for array in (self.X, self.y, self.X_val, self.y_val):
+        arrays: list[Any] = [self.X, self.y, self.X_val, self.y_val]
+        for array in arrays:
             digest.update(f"{array.shape} {array.dtype}".encode())
+            if isinstance(array, ImageFiles):
+                for i in range(len(array)):
+                    file = array.path(i)
+                    digest.update(f"{file.name} {file.stat().st_size}\n".encode(errors="replace"))
+                continue
             for part in np.array_split(array, max(1, array.nbytes >> 26)):  # 64 MiB at a time
                 digest.update(np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()

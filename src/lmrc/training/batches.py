@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
 from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.rotations import Rotations
 from lmrc.training.staging import Staging, fits
+from lmrc.training.streaming import Streaming
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ def split_sizes(n_samples: int, batch_size: int) -> list[int]:
 class Batches:
     """The samples of one class batch (and the pool), served as mini-batches.
 
-    Inputs lie on the device, or in the host's memory where they would not leave room on it.
+    Inputs lie on the device, in the host's memory where they would not leave room on it, or on
+    disk where they would not fit there either.
 
     Parameters
     ----------
@@ -87,7 +91,9 @@ class Batches:
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
         self.rotations = Rotations(rotations, len(x), device)
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
-        if resident is None:
+        if isinstance(x, Streamed):
+            resident = False
+        elif resident is None:
             resident = fits(x, device)
             if not resident:
                 warnings.warn(
@@ -96,7 +102,10 @@ class Batches:
                     stacklevel=2,
                 )
         self.x = x.to(device) if resident else x
-        self.staging = None if resident else Staging(x, max(self.sizes), device)
+        self.staging: Staging | Streaming | None = None
+        if not resident:
+            source: Any = Streaming if isinstance(x, Streamed) else Staging
+            self.staging = source(x, max(self.sizes), device)
 
     @property
     def n_inputs(self) -> int:

@@ -1,0 +1,194 @@
+"""Images that do not fit into memory: they stay files, and are decoded when they are needed."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from lmrc.data.images import Mode, Pixels, UnreadableImageError, read_image
+from lmrc.data.progress import progress
+
+SHARE = 0.5  # of the memory at hand that decoded images may take
+AT_ONCE = 1024  # images from which on worker processes decode them
+MOST_WORKERS = 8
+
+
+def memory_at_hand() -> float:
+    """Return how many bytes a program may still take, by the system and by its container."""
+    found = []
+    for path, start in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
+        try:
+            lines = Path(path).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            number = line.removeprefix(start).split()[0]
+            if line.startswith(start) and number.isdecimal():
+                found.append(int(number) * (1024 if start else 1))
+    return min(found, default=float("inf"))
+
+
+def n_workers() -> int:
+    """Return how many processes decode images for this one."""
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that have workers, too
+    return max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // beside))
+
+
+class ImageFiles:
+    """Image files as an array of pixels, of which a part is decoded where it is asked for.
+
+    ``X[rows]`` is such an array again; ``np.asarray(X[rows])`` has the pixels.
+
+    Parameters
+    ----------
+    parts : sequence of sequence of Path
+        The files, one part after another.
+    size : (height, width)
+        To which images are brought.
+    mode : {"RGB", "L"}
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, parts: Sequence[Sequence[Path]], size: tuple[int, int], mode: Mode) -> None:
+        self.parts, self.size, self.mode = list(parts), size, mode
+        self.ends = list(accumulate(len(part) for part in self.parts))
+        self.rows: NDArray[np.int64] = np.arange(self.ends[-1] if self.ends else 0)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return (len(self.rows), *self.size, *((3,) if self.mode == "RGB" else ()))
+
+    @property
+    def ndim(self) -> int:
+        """As of an array."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """What the pixels would take."""
+        return int(np.prod(self.shape))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> ImageFiles:
+        part = object.__new__(ImageFiles)
+        part.__dict__ = {**self.__dict__, "rows": self.rows[rows]}
+        return part
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        pixels = np.empty(self.shape, dtype=np.uint8)
+        for i, image in enumerate(self._decoded()):
+            if isinstance(image, UnreadableImageError):
+                raise image
+            pixels[i] = image
+        return pixels.astype(dtype or np.uint8, copy=False)
+
+    def path(self, i: int) -> Path:
+        """Return where an image is."""
+        row = int(self.rows[i])
+        part = bisect.bisect_right(self.ends, row)
+        return self.parts[part][row - self.ends[part]]
+
+    def read(self, i: int) -> Pixels | UnreadableImageError:
+        """Decode one image; where that cannot be done, return why."""
+        try:
+            return read_image(self.path(i), self.size, self.mode)
+        except UnreadableImageError as error:
+            return error
+
+    def readable(self, skipped: list[UnreadableImageError]) -> NDArray[np.bool_]:
+        """Decode each image once; say which could be, and add to `skipped` why others could not."""
+        good = np.ones(len(self), dtype=bool)
+        for i, image in enumerate(progress(self._decoded(), "checking images", len(self))):
+            if isinstance(image, UnreadableImageError):
+                good[i] = False
+                skipped.append(image)
+        return good
+
+    def _decoded(self) -> Iterator[Pixels | UnreadableImageError]:
+        """Decode all images in order; many of them in worker processes, if this is none."""
+        if len(self) < AT_ONCE or get_worker_info() is not None:
+            yield from map(self.read, range(len(self)))
+            return
+        loader = DataLoader(
+            _Read(self),
+            batch_size=AT_ONCE // 16,
+            num_workers=n_workers(),
+            collate_fn=list,
+            generator=torch.Generator(),  # its own: the user's is left alone
+        )
+        for images in loader:
+            yield from images
+
+
+class _Read(Dataset[Any]):
+    """A `Dataset` of what `ImageFiles.read` returns."""
+
+    def __init__(self, files: ImageFiles) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, i: int) -> Pixels | UnreadableImageError:
+        return self.files.read(i)
+
+
+class Streamed:
+    """Inputs on disk in the place of a tensor (n, channels, height, width): indexing decodes.
+
+    Parameters
+    ----------
+    files : ImageFiles
+    pool : Tensor, optional
+        Samples in memory that come after them.
+    """
+
+    dtype = torch.uint8
+
+    def __init__(self, files: ImageFiles, pool: Tensor | None = None) -> None:
+        self.files = files
+        height, width = files.size
+        sample = (3 if files.mode == "RGB" else 1, height, width)
+        self.pool = torch.empty((0, *sample), dtype=self.dtype) if pool is None else pool
+        self.shape = torch.Size((len(files) + len(self.pool), *sample))
+        self.ndim = 4
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        """As of a tensor."""
+        return self.shape.numel()
+
+    def joined(self, pool: Tensor) -> Streamed:
+        """Return these inputs with some in memory after them."""
+        if pool.dtype != self.dtype:
+            raise ValueError(
+                f"images on disk are bytes, and those in the pool {pool.dtype}: images in files "
+                "that do not fit into memory cannot join a pool of floats"
+            )
+        return Streamed(self.files, torch.cat([self.pool, pool]))
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        wanted = np.arange(len(self))[np.asarray(rows) if isinstance(rows, Tensor) else rows]
+        on_disk = wanted < len(self.files)
+        out = torch.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
+        pixels = torch.from_numpy(np.asarray(self.files[wanted[on_disk]]))
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+        out[torch.from_numpy(on_disk)] = pixels
+        out[torch.from_numpy(~on_disk)] = self.pool[wanted[~on_disk] - len(self.files)]
+        return out

@@ -1,0 +1,139 @@
+"""Images that do not fit into memory are read from disk, and nothing else changes."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lmrc import LMRCClassifier, cli, load
+from lmrc.data import folders
+from lmrc.data import streamed as streamed_images
+from lmrc.data.datasets import digits
+from lmrc.data.folders import folder
+from lmrc.data.images import list_images
+from lmrc.data.names import Names
+from lmrc.data.stream import ClassStream
+from lmrc.data.streamed import ImageFiles, Streamed, memory_at_hand
+from lmrc.methods.joint import JointClassifier
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Four digits, 12 images each, and a file that is none."""
+    data = digits()
+    for label in range(4):
+        place = tmp_path / "pictures" / f"digit {label}" / "deep"
+        place.mkdir(parents=True)
+        for i, pixels in enumerate(data.X_train[data.y_train == label][:12]):
+            Image.fromarray(pixels).save(place.parent / f"{i}.png" if i % 2 else place / f"{i}.png")
+    (tmp_path / "pictures" / "digit 2" / "5.png").write_bytes(b"not an image")
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Too little for any image; and a few of them are many."""
+    monkeypatch.setattr(folders, "memory_at_hand", lambda: 100)
+    monkeypatch.setattr(streamed_images, "AT_ONCE", 16)
+
+
+def read(path):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        data = folder(path)
+    return data, " ".join(str(warning.message) for warning in said)
+
+
+def test_names_are_the_paths_in_little_memory(pictures):
+    listed = list_images(pictures)
+    names = Names(pictures)
+    assert list(names) == listed == sorted(listed, key=lambda path: path.parts)
+    assert len(names) == len(listed) == 48
+    assert list(names[3:40:5]) == listed[3:40:5]
+    odd = np.arange(48) % 2 == 1
+    assert list(names.take(odd)[:-1]) == listed[1::2][:-1]
+    assert names[-1] == listed[-1]
+
+
+def test_a_folder_larger_than_memory_has_the_same_samples(pictures, request):
+    there, _ = read(pictures)
+    request.getfixturevalue("little_memory")
+    streamed, said = read(pictures)
+    assert "read from disk each time" in said
+    assert "5.png" in said  # left out
+    assert isinstance(streamed.X_train, ImageFiles)
+    for part in ("train", "test"):
+        X = getattr(streamed, f"X_{part}")
+        np.testing.assert_array_equal(np.asarray(X), getattr(there, f"X_{part}"))
+        assert X.shape == getattr(there, f"X_{part}").shape
+        assert getattr(streamed, f"y_{part}").tolist() == getattr(there, f"y_{part}").tolist()
+    split, other = streamed.validation_split(0.3), there.validation_split(0.3)
+    np.testing.assert_array_equal(np.asarray(split.X_test), other.X_test)
+
+
+@pytest.mark.parametrize("pool", [0, 3])
+def test_what_is_streamed_is_learnt_as_what_is_in_memory(pictures, pool, request):
+    there, _ = read(pictures)
+    request.getfixturevalue("little_memory")
+    streamed, _ = read(pictures)
+    learnt = []
+    for data in (there, streamed):
+        settings = {"backbone": "cnn", "epochs": 2, "batch_size": 7, "memory_per_class": pool}
+        model = LMRCClassifier(**settings, random_state=0, device="cpu")
+        before = torch.get_rng_state()
+        for batch in ClassStream(data, batches=2):
+            model.partial_fit(batch.X_train, batch.y_train)
+        assert torch.equal(before, torch.get_rng_state())
+        learnt.append((model.network_.state_dict(), model.predict(data.X_test).tolist()))
+    (weights, answers), (weights_streamed, answers_streamed) = learnt
+    assert answers == answers_streamed
+    for name, weight in weights.items():
+        assert torch.equal(weight, weights_streamed[name]), name
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_model_learns_from_a_folder_larger_than_memory(
+    pictures, little_memory, monkeypatch, capsys
+):
+    monkeypatch.chdir(pictures.parent)
+    words = ["learn", "digits.lmrc", "pictures", "--epochs", "2", "--val", "0.2"]
+    monkeypatch.setattr(sys, "argv", ["lmrc", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    told = capsys.readouterr()
+    assert not end.value.code, told.err
+    assert "read from disk each time they are needed" in told.err
+    assert len(load("digits.lmrc").classes_) == 4
+    assert "held-out" in told.out
+
+
+def test_joint_training_refuses_what_does_not_fit(pictures, little_memory):
+    data, _ = read(pictures)
+    with pytest.raises(ValueError, match="keeps all samples in memory"):
+        JointClassifier(epochs=1).partial_fit(data.X_train, data.y_train)
+
+
+def test_a_class_without_a_readable_image_is_named(pictures, little_memory):
+    for file in list_images(pictures / "digit 1"):
+        file.write_bytes(b"none")
+    with pytest.warns(UserWarning, match="from disk"), pytest.raises(ValueError, match="digit 1"):
+        folder(pictures)
+
+
+def test_inputs_on_disk_stand_for_a_tensor(pictures):
+    files = ImageFiles([Names(pictures / "digit 0"), Names(pictures / "digit 1")], (8, 8), "L")
+    pool = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    x = Streamed(files).joined(pool)
+    whole = torch.cat([torch.from_numpy(np.asarray(files))[:, None], pool])
+    assert x.shape == whole.shape
+    for rows in (slice(20, 26), [26, 0, 13], torch.tensor([1, 25]), slice(0, 0)):
+        assert torch.equal(x[rows], whole[rows])
+    with pytest.raises(ValueError, match="floats"):
+        x.joined(pool.float())
+
+
+def test_memory_at_hand_is_some():
+    assert memory_at_hand() > 2**20
