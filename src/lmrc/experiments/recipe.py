@@ -109,7 +109,8 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
         merged = _overlay(merged, change)
         # What a user chooses holds for all methods.
         for own in merged.get("by_method", {}).values():
-            own.update(change.get("settings", {}))
+            for parameter in change.get("settings", {}):
+                own.pop(parameter, None)
     return Recipe(experiment=experiment, dataset=dataset, **merged)
 
 

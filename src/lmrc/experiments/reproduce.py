@@ -193,14 +193,13 @@ def _open_folder(
                 f"{out} holds {before.experiment}, not {experiment}: choose another folder "
                 "with --out"
             )
-        differs = [
-            name
+        # Folders of before there were settings by method have none that count.
+        then = {"by_method": asked.get("by_method"), **before.recipe}
+        differs = {
+            "settings" if name == "by_method" else name: None  # in order, each once
             for name in asked
-            if name not in (*_FREE, *free)
-            and before.recipe.get(name) != asked[name]
-            # Folders of before there were settings by method have none that count.
-            and not (name == "by_method" and name not in before.recipe)
-        ]
+            if name not in (*_FREE, *free) and then.get(name) != asked[name]
+        }
         if differs and (out / RECORDS).exists():
             raise FileExistsError(
                 f"{out} holds {before.experiment} with other settings ({', '.join(differs)}): "
