@@ -252,7 +252,8 @@ def test_many_files(start, run_job, trial, is_full):
         Image.new("L", (4, 4), 20 * i).save(first)
         for j in range(of_class - 1):
             os.link(first, first.with_name(f"{j}.png"))
-    with trial("folder of 100,000 files" if is_full else "folder of many files", "many"):
+    kind = "folder of 100,000 files" if is_full else "folder of many files"
+    with trial(kind, "many", hangs=1200):
         done = learn("many", run_job)
         assert done["code"] == 0, done["said"]
         assert f"{n_classes * of_class:,} images to learn from" in done["said"]
