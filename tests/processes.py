@@ -1,7 +1,8 @@
 """Starts commands in processes of their own, quickly: torch is imported once, then forked.
 
-Reads one JSON list of jobs a line; starts them all, waits for them, and answers with one line. A
-process of its own, and not the one that runs the tests, since one with threads cannot be forked.
+Reads a number and a list of jobs a line, in JSON; starts them all, waits for them, and answers
+with one line. A process of its own, and not the one that runs the tests, since one with threads
+cannot be forked.
 """
 
 import errno
@@ -149,7 +150,7 @@ if __name__ == "__main__":
     warm_up()
     sys.stdout, sys.stderr = said, sys.__stderr__
     for line in sys.stdin:
-        jobs = json.loads(line)
+        number, jobs = json.loads(line)
         started = time.monotonic()
         running = [(*start(job), job) for job in jobs]
-        print(json.dumps([wait(*job, started) for job in running]), flush=True)
+        print(json.dumps([number, [wait(*job, started) for job in running]]), flush=True)

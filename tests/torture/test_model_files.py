@@ -174,7 +174,7 @@ def test_made_up_manifests(model, trial, is_full):
     rng = np.random.default_rng(SEED)
     manifest = json.loads((model / "manifest.json").read_bytes())
     everywhere = [path for path in places(manifest) if path]
-    for _ in range(3000 if is_full else 150):
+    for _ in range(3000 if is_full else 100):
         path = everywhere[rng.integers(len(everywhere))]
         value = ABSURD[rng.integers(len(ABSURD))]
 
@@ -283,7 +283,7 @@ def test_paths_that_lead_elsewhere(model, run_job, trial, is_full):
                 assert treasure.read_text() == "do not lose"
 
 
-def test_archives(place, run_job, trial):
+def test_archives(place, run_job, trial, is_full):
     rng = np.random.default_rng(SEED)
     np.savez_compressed(
         "good.npz", X=rng.integers(0, 256, (8, 6, 6), dtype=np.uint8), y=np.arange(8) % 2
@@ -306,7 +306,7 @@ def test_archives(place, run_job, trial):
     npz("negative.npz", X=header("(-4, 6)") + bytes(24), y=whole)
     npz("objects.npz", X=header("(4, 6)", "|O") + b"cos\nsystem\n(S'touch evil'\ntR.", y=whole)
     npz("code.npz", X=header("__import__('os').system('touch evil')"), y=whole)
-    for i in range(20):
+    for i in range(200 if is_full else 4):
         damaged, _ = damage(rng, good)
         Path(f"damaged{i}.npz").write_bytes(damaged)
     before = sorted(p.name for p in place.parent.iterdir())
