@@ -3,8 +3,8 @@
     python benchmarks/streaming.py            # 200,000 images of 32×32, made first; some minutes
     python benchmarks/streaming.py --quick    # 5,000
 
-Every stage runs in a process of its own, whose peak of memory is what is said, with that of its
-workers beside it. What memory the machine has is made to look too small.
+Every stage runs in a process of its own, whose peak of memory is what is said, and that of its
+largest worker, which shares much of it. The machine's memory is made to look too small. Linux.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ def main() -> None:
     """Make the folder and measure each stage."""
     options = parse()
     n = 5_000 if options.quick else options.images
-    with tempfile.TemporaryDirectory(dir=options.place) as place:
-        begin = time.perf_counter()
-        make(Path(place), n)
-        size = n * SIDE * SIDE * 3 / 2**20
+    with tempfile.TemporaryDirectory() as made:
+        place = options.folder or Path(made)
+        if not options.folder:
+            make(place, n)
+        n = listed(place)
         print(f"{hardware()}; torch {versions()['torch']}, Python {versions()['python']}")
-        print(
-            f"{n:,} images of {CLASSES} classes made in {time.perf_counter() - begin:.0f} s; "
-            f"decoded they are {size:,.0f} MiB\n"
-        )
+        print(f"{n:,} images; decoded they are {n * SIDE * SIDE * 3 / 2**20:,.0f} MiB\n")
         print(f"{'':<32}{'seconds':>9}{'images/s':>10}{'peak, MiB':>11}{'workers, MiB':>14}")
         stages: dict[str, Callable[[Path], int]] = {
             "nothing: imports alone": nothing,
@@ -53,7 +51,7 @@ def main() -> None:
             "an epoch of the MLP, in memory": in_memory,
         }
         for name, stage in stages.items():
-            seconds, count, peak, workers = alone(stage, Path(place))
+            seconds, count, peak, workers = alone(stage, place)
             rate = f"{count / seconds:,.0f}" if count else ""
             print(f"{name:<32}{seconds:9.1f}{rate:>10}{peak:11,.0f}{workers:14,.0f}", flush=True)
 
@@ -63,7 +61,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--images", type=int, default=200_000)
-    parser.add_argument("--place", type=Path, help="where the folder is made, for a while")
+    parser.add_argument("--folder", type=Path, help="one that is there, instead of a new one")
     return parser.parse_args()
 
 
@@ -127,11 +125,11 @@ def _measured(stage: Callable[[Path], int], place: Path, pipe: Connection) -> No
     begin = time.perf_counter()
     count = stage(place)
     seconds = time.perf_counter() - begin
-    peaks = [
-        resource.getrusage(who).ru_maxrss / 1024  # Linux counts in KiB
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    ]
-    pipe.send((seconds, count, *peaks))
+    # Not getrusage for itself: that begins with what the parent took.
+    status = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
+    own = int(status.split()[0])
+    workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    pipe.send((seconds, count, own / 1024, workers / 1024))
 
 
 if __name__ == "__main__":
