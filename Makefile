@@ -19,7 +19,7 @@ test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; a quarter of an hour
+torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/torture --torture --torture-table torture.md
 
 clean:  ## remove the virtual environment and what the tools left

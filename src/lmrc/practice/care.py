@@ -23,7 +23,8 @@ NO_IMAGES = "no images are stored in this model"
 def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model = open_model(path, "cpu")
-    expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
+    with _well_formed(path):
+        expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
     return {
         "path": str(path),
         "classes": model.classes_.tolist(),
@@ -122,7 +123,9 @@ def _well_formed(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ModelFileError(f"{path} has a log that is not lmrc's: {error!r}") from error
+        raise ModelFileError(
+            f"{path} has a manifest that lmrc did not write: {error!r:.200}"
+        ) from error
 
 
 def roll_back(path: Path, say: Say) -> None:
