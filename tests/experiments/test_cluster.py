@@ -45,6 +45,8 @@ def records(folder):
 @pytest.fixture
 def two_nodes(tmp_path, monkeypatch):
     """Two nodes of one processor each, beside one of none that the driver talks to."""
+    # Before ray is imported, which reads it: a busy machine takes longer than its 5 s.
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "60")
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
     (tmp_path / "own.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

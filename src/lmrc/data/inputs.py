@@ -7,7 +7,7 @@ in 0…1. Nothing is copied that need not be: a NumPy image batch becomes a chan
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -207,10 +207,13 @@ def channel_statistics(inputs: Tensor, chunk: int = 4096) -> tuple[Tensor, Tenso
     shape = (-1, *[1] * (inputs.ndim - 2))
     count = inputs.numel() / inputs.shape[1]
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
-    starts = range(0, len(inputs), chunk)
-    sums = [inputs[i : i + chunk].double().sum(axes) for i in starts]
+
+    def parts() -> Iterable[Tensor]:
+        return inputs.chunks(chunk) if isinstance(inputs, Streamed) else torch.split(inputs, chunk)
+
+    sums = [part.double().sum(axes) for part in parts()]
     mean = torch.stack(sums).sum(0).view(shape) / (count * scale)
-    squares = [(inputs[i : i + chunk].double() / scale - mean).square().sum(axes) for i in starts]
+    squares = [(part.double() / scale - mean).square().sum(axes) for part in parts()]
     variance = torch.stack(squares).sum(0).view(shape) / count
     # A constant channel carries nothing: leave it at zero instead of dividing by zero.
     std = torch.where(variance > 0, variance.sqrt(), 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,20 @@ class ImageFiles:
         return part
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        pixels = np.empty(self.shape, dtype=np.uint8)
-        for i, image in enumerate(self._decoded()):
-            if isinstance(image, UnreadableImageError):
-                raise image
-            pixels[i] = image
+        pixels, done = np.empty(self.shape, dtype=np.uint8), 0
+        for part in self.chunks(AT_ONCE):
+            pixels[done : done + len(part)] = part
+            done += len(part)
         return pixels.astype(dtype or np.uint8, copy=False)
+
+    def chunks(self, n: int) -> Iterator[NDArray[np.uint8]]:
+        """Go through the pixels, n images at a time, with one set of workers for all."""
+        images = self._decoded()
+        while part := list(islice(images, n)):
+            for image in part:
+                if isinstance(image, UnreadableImageError):
+                    raise image
+            yield np.stack(part)  # type: ignore[arg-type]  # what is no image was raised
 
     def path(self, i: int) -> Path:
         """Return where an image is."""
@@ -183,12 +191,22 @@ class Streamed:
             )
         return Streamed(self.files, torch.cat([self.pool, pool]))
 
+    def chunks(self, n: int) -> Iterator[Tensor]:
+        """Go through all inputs, n at a time at most."""
+        for pixels in self.files.chunks(n):
+            yield _as_inputs(pixels)
+        if len(self.pool):
+            yield from torch.split(self.pool, n)
+
     def __getitem__(self, rows: Any) -> Tensor:
         wanted = np.arange(len(self))[np.asarray(rows) if isinstance(rows, Tensor) else rows]
         on_disk = wanted < len(self.files)
         out = torch.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
-        pixels = torch.from_numpy(np.asarray(self.files[wanted[on_disk]]))
-        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
-        out[torch.from_numpy(on_disk)] = pixels
+        out[torch.from_numpy(on_disk)] = _as_inputs(np.asarray(self.files[wanted[on_disk]]))
         out[torch.from_numpy(~on_disk)] = self.pool[wanted[~on_disk] - len(self.files)]
         return out
+
+
+def _as_inputs(pixels: NDArray[np.uint8]) -> Tensor:
+    images = torch.from_numpy(pixels)
+    return images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)

@@ -73,8 +73,8 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
 def read_parts(model: Any, X: Any) -> Iterator[Tensor]:
     """Read inputs part by part: a ``Dataset`` is never in memory whole."""
     if isinstance(X, ImageFiles):
-        for start in range(0, len(X), AT_A_TIME):
-            yield read_inputs(model, np.asarray(X[start : start + AT_A_TIME]))
+        for pixels in X.chunks(AT_A_TIME):
+            yield read_inputs(model, pixels)
         return
     if not isinstance(X, torch.utils.data.Dataset):
         yield read_inputs(model, X)
