@@ -179,7 +179,10 @@ def _open(path: str | os.PathLike[str] | BinaryIO) -> Image.Image:
 
 def _is_device(path: Path | os.DirEntry[str]) -> bool:
     """Tell what is there and no file: a pipe, say, which would be waited for in vain."""
-    return not path.is_file() and Path(path).exists()
+    try:
+        return not path.is_file() and Path(path).exists()
+    except OSError:  # a link that leads in a circle: there is nothing there
+        return False
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:
