@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test clean
+.PHONY: help demo test torture clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -18,6 +18,9 @@ test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; 20 minutes
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/torture --torture --torture-table torture.md
 
 clean:  ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,8 +1,19 @@
+import itertools
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lmrc import cli
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("torture")
+    group.addoption("--torture", action="store_true", help="Try faults by the thousand.")
+    group.addoption("--torture-table", metavar="FILE", help="Write there what was tried.")
 
 
 @pytest.fixture
@@ -15,5 +26,52 @@ def call(monkeypatch, capsys):
             cli.main()
         said = capsys.readouterr()
         return end.value.code or 0, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_jobs():
+    """Return what runs commands in processes of their own, at once.
+
+    A job has `words` and `place`, and maybe a fault: `kill_after` seconds; killed after `epochs`;
+    at the n-th `step` of writing `how` ("killed", "full" from then on, or "watched"); a `limit` to
+    the bytes of a file; `harmless`, without the rights of root. The answers have `code`, `said`
+    and `seconds`.
+    """
+    if not hasattr(os, "fork"):
+        pytest.skip("processes cannot be forked here")
+    program = Path(__file__).with_name("processes.py")
+    with subprocess.Popen(
+        [sys.executable, program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # One thread and no GPU: what has these cannot be forked.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    ) as server:
+        numbers = itertools.count()
+
+        def run(*jobs):
+            number = next(numbers)
+            server.stdin.write(json.dumps([number, jobs]) + "\n")
+            server.stdin.flush()
+            for line in server.stdout:
+                answered, done = json.loads(line)
+                if answered == number:  # and not one that a test gave up waiting for
+                    return done
+            raise ChildProcessError("the process that starts the others has ended")
+
+        yield run
+        server.stdin.close()
+
+
+@pytest.fixture
+def run_job(run_jobs):
+    """Return what runs one command in a process of its own, in the current folder."""
+
+    def run(*words, **fault):
+        (done,) = run_jobs({"words": words, "place": os.getcwd(), **fault})  # noqa: PTH109
+        return done
 
     return run

@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,31 @@ def test_python_m_lmrc():
         [sys.executable, "-m", "lmrc", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"lmrc {lmrc.__version__}\n"
+
+
+def test_shells_complete_commands():
+    words = {"_LMRC_COMPLETE": "complete_bash", "COMP_WORDS": "lmrc pred", "COMP_CWORD": "1"}
+    call = [sys.executable, "-c", "from lmrc.cli import main; main()"]
+    done = subprocess.run(call, env=os.environ | words, capture_output=True, text=True)
+    assert done.stdout.split() == ["predict"]
+
+
+def test_who_reads_no_further_hears_no_complaint():
+    read, write = os.pipe()
+    os.close(read)
+    call = [sys.executable, "-m", "lmrc", "--help"]
+    done = subprocess.run(call, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_warnings_are_one_line(call, monkeypatch):
+    def warning(*_, **__):
+        warnings.warn("so\nand so", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr("lmrc.experiments.demo.main", warning)
+    with warnings.catch_warnings(action="default"):
+        assert call("demo") == (0, "", "lmrc: warning: so and so\n")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +201,6 @@ def test_reproduce_passes_on_what_was_asked(call, asked):
         "order": 1993,
         "validate": 0.1,
         "settings": {"response_weight": 3, "halve_at": [5, 6], "precision": "bf16"},
-        "jobs": 1,
         "device": "auto",
         "quiet": False,
     }

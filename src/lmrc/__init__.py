@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lmrc.methods.finetune import FineTuneClassifier as FineTuneClassifier
     from lmrc.methods.joint import JointClassifier as JointClassifier
     from lmrc.methods.lmrc import LMRCClassifier as LMRCClassifier
+    from lmrc.methods.lmrc_plus import LMRCPlusClassifier as LMRCPlusClassifier
     from lmrc.methods.lwf import LwFClassifier as LwFClassifier
     from lmrc.methods.persistence import load as load
     from lmrc.store.folder import ModelFileError as ModelFileError
@@ -39,6 +40,7 @@ _HOME = {
     "IncrementalClassifier": "methods.base",
     "JointClassifier": "methods.joint",
     "LMRCClassifier": "methods.lmrc",
+    "LMRCPlusClassifier": "methods.lmrc_plus",
     "LabelMapping": "labels.mapping",
     "LwFClassifier": "methods.lwf",
     "ModelFileError": "store.folder",

@@ -143,7 +143,10 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the data set's files are.", file_okay=False)
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side; by default one per core, on a GPU one."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     ray: Annotated[
         str | None,
@@ -248,6 +251,7 @@ def main() -> None:
         with warnings.catch_warnings(), _together(sys.argv[1:]):
             warnings.showwarning = _show_warning
             code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
     except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head

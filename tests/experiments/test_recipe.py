@@ -17,6 +17,24 @@ def test_every_experiment_has_a_recipe_for_every_data_set(experiment, dataset):
     )
 
 
+def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
+    recipe = load_recipe("incremental", "cifar100")
+    assert recipe.settings_of("lmrc")["response_weight"] == 5
+    assert recipe.settings_of("lmrc+")["response_weight"] == 3
+    chosen = load_recipe("incremental", "cifar100", settings={"response_weight": 7.0}, epochs=2)
+    for method in ("lmrc", "lmrc+"):
+        assert chosen.settings_of(method)["response_weight"] == 7
+        assert chosen.settings_of(method)["epochs"] == 2
+    again = load_recipe("incremental", "cifar100")
+    assert again == recipe
+
+
+@pytest.mark.parametrize("experiment", ["incremental", "rehearsal", "softmax-suppression"])
+@pytest.mark.parametrize("dataset", ["digits", "mnist"])
+def test_digits_are_not_turned(experiment, dataset):
+    assert load_recipe(experiment, dataset).settings_of("lmrc+")["rotations"] == "none"
+
+
 def test_the_probe_is_the_papers():
     recipe = load_recipe("softmax-suppression")
     assert (recipe.dataset, recipe.order, recipe.classes, recipe.batches) == (

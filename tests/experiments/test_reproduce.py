@@ -8,6 +8,7 @@ import pytest
 from lmrc.data.datasets import load_dataset
 from lmrc.experiments import capacity
 from lmrc.experiments.reproduce import main
+from lmrc.experiments.workers import usual_jobs
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.report.records import read_description, read_records
 from lmrc.report.summary import summarize_methods
@@ -261,3 +262,9 @@ def test_the_report_is_made_again_from_the_records_alone(incremental, suppressio
             (folder / name).unlink()
         write_report(folder)
         assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == made
+
+
+@pytest.mark.parametrize(("threads", "runs", "jobs"), [(2, 12, 2), (2, 1, 1), (64, 99, 8)])
+def test_runs_go_side_by_side_on_as_many_cores_as_there_are(monkeypatch, threads, runs, jobs):
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    assert usual_jobs(runs, "cpu") == jobs

@@ -14,7 +14,7 @@ from torch import nn
 import lmrc
 from lmrc import FineTuneClassifier, LMRCClassifier, ModelFileError, TrainingError
 from lmrc.checks import blobs
-from lmrc.methods import base, reading
+from lmrc.methods import prediction, reading
 
 X, Y = blobs()[0]
 X2, Y2 = blobs()[1]
@@ -150,7 +150,7 @@ def test_the_scores_held_at_a_time_are_bounded_and_no_graph_is_built(monkeypatch
         return out
 
     monkeypatch.setattr(model, "scores", watched)
-    monkeypatch.setattr(base, "SCORES", 100 * len(model.classes_))
+    monkeypatch.setattr(prediction, "SCORES", 100 * len(model.classes_))
     np.testing.assert_array_equal(model.predict(many), expected)
     assert sum(rows for rows, _ in parts) == len(many)
     assert max(rows for rows, _ in parts) == 100

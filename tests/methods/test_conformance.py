@@ -13,6 +13,7 @@ from lmrc import (
     FineTuneClassifier,
     JointClassifier,
     LMRCClassifier,
+    LMRCPlusClassifier,
     LwFClassifier,
 )
 from lmrc.checks import blobs
@@ -22,6 +23,7 @@ X, Y = (np.concatenate(part) for part in zip(*blobs(), strict=True))
 
 ESTIMATORS = [
     LMRCClassifier(),  # all defaults: they must do for small tables
+    LMRCPlusClassifier(rotations="none", objective="cosine", predict_with="wta", epochs=15),
     FineTuneClassifier(epochs=15),
     EWCClassifier(epochs=15),
     LwFClassifier(epochs=15),

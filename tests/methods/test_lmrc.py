@@ -290,7 +290,7 @@ def test_a_full_mapping_is_relaxed_with_a_warning():
 
 
 def test_a_relaxed_threshold_is_carried_on(monkeypatch):
-    import lmrc.methods.lmrc as module
+    import lmrc.methods.label_vectors as module
 
     model = quick().partial_fit(*blobs()[0])
     model.threshold_ = 0.3

@@ -5,6 +5,7 @@ import pytest
 
 import lmrc
 from lmrc.practice import export
+from lmrc.statistics import readout
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -48,6 +49,22 @@ def test_backbones_and_heads_of_several_sizes(shape, backbone):
     export.check_answers(model, content)
     session = onnxruntime.InferenceSession(content)
     (answers,) = session.run(None, {"images": X})
+    np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["wta", "lda", "tuned", "both"])
+def test_rotations_and_statistics_are_in_the_file(way, monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 3)
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), np.arange(30) % 5
+    model = lmrc.LMRCPlusClassifier(
+        epochs=1, backbone="cnn", learning_rate=0.01, device="cpu", random_state=0
+    )
+    for part in (y < 2, y >= 2):
+        model.partial_fit(X[part], y[part])
+    content = export.to_onnx(model.set_params(predict_with=way))
+    export.check_answers(model, content)
+    (answers,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
     np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
 
 

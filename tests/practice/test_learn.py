@@ -1,8 +1,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -215,30 +213,19 @@ def test_only_as_many_versions_as_asked_are_kept(place, learn):
 
 # --- Interruptions ------------------------------------------------------------
 
-KILLED = """
-import os, sys
-from lmrc.practice.checkpoint import FolderCheckpoint
 
-keep = FolderCheckpoint.keep
-def keep_and_die(self, records, *rest):
-    keep(self, records, *rest)
-    if len(records) == int(os.environ["EPOCHS"]):
-        os.kill(os.getpid(), 9)
-FolderCheckpoint.keep = keep_and_die
-from lmrc.cli import main
-main()
-"""
-
-
-def killed(*words, epochs):
+@pytest.fixture
+def killed(run_job):
     """Learn in a process that is killed after some epochs, each of them kept."""
-    words = ["learn", *words, "--checkpoint-every", "0"]
-    environment = {**os.environ, "EPOCHS": str(epochs)}
-    done = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment)
-    assert done.returncode == -9
+
+    def run(*words, epochs):
+        done = run_job("learn", *words, "--checkpoint-every", "0", epochs=epochs)
+        assert done["code"] == -9, done["said"]
+
+    return run
 
 
-def test_a_killed_learn_goes_on_bit_for_bit(place, learn, call, same_files):
+def test_a_killed_learn_goes_on_bit_for_bit(place, learn, killed, call, same_files):
     whole = ("week1", "--val", "0.1", "--memory-per-class", "2", *FAST)
     call("learn", "whole.lmrc", *whole)
     call("learn", "whole.lmrc", "week2", "--class-weight", "balanced")
@@ -261,7 +248,7 @@ def test_a_killed_learn_goes_on_bit_for_bit(place, learn, call, same_files):
     assert "nothing of m is unfinished" in learn("--resume", code=2)[2]
 
 
-def test_an_interrupted_learn_can_be_discarded(place, learn):
+def test_an_interrupted_learn_can_be_discarded(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
     learn("--discard")
     assert not (place / "m").exists()
@@ -270,7 +257,7 @@ def test_an_interrupted_learn_can_be_discarded(place, learn):
     assert lmrc.load("m").classes_.tolist() == ["three", "two"]
 
 
-def test_changed_images_are_not_gone_on_with(place, learn):
+def test_changed_images_are_not_gone_on_with(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
     Image.new("L", (8, 8), 3).save(place / "week1" / "one" / "000.png")
     assert "no longer what it was" in learn("--resume", code=1)[2]
@@ -320,6 +307,18 @@ def test_training_that_fails_leaves_nothing_unfinished(place, learn):
     err = learn("week1", "--learning-rate", "1e30", fast=True, code=1)[2]
     assert "lower learning_rate" in err
     assert not (place / "m").exists()
+
+
+def test_what_is_kept_is_not_lost_when_going_on_fails(place, learn, killed, call, monkeypatch):
+    learn("week1", "-q", fast=True)
+    (weights,) = (place / "m").glob("weights-*")
+    weights = weights.rename(place / "backbone.safetensors")
+    shutil.rmtree(place / "m")
+    killed("m", "week1", "--weights", "backbone.safetensors", *FAST, epochs=2)
+    weights.rename(place / "elsewhere")
+    assert "backbone.safetensors" in learn("--resume", code=1)[2]
+    (place / "elsewhere").rename(weights)
+    learn("--resume")
 
 
 def test_two_learners_at_once(place, learn):

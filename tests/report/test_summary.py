@@ -3,6 +3,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+from lmrc.report.html import over_seeds
 from lmrc.report.summary import Spread, csv_table, markdown_table, percent, summarize_methods
 
 
@@ -29,6 +30,15 @@ def test_confusions_are_summed_over_seeds(records):
 def test_one_seed_has_no_deviation(records):
     alone = [record for record in records if record.seed == 0]
     assert all(summary.average.deviation is None for summary in summarize_methods(alone))
+
+
+def test_captions_say_how_many_seeds_there_are(records):
+    methods = list(dict.fromkeys(record.method for record in records))
+    uneven = [r for r in records if r.seed == 0 or r.method == methods[0]]
+    alone = [r for r in records if r.seed == 0]
+    assert over_seeds(summarize_methods(records)).endswith("over 2 seeds")
+    assert over_seeds(summarize_methods(uneven)).endswith("over 1 to 2 seeds")
+    assert over_seeds(summarize_methods(alone)) == "one seed"
 
 
 def test_a_run_under_way_counts_where_it_has_got_to(records):

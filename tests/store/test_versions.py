@@ -40,6 +40,18 @@ def test_as_many_versions_are_kept_as_asked_and_share_what_did_not_change(model)
     assert folder.read(model)[0] == {"n": 3}
 
 
+def test_numbers_go_on_where_one_version_is_kept(model):
+    write(model, 4, keep=1)
+    assert [v["number"] for v in folder.versions(model)] == [4]
+    assert len(names(model)) == 3
+
+
+def test_a_model_that_cannot_be_read_can_be_replaced(model):
+    (model / "manifest.json").write_text("{")
+    write(model, 5)
+    assert folder.read(model)[0] == {"n": 5}
+
+
 def test_rollback_goes_back_one_and_the_newer_data_is_gone(model):
     with folder.writing(model):
         folder.roll_back(model)
@@ -49,6 +61,14 @@ def test_rollback_goes_back_one_and_the_newer_data_is_gone(model):
         folder.roll_back(model)
     write(model, 7, keep=2)
     assert [v["number"] for v in folder.versions(model)] == [2, 3]
+
+
+def test_rollback_to_a_damaged_version_keeps_the_newest(model):
+    entry = folder.versions(model)[0]["files"]["weights"]
+    (model / entry["name"]).write_bytes(b"damaged")
+    with folder.writing(model), pytest.raises(ModelFileError, match="damaged"):
+        folder.roll_back(model)
+    assert folder.read(model)[0] == {"n": 3}
 
 
 def test_amend_changes_all_versions_and_may_drop_old_ones(model):
@@ -83,6 +103,14 @@ def test_the_lock_of_a_dead_process_is_taken_over(model):
     assert LOCK in names(model)
     write(model, 4)
     assert folder.read(model)[0] == {"n": 4}
+
+
+def test_a_lock_that_is_a_link_does_not_overwrite_what_it_leads_to(model, tmp_path):
+    (tmp_path / "thesis.tex").write_text("do not lose")
+    (model / LOCK).symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(OSError, match="links"), folder.writing(model):
+        pass
+    assert (tmp_path / "thesis.tex").read_text() == "do not lose"
 
 
 def test_what_a_killed_writer_left_is_removed_at_the_next_start(model):

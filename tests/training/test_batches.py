@@ -9,7 +9,9 @@ from torch.nn import functional as F
 from lmrc.training.augment import (
     PADDING,
     crop_and_flip,
+    cut_out,
     draw_boxes,
+    jitter,
     pick_augmentation,
     resize_and_flip,
 )
@@ -153,3 +155,45 @@ def test_a_resized_crop_is_cut_scaled_and_mirrored(dtype):
             assert (out.float() - by_hand).abs().max() <= 0.5 + 1e-3
         else:
             torch.testing.assert_close(out, by_hand, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_jitter_changes_brightness_contrast_and_saturation_as_one_would_by_hand(dtype):
+    x = torch.randint(60, 120, (5, 3, 4, 4), generator=torch.manual_seed(0)).to(dtype)
+    one = torch.ones(5)
+    assert torch.equal(jitter(x, torch.stack([one, one, one], dim=1)), x)
+    brighter = jitter(x, torch.stack([1.5 * one, one, one], dim=1))
+    torch.testing.assert_close(brighter.float(), 1.5 * x.float(), atol=0.51, rtol=0)
+    grey = (torch.tensor([0.299, 0.587, 0.114])[:, None, None] * x).sum(dim=1, keepdim=True)
+    pale = jitter(x, torch.stack([one, one, 0 * one], dim=1))
+    torch.testing.assert_close(pale.float(), grey.expand(-1, 3, -1, -1), atol=0.51, rtol=0)
+    flat = jitter(x, torch.stack([one, 0 * one, one], dim=1))
+    mean = grey.mean(dim=(1, 2, 3), keepdim=True)
+    torch.testing.assert_close(flat.float(), mean.expand_as(x), atol=0.51, rtol=0)
+    assert brighter.dtype == dtype
+
+
+def test_bright_images_stay_in_range():
+    x = torch.full((1, 3, 4, 4), 250, dtype=torch.uint8)
+    assert (jitter(x, torch.tensor([[1.4, 1.0, 1.0]])) == 255).all()
+
+
+def test_cut_out_blackens_a_square_of_a_quarter_of_the_sides():
+    x = torch.ones(2, 3, 16, 16)
+    middle, corner = cut_out(x, torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+    assert (middle[:, 6:10, 6:10] == 0).all()
+    assert (middle == 0).sum() == 3 * 4 * 4
+    assert (corner[:, :2, :2] == 0).all()
+    assert (corner == 0).sum() == 3 * 2 * 2
+
+
+def test_strong_augmentation_is_by_seed_and_keeps_the_kind_of_input():
+    x = torch.randint(0, 255, (12, 3, 16, 16), dtype=torch.uint8, generator=torch.manual_seed(0))
+    y = torch.zeros(12, dtype=torch.long)
+    one, again, other = (
+        torch.cat([b.x for b in epoch(x, y, seed=seed, augment="strong")]) for seed in (1, 1, 2)
+    )
+    assert one.dtype == torch.uint8
+    assert one.shape == x.shape
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)

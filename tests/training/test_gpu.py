@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import LMRCClassifier, LwFClassifier
+from lmrc import LMRCClassifier, LMRCPlusClassifier, LwFClassifier
+from lmrc.nets.network import Frozen
 from lmrc.training import staging
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -58,6 +59,45 @@ def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
     np.testing.assert_allclose(got, expected, atol=tolerance)
     for one, other in zip(plain.history_, fast.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_the_frozen_network_answers_as_the_network_does(dtype, off):
+    model, _ = taught(backbone="resnet18", learning_rate=1e-3)
+    network, x = model.network_, torch.from_numpy(images(6)[0]).permute(0, 3, 1, 2).cuda()
+    with torch.no_grad():
+        expected = network(x)
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            got = Frozen(network, bf16=dtype == torch.bfloat16)(x)
+    torch.testing.assert_close(got, expected, atol=off, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"rotations": "one", "objective": "both", "augment": "strong", "memory_per_class": 3},
+        {"average_last": 2, "statistics": "shared"},
+    ],
+    ids=str,
+)
+def test_a_captured_step_of_lmrc_plus_gives_what_the_eager_one_gives(settings):
+    settings = {"predict_with": "wta", **settings}
+    plain, expected = taught(LMRCPlusClassifier, compile=False, **settings)
+    fast, got = taught(LMRCPlusClassifier, **settings)
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+    for one, other in zip(plain.history_, fast.history_, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-3)
+    np.testing.assert_allclose(
+        fast.statistics_["means"].numpy(), plain.statistics_["means"].numpy(), atol=1e-3
+    )
+
+
+def test_lmrc_plus_predicts_by_statistics_on_a_gpu():
+    model, scores = taught(LMRCPlusClassifier)
+    x, y = images(6)
+    assert np.isfinite(scores).all()
+    assert model.score(x, y) > 0.5
 
 
 def test_a_compiled_backbone_gives_what_the_eager_one_gives():

@@ -1,8 +1,12 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
+from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import Batches
+from lmrc.training.graphed import compiled
 from lmrc.training.loop import Optimisation, TrainingError, train
 from lmrc.training.step import means
 
@@ -112,3 +116,13 @@ def test_a_loss_that_explodes_is_an_error_that_names_the_remedy():
     plan = Optimisation(20, 1e6, (), 0.9, 0.0)
     with pytest.raises(TrainingError, match=r"lower learning_rate \(now 1e\+06\)"):
         run(network, squared_error(network), plan)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_network_is_compiled_only_while_it_is_trained():
+    """Compiled code is no part of a model: it would not survive a copy or a file."""
+    network = Network(Trunk(nn.Linear(2, 3), torch.zeros(1), torch.ones(1)), nn.Linear(3, 1))
+    with compiled(network, None):
+        assert network.trunk._compiled_call_impl is not None
+    assert network.trunk._compiled_call_impl is None
+    copy.deepcopy(network)(torch.zeros(1, 2))

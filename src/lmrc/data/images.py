@@ -123,7 +123,7 @@ def read_image(
         raise ValueError(f'mode must be "RGB" (colour) or "L" (grey), got {mode!r}.')
     try:
         # Warnings tell of odd metadata and of large images: neither stops us from reading.
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as image:
+        with warnings.catch_warnings(action="ignore"), _open(path) as image:
             if shape is not None:
                 # A large JPEG is scaled down while it is decoded, to no less than twice the size.
                 image.draft(None, (2 * max(shape), 2 * max(shape)))
@@ -158,10 +158,7 @@ def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
     sizes, all_grey = set(), True
     for path in paths:
         try:
-            with (
-                warnings.catch_warnings(action="ignore"),
-                Image.open(path, formats=_FORMATS) as image,
-            ):
+            with warnings.catch_warnings(action="ignore"), _open(path) as image:
                 # Pillow turns TIFF files by itself.
                 lies = image.format != "TIFF" and _orientation(image) >= 5
                 sizes.add(image.size if lies else image.size[::-1])
@@ -174,9 +171,18 @@ def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
     return size, "L" if all_grey else "RGB"
 
 
-def _is_device(entry: os.DirEntry[str]) -> bool:
+def _open(path: str | os.PathLike[str] | BinaryIO) -> Image.Image:
+    if isinstance(path, str | os.PathLike) and _is_device(Path(path)):
+        raise ValueError("it is not a file")
+    return Image.open(path, formats=_FORMATS)
+
+
+def _is_device(path: Path | os.DirEntry[str]) -> bool:
     """Tell what is there and no file: a pipe, say, which would be waited for in vain."""
-    return not entry.is_file() and Path(entry).exists()
+    try:
+        return not path.is_file() and Path(path).exists()
+    except OSError:  # a link that leads in a circle: there is nothing there
+        return False
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:

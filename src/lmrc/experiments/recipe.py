@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -43,6 +43,8 @@ class Recipe:
         What the paper reports on this data set.
     settings : dict
         Parameters of the learners; each takes those that it has.
+    by_method : dict
+        Parameters of single methods, by short name, in place of those in `settings`.
     limit : int or None
         Images per class, all where None.
     validate : float or None
@@ -69,6 +71,11 @@ class Recipe:
     validate: float | None = None
     classes: int | None = None
     record_outputs: bool = False
+    by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def settings_of(self, method: str) -> dict[str, Any]:
+        """Return the parameters that a method's learner is given."""
+        return self.settings | self.by_method.get(method, {})
 
 
 def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> Recipe:
@@ -86,21 +93,25 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     """
     read = read_recipe(experiment)
     usual = read.pop("dataset", None)
-    name = dataset or usual
-    if name is None:
+    dataset = dataset or usual
+    if dataset is None:
         raise ValueError(f"the experiment {experiment!r} takes no data set")
-    merged = _merge(read, name)
+    merged = _merge(read, dataset)
     by_backbone = merged.pop("with", {})
     backbone = changes.get("backbone") or merged["settings"].get("backbone")
     merged = _overlay(merged, {"settings": by_backbone.get(backbone, {})})
-    for field, value in changes.items():
+    for name, value in changes.items():
         if value is None:
             continue
         change = (
-            {field: value} if field in Recipe.__dataclass_fields__ else {"settings": {field: value}}
+            {name: value} if name in Recipe.__dataclass_fields__ else {"settings": {name: value}}
         )
         merged = _overlay(merged, change)
-    return Recipe(experiment=experiment, dataset=name, **merged)
+        # What a user chooses holds for all methods.
+        for own in merged.get("by_method", {}).values():
+            for parameter in change.get("settings", {}):
+                own.pop(parameter, None)
+    return Recipe(experiment=experiment, dataset=dataset, **merged)
 
 
 def read_recipe(experiment: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
 from lmrc.experiments.runs import Run, check_settings, plan
-from lmrc.experiments.workers import one_after_another, side_by_side
+from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
@@ -52,7 +52,7 @@ def main(
     *,
     source: Path | None = None,
     data_dir: Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     device: str = "auto",
     ray: str | None = None,
     gpus_per_run: float | None = None,
@@ -72,8 +72,8 @@ def main(
         training again. By default the one under ``runs/``, if it is there.
     data_dir : Path, optional
         Where the data set's files are.
-    jobs : int, default=1
-        Runs side by side, each in a process of its own.
+    jobs : int, optional
+        Runs side by side, each in a process of its own. By default as many as `usual_jobs` says.
     device : str, default="auto"
     ray : str or None, default=None
         Address of a Ray cluster that the runs are tasks of; "" for Ray's own choice.
@@ -92,6 +92,7 @@ def main(
     recipe = load_recipe(experiment, dataset, **changes)
     runs = plan(recipe)
     check_settings(recipe, runs, changes.get("settings") or {})
+    jobs = jobs or usual_jobs(len(runs), device)
     failed: list[Run] = []
     where = {"device": device}
     ranks = current()
@@ -131,14 +132,14 @@ def main(
 
 
 def _check_processes(
-    experiment: str, jobs: int, ray: str | None, gpus_per_run: float | None
+    experiment: str, jobs: int | None, ray: str | None, gpus_per_run: float | None
 ) -> None:
     """Refuse ways to spread the work that do not go together."""
     if current().are_several and experiment == "capacity":
         raise UsageError("capacity trains nothing: run it without torchrun")
-    if current().are_several and (jobs > 1 or ray is not None):
+    if current().are_several and ((jobs or 1) > 1 or ray is not None):
         raise UsageError("--jobs and --ray are for several models: leave them out with torchrun")
-    if jobs > 1 and ray is not None:
+    if (jobs or 1) > 1 and ray is not None:
         raise UsageError("--jobs is for one machine: leave it out with --ray")
     if gpus_per_run is not None and ray is None:
         raise UsageError("--gpus-per-run is for a Ray cluster: add --ray")
@@ -192,11 +193,13 @@ def _open_folder(
                 f"{out} holds {before.experiment}, not {experiment}: choose another folder "
                 "with --out"
             )
-        differs = [
-            name
+        # Folders of before there were settings by method have none that count.
+        then = {"by_method": asked.get("by_method"), **before.recipe}
+        differs = {
+            "settings" if name == "by_method" else name: None  # in order, each once
             for name in asked
-            if name not in (*_FREE, *free) and before.recipe.get(name) != asked[name]
-        ]
+            if name not in (*_FREE, *free) and then.get(name) != asked[name]
+        }
         if differs and (out / RECORDS).exists():
             raise FileExistsError(
                 f"{out} holds {before.experiment} with other settings ({', '.join(differs)}): "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, finished, settings_of
+from lmrc.methods.catalog import find_method
 from lmrc.report.records import RECORDS, RunRecord, append_record, by_method_and_seed, read_records
 
 
@@ -63,11 +65,19 @@ def _words(runs: dict[str, list[int]]) -> str:
 
 
 def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[str]:
-    """Name the settings in which the records differ from what the run would have."""
+    """Name the settings in which the records differ from what the run would have.
+
+    A parameter that a record does not know came later, and does by default what was done before.
+    """
     asked = json.loads(json.dumps(settings_of(recipe, run)))
+    parameters = inspect.signature(find_method(run.method).cls).parameters
     missing = object()
+    before = {name: parameters[name].default if name in parameters else missing for name in asked}
     return [
         name
         for name in {**asked, **records[0].settings}
-        if any(r.settings.get(name, missing) != asked.get(name, missing) for r in records)
+        if any(
+            r.settings.get(name, before.get(name, missing)) != asked.get(name, missing)
+            for r in records
+        )
     ]

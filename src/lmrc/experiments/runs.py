@@ -223,7 +223,7 @@ def _learner(
 def _fresh(recipe: Recipe, run: Run, **where: Any) -> Any:
     pool = {"memory_per_class": run.memory} if run.memory else {}
     own = {"random_state": run.seed, **pool, **where}
-    return make_learner(find_method(run.method), recipe.settings | own)
+    return make_learner(find_method(run.method), recipe.settings_of(run.method) | own)
 
 
 @contextmanager

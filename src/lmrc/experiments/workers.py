@@ -16,9 +16,22 @@ from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, unfinished
 from lmrc.report.records import RECORDS, RunRecord, read_records
+from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
+MOST_JOBS = 8  # unless asked for more: each has a copy of Python and torch in memory
 POLL_SECONDS = 0.2  # how often the records of other processes are looked at
+
+
+def usual_jobs(n_runs: int, device: str) -> int:
+    """Return how many runs go side by side where no one says: one per core, one on a GPU.
+
+    By all runs asked for and not by those left, so that one that is gone on with computes with as
+    many threads as before. Small networks gain little from more threads, much from more runs.
+    """
+    if pick_device(device).type != "cpu" or current().are_several:
+        return 1
+    return max(1, min(n_runs, torch.get_num_threads(), MOST_JOBS))
 
 
 def one_after_another(

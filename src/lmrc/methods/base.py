@@ -16,41 +16,37 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.data.inputs import channel_statistics, encode_labels, read_dataset
+from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
-from lmrc.methods.parameters import Legal
-from lmrc.methods.reading import read_batch, read_parts
+from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
+from lmrc.methods.parameters import CheckedParameters, Legal
+from lmrc.methods.prediction import Prediction
+from lmrc.methods.reading import read_batch
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
-from lmrc.nets.network import Frozen, Network, Trunk, build_trunk
+from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
 from lmrc.nets.pretrained import load_backbone
 from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.device import Execution, use_bf16
+from lmrc.training.device import Execution
 from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
 from lmrc.training.ranks import current
+from lmrc.training.rotations import check_square, copies
+from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
-#: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
-NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
 
-PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
-SCORES = 2**26  # and scores: samples times classes
-MOST_ROWS = 4096  # and rows, as each has an answer from every head
-
-
-class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
+class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Fitted attributes
@@ -89,6 +85,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     #: Where an interrupted class batch goes on from: set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
 
+    #: Whether images are learnt turned, too; a method may have it for a parameter.
+    rotations: str = "none"
+
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
     #: Parameters that shape the network: fixed by the first class batch.
@@ -104,21 +103,19 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         "weights": legal.path(),
         "freeze": legal.one_of(True, False),
         "epochs": legal.integer(1),
+        "first_epochs": legal.integer(1, or_none=True),
         "batch_size": legal.integer(2),
         "learning_rate": legal.real(0, closed=False),
+        "schedule": legal.one_of(*SCHEDULES),
         "halve_at": legal.milestones(),
         "momentum": legal.real(0, 1),
         "weight_decay": legal.real(0),
+        "average_last": legal.integer(0),
         "augment": legal.one_of("auto", *AUGMENTATIONS),
         "precision": legal.one_of("auto", "fp32", "bf16"),
         "compile": legal.one_of("auto", True, False),
         "verbose": legal.integer(0),
     }
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out what ``**settings`` stands for in a method's ``__init__``."""
-        super().__init_subclass__(**kwargs)
-        legal.write_out_settings(cls)
 
     def __init__(
         self,
@@ -129,11 +126,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         weights: str | os.PathLike[str] | None = None,
         freeze: bool = False,
         epochs: int = 70,
+        first_epochs: int | None = None,
         batch_size: int = 128,
         learning_rate: float = 0.05,
+        schedule: str = "halving",
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
+        average_last: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -147,11 +147,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.weights = weights
         self.freeze = freeze
         self.epochs = epochs
+        self.first_epochs = first_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.schedule = schedule
         self.halve_at = halve_at
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.average_last = average_last
         self.augment = augment
         self.device = device
         self.precision = precision
@@ -203,7 +206,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         return trunk, width
 
     def keep(self, network: Network, samples: Memory) -> None:
-        """Keep what the next class batch needs of the samples just learnt, beside the network."""
+        """Keep what the next class batch needs of the samples just learnt; the pool's come last.
+
+        ``network_`` is the network before this class batch, still.
+        """
+
+    def check_saved(self) -> None:
+        """Refuse, with a ValueError, saved tensors that do not fit; asked when a model is read."""
 
     # --- Learning --------------------------------------------------------------------------------
 
@@ -249,13 +258,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         ranks = current()
         first = not hasattr(self, "classes_")
         x, y = read_batch(self, X, y, first)
-        work = self.epochs * x.numel()
+        work = self.epochs_now * copies(self.rotations) * x.numel()
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
-            self.seed_ = ranks.agree(lambda: _draw_seed(self.random_state))
+            self.seed_ = ranks.agree(lambda: draw_seed(self.random_state))
         n_known = len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
@@ -263,7 +272,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
             self.heads_ = [*self.heads_, new]
 
         # The model as it is goes on as the frozen copy; what is trained is a new one.
-        frozen = None if first else _on(device, self.network_)
+        frozen = None if first else on_device(device, self.network_)
         with self._chance(NETWORK):
             network = self.start(frozen, x).to(device)
             if device.type == "cuda":  # convolutions run faster there with channels last
@@ -274,14 +283,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
-            self._train(network, Frozen(frozen) if frozen else None, samples, n_known),
+            self._train(network, frozen, samples, n_known),
             title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
-            epochs=self.epochs,
+            epochs=self.epochs_now,
             verbose=self.verbose if ranks.is_first else 0,
         ):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
-        self.network_ = network.eval()
-        self.keep(network, samples)
+        self.keep(network.eval(), samples)
+        self.network_ = network
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}
         self.n_batches_ += 1
@@ -289,21 +298,22 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _train(
         self,
         network: Network,
-        frozen: Frozen | None,
+        before: Network | None,
         samples: Memory,
         n_known: int,
     ) -> Iterator[EpochRecord]:
         execution = self.execution_
-        augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
-        if augment != "none" and len(self.input_shape_) == 1:
-            raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
+        frozen = None if before is None else Frozen(before, execution.bf16)
+        if self.rotations != "none":
+            check_square(self.input_shape_)
         batches = Batches(
             samples.x,
             samples.y,
             n_known=n_known,
             batch_size=self.batch_size,
-            augment=augment,
+            augment=self.augmentation,
             device=execution.device,
+            rotations=self.rotations,
             ranks=current(),
         )
 
@@ -319,11 +329,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 losses,
                 batches,
                 Optimisation(
-                    self.epochs,
+                    self.epochs_now,
                     float(self.learning_rate),
                     [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
                     self.momentum,
                     self.weight_decay,
+                    self.schedule,
+                    min(self.average_last, self.epochs_now),
                 ),
                 seed=lambda epoch: self._seed(EPOCH, epoch),
                 frozen=frozen,
@@ -331,6 +343,20 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
                 graph=execution.graph,
                 checkpoint=self.checkpoint,
             )
+
+    @property
+    def epochs_now(self) -> int:
+        """Epochs of the class batch that is learnt next: the first may have its own number."""
+        first = getattr(self, "n_batches_", 0) == 0
+        return self.first_epochs if first and self.first_epochs is not None else self.epochs
+
+    @property
+    def augmentation(self) -> str:
+        """What ``augment`` comes to for these inputs."""
+        augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
+        if augment != "none" and len(self.input_shape_) == 1:
+            raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
+        return augment
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""
@@ -344,8 +370,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
     # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
 
     def _seed(self, *purpose: int) -> int:
-        sequence = np.random.SeedSequence(self.seed_, spawn_key=(self.n_batches_, *purpose))
-        return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+        return derived_seed(self.seed_, self.n_batches_, *purpose)
 
     @contextmanager
     def _chance(self, purpose: int) -> Iterator[None]:
@@ -353,75 +378,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed(purpose))
             yield
-
-    # --- Parameters -------------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        name = type(self).__name__
-        legal.check(name, self.get_params(deep=False), self.legal_values)
-        for key, value in getattr(self, "shape_settings_", {}).items():
-            if getattr(self, key) is not value and getattr(self, key) != value:
-                raise ValueError(
-                    f"{name}: {key} was {value!r} at the first class batch and is now "
-                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
-                    "to begin anew"
-                )
-
-    def _refuse_pool(self, reason: str) -> None:
-        if self.memory_per_class > 0:
-            raise ValueError(
-                f"{type(self).__name__}: memory_per_class={self.memory_per_class} has no use here, "
-                f"as {reason}: set it to 0"
-            )
-
-    # --- Prediction ------------------------------------------------------------------------------
-
-    def _score_parts(self, X: Any) -> Iterator[NDArray[np.float32]]:
-        """Score all classes for some samples at a time: shape (part of n, n_classes), float32."""
-        check_is_fitted(self)
-        device = self.network_.trunk.mean.device
-        bf16 = use_bf16(self.precision, device)
-        for x in read_parts(self, X):
-            rows = min(PREDICT_ELEMENTS // x[0].numel(), SCORES // len(self.classes_), MOST_ROWS)
-            for part in torch.split(x, max(16, rows)):
-                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
-                with torch.inference_mode(), autocast:
-                    scores = self.scores(self.network_, part.to(device))
-                yield scores.float().cpu().numpy()
-
-    def _all_scores(self, X: Any) -> NDArray[np.float32]:
-        """Score all classes; shape (n, n_classes), float32."""
-        return np.concatenate(list(self._score_parts(X)))
-
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
-        """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
-
-        Columns are as ``classes_``. For two classes: the second's score less the first's.
-        """
-        scores = self._all_scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of each sample."""
-        winners = np.concatenate([scores.argmax(axis=1) for scores in self._score_parts(X)])
-        labels: NDArray[Any] = self.classes_[winners]
-        return labels
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy on samples; y may be left out where X is a ``Dataset`` of pairs."""
-        if y is None and isinstance(X, torch.utils.data.Dataset):
-            X, y = read_dataset(X)
-        return float(super().score(X, y, sample_weight))
-
-    def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
-        """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
-        if not isinstance(k, (int, np.integer)) or k < 1:
-            raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
-        ranking = [
-            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in self._score_parts(X)
-        ]
-        labels: NDArray[Any] = self.classes_[np.concatenate(ranking)]
-        return labels
 
     # --- On disk ---------------------------------------------------------------------------------
 
@@ -435,15 +391,3 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator, ABC):
         self._check_parameters()  # a file that cannot be loaded again would be of no use
         with folder.writing(path):
             folder.write(path, *pack(self))
-
-
-def _draw_seed(random_state: Any) -> int:
-    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
-        return int(random_state)
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def _on(device: torch.device, network: Network) -> Network:
-    """Return the network on a device; a copy where it is on another, so that it stays there."""
-    here = network.trunk.mean.device
-    return network if here == device else copy.deepcopy(network).to(device)

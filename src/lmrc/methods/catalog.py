@@ -14,6 +14,7 @@ from lmrc.methods.ewc import EWCClassifier
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.lwf import LwFClassifier
 
 #: Under this group a package announces its methods: ``name = "package.module:Class"``.
@@ -30,6 +31,7 @@ class Method(NamedTuple):
 
 METHODS: dict[str, Method] = {
     "lmrc": Method("LMRC", LMRCClassifier, {}),
+    "lmrc+": Method("LMRC+", LMRCPlusClassifier, {}),
     "lm": Method("LM", LMRCClassifier, {"response_weight": 0.0}),
     "finetune": Method("Fine-tuning", FineTuneClassifier, {}),
     "ewc": Method("EWC", EWCClassifier, {}),
@@ -45,9 +47,9 @@ def find_method(name: str) -> Method:
     Parameters
     ----------
     name : str
-        "lmrc", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; the name of an entry point
-        of the group ``lmrc.methods``; or ``package.module.Class`` (``package.module:Class`` is the
-        same), where the module may also lie in the current folder.
+        "lmrc", "lmrc+", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; that of an entry
+        point of the group ``lmrc.methods``; or ``package.module.Class`` (and so is
+        ``package.module:Class``), where the module may also lie in the current folder.
 
     Returns
     -------

@@ -11,7 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from lmrc.methods import parameters as legal
-from lmrc.methods.base import KEEP, IncrementalClassifier
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.chance import KEEP
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
 from lmrc.nets.network import Network
@@ -77,6 +78,12 @@ class EWCClassifier(FineTuneClassifier):
         for name, earlier in getattr(self, "fisher_", {}).items():
             fisher[name][: len(earlier)] += earlier.to(fisher[name])
         self.fisher_ = fisher
+
+    def check_saved(self) -> None:
+        """Refuse a Fisher information that is not of this network's weights."""
+        wanted = {name: p.shape for name, p in self.network_.named_parameters()}
+        if {name: t.shape for name, t in self.fisher_.items()} != wanted:
+            raise ValueError("the Fisher information is not of the network's weights")
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

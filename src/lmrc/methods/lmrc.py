@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -14,18 +13,23 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.labels import capacity
-from lmrc.labels.mapping import LabelMapping, warn_of_capacity
 from lmrc.methods import parameters as legal
-from lmrc.methods.base import LABELS, IncrementalClassifier
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.chance import KEEP, LABELS
+from lmrc.methods.label_vectors import LabelVectors
+from lmrc.methods.objectives import OBJECTIVES, Setting
 from lmrc.methods.parameters import Legal
 from lmrc.nets.backbones import Factory
 from lmrc.nets.multihead import MultiHead
-from lmrc.nets.network import Network
+from lmrc.nets.network import Network, on_device
+from lmrc.statistics import readout
+from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.covariances import COVARIANCES
+from lmrc.statistics.keep import brought_up_to_date
 from lmrc.training.batches import MiniBatch
+from lmrc.training.memory import Memory
+from lmrc.training.rotations import ROTATIONS, TURNS, all_turns
 from lmrc.training.step import Losses
-
-NEARLY_FULL = (4, 5)  # share of the expected capacity at which the user is warned
 
 
 class LMRCClassifier(IncrementalClassifier):
@@ -57,11 +61,27 @@ class LMRCClassifier(IncrementalClassifier):
         `lmrc.CapacityError`, as the paper's algorithm.
     response_weight : float, default=1.0
         Weight λ of the Response Loss. 0 is LM: Label Mapping alone.
+    rotations : {"none", "one", "all"}, default="none"
+        Learn square images in quarter turns, each class with a label vector for every turn: "one"
+        turns each by chance, "all" takes all four, for four times the work. Prediction takes four.
+    objective : {"cosine", "softmax", "both"}, default="cosine"
+        What a head minimises: the negative cosine to the sample's label vector (Eqs. 1, 9), the
+        cross-entropy over the cosines to all label vectors of the governing head, or their sum.
+    scale : float, default=16.0
+        What cosines are multiplied with before a softmax.
+    statistics : {"none", "shared", "low-rank", "full"}, default="none"
+        What is kept of the classes' features, and carried along as they move: means, and one
+        covariance for all classes, or one for each, of low rank plus diagonal or whole. No image.
+    predict_with : {"wta", "lda", "tuned", "both"}, default="wta"
+        Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
+        copies of the heads tuned on features made up from the statistics; or the sum of these two,
+        each standardised. All but the first need ``statistics``.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
-        weights of labels, 1 for those that are not in it; only their ratios matter.
+        weights of labels, 1 for those that are not in it; only their ratios matter. Statistics
+        take all classes alike.
     weights : path or None, default=None
         A safetensors file with weights of the backbone to start from, such as torchvision's of
         its ResNets. Used at the first class batch.
@@ -69,15 +89,22 @@ class LMRCClassifier(IncrementalClassifier):
         Leave the backbone as it is and train the heads alone: with good `weights`, the way to
         learn from few images.
     epochs : int, default=70
+    first_epochs : int or None, default=None
+        Epochs of the first class batch, if it is to have others: the later ones build on it.
     batch_size : int, default=128
     learning_rate : float, default=0.05
+    schedule : {"halving", "cosine"}, default="halving"
+        "cosine": up within one epoch, then down to 0 along a cosine.
     halve_at : tuple, default=(50/70, 60/70)
-        When to halve the learning rate: epochs (ints) or fractions of all epochs (floats).
+        When "halving" halves the learning rate: epochs (ints) or fractions of all epochs (floats).
     momentum : float, default=0.9
     weight_decay : float, default=5e-4
-    augment : {"auto", "none", "crop", "crop+flip"}, default="auto"
-        "auto": nothing for vectors and grey images under 28 pixels, crop for other grey images,
-        crop and flip for colour.
+    average_last : int, default=0
+        Epochs at the end over which weights are averaged. 0 takes them as they end.
+    augment : str, default="auto"
+        "none", "crop", "crop+flip", "resized-crop+flip", or "strong": crop and flip, brightness,
+        contrast and saturation changed, a black square. "auto": nothing for vectors and grey images
+        under 28 pixels, crop for other grey images, crop and flip for colour.
     device : str or torch.device, default="auto"
         "auto" takes cuda, mps or cpu, the first that is there.
     precision : {"auto", "fp32", "bf16"}, default="auto"
@@ -96,10 +123,13 @@ class LMRCClassifier(IncrementalClassifier):
         Class labels in order of arrival, sorted within a class batch.
     heads_ : list of arrays
         The classes that each head governs.
-    label_vectors_ : array of shape (n_classes, label_dim)
-        Label vectors, rows as ``classes_``. They never move.
+    label_vectors_ : array of shape (n_classes, label_dim) or (n_classes, 4, label_dim)
+        Label vectors, rows as ``classes_``, with ``rotations`` one for each turn. They never move.
     threshold_ : float
-        The threshold in force: higher than ``threshold`` once the mapping was relaxed.
+        The threshold in force: higher than ``threshold`` once the mapping was relaxed. With
+        ``rotations`` each head has a mapping of its own, and this is the highest.
+    statistics_, readout_ : dict of Tensor
+        What is kept of the classes' features, and what `predict` makes of it.
     input_shape_ : tuple of int
         (features,) or (channels, height, width).
     history_ : list of dict
@@ -117,18 +147,25 @@ class LMRCClassifier(IncrementalClassifier):
     array([0, 1])
     >>> clf.partial_fit(X[y == 2], y[y == 2]).classes_  # the other classes' data is gone
     array([0, 1, 2])
-    >>> clf.similarities(X).shape
-    (150, 3)
     """
 
-    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone", "label_dim")
+    shaping_parameters: ClassVar[tuple[str, ...]] = (
+        *IncrementalClassifier.shaping_parameters,
+        *("label_dim", "rotations", "statistics"),
+    )
     saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
+    saved_tensors: ClassVar[tuple[str, ...]] = ("statistics_", "readout_")
     legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
         "label_dim": legal.integer(2),
         "threshold": legal.real(-1, 1, closed=False),
         "max_tries": legal.integer(1),
         "on_full": legal.one_of("relax", "raise"),
         "response_weight": legal.real(0),
+        "rotations": legal.one_of(*ROTATIONS),
+        "objective": legal.one_of(*OBJECTIVES),
+        "scale": legal.real(0, closed=False),
+        "statistics": legal.one_of("none", *COVARIANCES),
+        "predict_with": legal.one_of("wta", "lda", "tuned", "both"),
     }
 
     def __init__(
@@ -140,16 +177,24 @@ class LMRCClassifier(IncrementalClassifier):
         max_tries: int = 10_000,
         on_full: Literal["relax", "raise"] = "relax",
         response_weight: float = 1.0,
+        rotations: Literal["none", "one", "all"] = "none",
+        objective: Literal["cosine", "softmax", "both"] = "cosine",
+        scale: float = 16.0,
+        statistics: Literal["none", "shared", "low-rank", "full"] = "none",
+        predict_with: Literal["wta", "lda", "tuned", "both"] = "wta",
         memory_per_class: int = 0,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
         freeze: bool = False,
         epochs: int = 70,
+        first_epochs: int | None = None,
         batch_size: int = 128,
         learning_rate: float = 0.05,
+        schedule: Literal["halving", "cosine"] = "halving",
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
+        average_last: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -164,11 +209,14 @@ class LMRCClassifier(IncrementalClassifier):
             weights=weights,
             freeze=freeze,
             epochs=epochs,
+            first_epochs=first_epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
+            schedule=schedule,
             halve_at=halve_at,
             momentum=momentum,
             weight_decay=weight_decay,
+            average_last=average_last,
             augment=augment,
             device=device,
             precision=precision,
@@ -181,41 +229,35 @@ class LMRCClassifier(IncrementalClassifier):
         self.max_tries = max_tries
         self.on_full = on_full
         self.response_weight = response_weight
+        self.rotations = rotations
+        self.objective = objective
+        self.scale = scale
+        self.statistics = statistics
+        self.predict_with = predict_with
 
     def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> MultiHead:
         """Return normalised linear heads."""
-        return MultiHead(width, self.label_dim, n_heads, n_classes)
+        return MultiHead(width, self.label_dim, n_heads, n_classes, self.turns)
 
     def grow(self, network: Network, n_new: int) -> None:
         """Open a head for the new classes and draw their label vectors (Algorithm 1)."""
-        mapping = LabelMapping(
-            self.label_dim,
-            max(self.threshold, getattr(self, "threshold_", self.threshold)),
-            self.max_tries,
-            self._seed(LABELS),
-            vectors=network.head.label_vectors.cpu().numpy(),
+        draw = LabelVectors(
+            self.label_dim, self.threshold, self.max_tries, self.on_full, self._seed(LABELS)
         )
-        vectors = mapping.extend(n_new, on_full=self.on_full)
-        network.head.add_label_vectors(torch.from_numpy(vectors))
+        in_force = getattr(self, "threshold_", self.threshold)
+        if self.turns is None:
+            vectors, self.threshold_ = draw.beside(network.head.label_vectors, n_new, in_force)
+        else:
+            vectors, self.threshold_ = draw.for_turns(n_new, self.turns, in_force)
+        network.head.add_label_vectors(vectors)
         network.head.open_head()
-        self.threshold_ = mapping.threshold
-        self._warn_if_nearly_full(len(mapping), n_new)
 
     def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
         """Return the terms of Eq. 8, or of Eq. 10 where samples of known classes are at hand."""
         o = network(batch.x)  # (n, heads, dim), unit vectors
-        c = network.head.label_vectors[batch.y]  # (n, dim), unit vectors
-        similarity = (o * c[:, None]).sum(dim=-1)  # (n, heads), in float32 under autocast, too
         k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
-        terms = {}
-        if len(network.head) > k:
-            terms["new"] = -similarity[:, -1]  # Eq. 1
-        # Eq. 9: with a pool, every head learns every class. Without, the old heads review known
-        # classes where they come again, and Eq. 8 leaves them alone with new ones.
-        if k and self.memory_per_class > 0:
-            terms["review"] = -similarity[:, :k].sum(dim=1)
-        elif k and batch.known is not None:
-            terms["review"] = -similarity[:, :k].sum(dim=1) * batch.known
+        setting = Setting(k, self._sizes, self.memory_per_class > 0, self.scale)
+        terms = dict(OBJECTIVES[self.objective](o, network.head, batch, setting))  # Eqs. 1, 9
         if frozen is not None and self.response_weight > 0:
             with torch.no_grad():
                 v = frozen(batch.x)  # (n, k, dim): the response vectors, Eq. 6
@@ -223,22 +265,64 @@ class LMRCClassifier(IncrementalClassifier):
         return terms
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
-        """Return the similarity of each class's label vector to its head's response (Eq. 2)."""
-        o, c = network(x), network.head.label_vectors
-        parts, head, row = [], 0, 0
-        # Heads in a row that govern equally many classes are one batched product.
-        for size, run in itertools.groupby(len(classes) for classes in self.heads_):
-            count = len(list(run))
-            vectors = c[row : row + count * size].view(count, size, -1)
-            answers = o[:, head : head + count].transpose(0, 1)  # (heads, n, dim)
-            with torch.autocast(o.device.type, enabled=False):  # near 1 bf16 has steps of 0.004
-                similar = torch.bmm(answers, vectors.transpose(1, 2))  # (heads, n, size)
-            parts.append(similar.transpose(0, 1).flatten(1))
-            head, row = head + count, row + count * size
-        return torch.cat(parts, dim=1)
+        """Return the similarity of each class's label vector to its head's response (Eq. 2).
+
+        Or what ``predict_with`` makes of the statistics; see `lmrc.statistics.readout`.
+        """
+        inputs = x if self.turns is None else all_turns(x)
+        features = network.trunk(inputs).unflatten(0, (self.turns or 1, -1))
+        if self.predict_with == "wta":
+            return readout.winner_takes_all(network.head, features, self._sizes)
+        gaussian = readout.standardised(readout.nearest_gaussian(self.readout_, features))
+        if self.predict_with == "lda":
+            return gaussian
+        tuned = readout.winner_takes_all(network.head, features, self._sizes, self.readout_)
+        return tuned if self.predict_with == "tuned" else readout.standardised(tuned) + gaussian
+
+    def keep(self, network: Network, samples: Memory) -> None:
+        """Carry the statistics to where the features are now, and add those of the new classes."""
+        if self.statistics == "none":
+            self.statistics_, self.readout_ = {}, {}
+            return
+        chance = torch.Generator().manual_seed(self._seed(KEEP))
+        n = len(samples) - len(self.memory_ or ())  # the pool's come last
+        width, before, old = network.head.weight.shape[-1], None, None
+        if self.n_batches_:
+            before = self._class_statistics()
+            old = on_device(network.trunk.mean.device, self.network_).trunk
+        statistics, non_negative = brought_up_to_date(
+            before or ClassStatistics.empty(self.statistics, self.turns or 1, width),
+            old,
+            network.trunk,
+            Memory(samples.x[:n], samples.y[:n]),
+            samples.x[n:],
+            augment=self.augmentation,
+            rotated=self.turns is not None,
+            generator=chance,
+        )
+        self.statistics_, self.readout_ = statistics.tensors(), readout.discriminant(statistics)
+        if self.predict_with in ("tuned", "both"):
+            self.readout_ |= readout.tune(
+                network.head,
+                statistics,
+                self._sizes,
+                scale=self.scale,
+                non_negative=non_negative,
+                generator=chance,
+            )
+
+    @property
+    def _sizes(self) -> list[int]:  # classes that each head governs
+        return [len(head) for head in getattr(self, "heads_", ())]
+
+    def _class_statistics(self) -> ClassStatistics:
+        return ClassStatistics.from_tensors(self.statistics, self.statistics_)
 
     def similarities(self, X: Any) -> NDArray[np.float32]:
         """Return the cosine of each class's label vector to its head's response.
+
+        Where ``predict_with`` is not "wta", the scores that it goes by: standardised for each
+        sample with "lda" and "both".
 
         Parameters
         ----------
@@ -248,12 +332,12 @@ class LMRCClassifier(IncrementalClassifier):
         Returns
         -------
         array of shape (n, n_classes)
-            In −1 … 1, columns as ``classes_``. `predict` takes the highest (Eq. 3).
+            Columns as ``classes_``; cosines are in −1 … 1. `predict` takes the highest (Eq. 3).
         """
         return self._all_scores(X)
 
     def forget(self, label: Any) -> Self:
-        """Take out a class: its label vector, its pooled samples, and its head if it was alone.
+        """Take out a class: label vectors, statistics, pooled samples; its head if it was alone.
 
         It is never predicted again. The weights still carry what they have learnt from its images;
         ``docs/privacy.md`` says what that means.
@@ -270,37 +354,46 @@ class LMRCClassifier(IncrementalClassifier):
         if len(self.classes_) == 1:
             raise ValueError(f"{label!r} is the only class: remove the whole model instead")
         row = int(found[0])
-        head = int(np.searchsorted(np.cumsum([len(h) for h in self.heads_]), row, side="right"))
+        head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
+        alone = len(self.heads_[head]) == 1
         draft = copy.copy(self)  # attributes are replaced, never changed in place
         draft.network_ = copy.deepcopy(self.network_)
         draft.network_.head.remove_label_vector(row)
-        if len(self.heads_[head]) == 1:
+        if alone:
             draft.network_.head.remove_head(head)
-        rest = [h[h != label] for h in self.heads_]
-        draft.heads_ = [h for h in rest if len(h)]
+        draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
         draft.classes_ = np.delete(self.classes_, row)
         draft.memory_ = self.memory_.without(row) if self.memory_ else None
+        if self.statistics_:
+            draft.statistics_ = self._class_statistics().without(row).tensors()
+            draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
         self.__dict__ = draft.__dict__
         return self
+
+    @property
+    def turns(self) -> int | None:
+        """Turns in which images are learnt and looked at; None where they are not turned."""
+        return None if self.rotations == "none" else TURNS
+
+    def check_saved(self) -> None:
+        """Refuse statistics that are not of these classes and features."""
+        if self.statistics == "none":
+            return
+        statistics, head = self._class_statistics(), self.network_.head
+        statistics.check(len(self.classes_), self.turns or 1, head.weight.shape[-1])
+        readout.check(self.readout_, statistics, head)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.predict_with != "wta" and self.statistics == "none":
+            raise ValueError(
+                f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
+                "the features, and statistics='none' keeps none: set it to 'low-rank', say"
+            )
 
     @property
     def label_vectors_(self) -> NDArray[np.float32]:
         """Label vectors, rows as ``classes_``."""
         if "network_" not in vars(self):
             raise AttributeError("label_vectors_ is there once a class batch has been learnt")
-        vectors: NDArray[np.float32] = self.network_.head.label_vectors.cpu().numpy().copy()
-        return vectors
-
-    def _warn_if_nearly_full(self, n_vectors: int, n_new: int) -> None:
-        """Warn at the class batch that passes the mark, and not once the mapping was relaxed."""
-        expected = capacity.expected(self.label_dim, self.threshold_, self.max_tries)
-        share, of = NEARLY_FULL
-        mark = -(-share * expected // of)  # in whole numbers: there may be more than a float holds
-        if self.threshold_ == self.threshold and n_vectors - n_new < mark <= n_vectors:
-            relax = self.on_full == "relax"
-            end = "the threshold will be raised bit by bit" if relax else "CapacityError is raised"
-            warn_of_capacity(
-                f"{n_vectors} label vectors of about {expected} that label_dim={self.label_dim} "
-                f"holds under threshold={self.threshold_:g} are in use. Once it is full, {end}; a "
-                "new model with a larger label_dim has more room"
-            )
+        return np.array(self.network_.head.label_vectors.cpu().numpy())

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,10 @@ class Legal(NamedTuple):
     words: str
 
 
-def integer(low: int) -> Legal:
-    """Whole numbers from ``low``."""
-    return Legal(lambda v: _is_integer(v) and v >= low, f"a whole number of at least {low}")
+def integer(low: int, *, or_none: bool = False) -> Legal:
+    """Whole numbers from ``low``, and None where that has a meaning."""
+    words = f"a whole number of at least {low}" + (" or None" if or_none else "")
+    return Legal(lambda v: (or_none and v is None) or (_is_integer(v) and v >= low), words)
 
 
 def real(low: float, high: float = math.inf, *, closed: bool = True) -> Legal:
@@ -86,6 +87,40 @@ def write_out_settings(cls: Any) -> None:
         inherited = inspect.signature(super(cls, cls).__init__).parameters
         merged = {**inherited, **{n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}}
         cls.__init__.__signature__ = inspect.Signature(list(merged.values()))
+
+
+class CheckedParameters:
+    """Parameters of a method, checked before each class batch."""
+
+    #: What each parameter may be; a method adds its own.
+    legal_values: ClassVar[dict[str, Legal]]
+    #: Parameters that shape the network: fixed by the first class batch.
+    shaping_parameters: ClassVar[tuple[str, ...]]
+    memory_per_class: int
+    get_params: Callable[..., dict[str, Any]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Write out what ``**settings`` stands for in a method's ``__init__``."""
+        super().__init_subclass__(**kwargs)
+        write_out_settings(cls)
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        check(name, self.get_params(deep=False), self.legal_values)
+        for key, value in getattr(self, "shape_settings_", {}).items():
+            if getattr(self, key) is not value and getattr(self, key) != value:
+                raise ValueError(
+                    f"{name}: {key} was {value!r} at the first class batch and is now "
+                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
+                    "to begin anew"
+                )
+
+    def _refuse_pool(self, reason: str) -> None:
+        if self.memory_per_class > 0:
+            raise ValueError(
+                f"{type(self).__name__}: memory_per_class={self.memory_per_class} has no use here, "
+                f"as {reason}: set it to 0"
+            )
 
 
 def _is_integer(value: Any) -> bool:

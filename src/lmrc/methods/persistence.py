@@ -13,6 +13,7 @@ from lmrc.methods.ewc import EWCClassifier
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.lwf import LwFClassifier
 from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
@@ -24,6 +25,7 @@ CLASSES: dict[str, type[IncrementalClassifier]] = {
     cls.__name__: cls
     for cls in (
         LMRCClassifier,
+        LMRCPlusClassifier,
         FineTuneClassifier,
         EWCClassifier,
         LwFClassifier,

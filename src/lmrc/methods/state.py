@@ -89,7 +89,8 @@ def unpack(
     network.load_state_dict(weights)
     model.network_ = network.to(pick_device(model.device)).eval()
     for name in model.saved_tensors:
-        setattr(model, name, tensors[name.rstrip("_")])
+        setattr(model, name, tensors.get(name.rstrip("_"), {}))
+    model.check_saved()
     model.memory_ = _pool(model, tensors["pool"]) if "pool" in tensors else None
     model.shape_settings_ = {name: getattr(model, name) for name in model.shaping_parameters}
 

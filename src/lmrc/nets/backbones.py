@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 #: (features,) for vectors, (channels, height, width) for images.
 InputShape = tuple[int, ...]
@@ -100,10 +101,21 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features of shape (batch, 512)."""
-        x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(torch.relu(self.bn1(self._stem(x))))
         for level in range(1, 5):
             x = getattr(self, f"layer{level}")(x)
         return x.mean(dim=(2, 3))
+
+    def _stem(self, x: Tensor) -> Tensor:
+        conv = self.conv1
+        x, weight = pad_channels(x), pad_channels(conv.weight)
+        return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding)
+
+
+def pad_channels(x: Tensor) -> Tensor:
+    """On a GPU, fill up channels with zeros to a multiple of eight, as its matrix units want."""
+    missing = -x.shape[1] % 8
+    return F.pad(x, (0, 0, 0, 0, 0, missing)) if x.is_cuda and missing else x
 
 
 def resnet18(input_shape: InputShape) -> nn.Module:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,27 +34,46 @@ class MultiHead(nn.Module):
         Number of features.
     dim : int
         Dimension d of the label vectors.
-    n_heads : int
-        Heads to begin with.
+    n_heads, n_classes : int
+        Heads and classes to begin with.
+    turns : int or None
+        Label vectors of a class, one for each turn of its images; None: one, without an axis.
 
     Attributes
     ----------
     weight : Parameter of shape (heads, dim, width)
     bias : Parameter of shape (heads, dim)
-    label_vectors : Tensor of shape (classes, dim)
-        The label vector of each class, in order of arrival. Never trained.
+    label_vectors : Tensor of shape (classes, dim) or (classes, turns, dim)
+        The label vectors of each class, in order of arrival. Never trained.
     """
 
     label_vectors: Tensor
 
-    def __init__(self, width: int, dim: int, n_heads: int = 0, n_classes: int = 0) -> None:
+    def __init__(
+        self,
+        width: int,
+        dim: int,
+        n_heads: int = 0,
+        n_classes: int = 0,
+        turns: int | None = None,
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(n_heads, dim, width))
         self.bias = nn.Parameter(torch.zeros(n_heads, dim))
-        self.register_buffer("label_vectors", torch.zeros(n_classes, dim))
+        shape = (n_classes, dim) if turns is None else (n_classes, turns, dim)
+        self.register_buffer("label_vectors", torch.zeros(shape))
 
     def __len__(self) -> int:
         return len(self.weight)
+
+    @property
+    def by_turn(self) -> Tensor:
+        """The label vectors as (classes, turns, dim), whether images are turned or not."""
+        return self.label_vectors if self.label_vectors.ndim == 3 else self.label_vectors[:, None]
+
+    def row(self, y: Tensor, turn: Tensor | None) -> Tensor:
+        """Return which of all label vectors belong to classes, and to turns of their images."""
+        return y if turn is None else y * self.label_vectors.shape[1] + turn
 
     def open_head(self) -> None:
         """Add one head; those that are there keep their weights."""
@@ -76,10 +97,43 @@ class MultiHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return unit responses of shape (batch, heads, dim)."""
-        n_heads, dim, width = self.weight.shape
-        out = F.linear(features, self.weight.reshape(-1, width), self.bias.reshape(-1))
+        return self.respond(features, self.weight, self.bias)
+
+    @staticmethod
+    def respond(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the unit responses of heads with these weights."""
+        n_heads, dim, width = weight.shape
+        out = F.linear(features, weight.reshape(-1, width), bias.reshape(-1))
         # Unit length in fp32: a cosine near 1 needs the digits that bf16 lacks.
         return F.normalize(out.float().view(-1, n_heads, dim), dim=-1)
+
+
+def cosines(responses: Tensor, vectors: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Compare each head's response with the vectors that it governs.
+
+    Parameters
+    ----------
+    responses : Tensor of shape (n, heads, dim)
+        Unit vectors, and so are the others.
+    vectors : Tensor of shape (sum of sizes, dim)
+        In the order of the heads.
+    sizes : sequence of int
+        How many of them each head governs.
+
+    Returns
+    -------
+    list of Tensors of shape (n, heads, size)
+        One for each run of heads that govern equally many: they are one batched product.
+    """
+    parts, head, row = [], 0, 0
+    for size, run in itertools.groupby(sizes):
+        count = len(list(run))
+        governed = vectors[row : row + count * size].view(count, size, -1)
+        answers = responses[:, head : head + count].transpose(0, 1)  # (heads, n, dim)
+        with torch.autocast(responses.device.type, enabled=False):  # bf16 has steps of 0.004 near 1
+            parts.append(torch.bmm(answers, governed.transpose(1, 2)).transpose(0, 1))
+        head, row = head + count, row + count * size
+    return parts
 
 
 class GrowingLinear(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmrc.nets.backbones import Factory, InputShape, build
+from lmrc.nets.folded import fold
 
 
 class Trunk(nn.Module):
@@ -72,11 +74,22 @@ class Frozen(Network):
     """A network as it was before a class batch, to be asked and not to be trained.
 
     Shares the network's weights. Where its answer to an input is known already, that is given.
+
+    Parameters
+    ----------
+    network : Network
+    bf16 : bool
+        Whether it is asked in bfloat16; on a GPU it is made ready for that.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, bf16: bool = False) -> None:
         super().__init__(network.trunk, network.head)
         self.eval()
+        dtype = torch.bfloat16 if bf16 else torch.float32
+        on_gpu = network.trunk.mean.is_cuda
+        folded = fold(network.trunk.backbone, dtype) if on_gpu else None
+        # In a tuple, it is no part of the module: its weights are the backbone's once more.
+        self._folded = (folded,) if folded else ()
         self.was_asked = False  # and gave one tensor, so that it is worth to ask ahead
         self._answered: tuple[Tensor, Any] | None = None
 
@@ -84,7 +97,11 @@ class Frozen(Network):
         """Return what the network makes of x."""
         if self._answered and self._answered[0] is x:
             return self._answered[1]
-        answer = super().forward(x)
+        if self._folded:
+            (backbone,) = self._folded
+            answer = self.head(backbone(self.trunk.normalise(x)))
+        else:
+            answer = super().forward(x)
         self.was_asked = isinstance(answer, Tensor)
         return answer
 
@@ -96,6 +113,12 @@ class Frozen(Network):
             yield
         finally:
             self._answered = None
+
+
+def on_device(device: torch.device, network: Network) -> Network:
+    """Return the network on a device; a copy where it is on another, so that it stays there."""
+    here = network.trunk.mean.device
+    return network if here == device else copy.deepcopy(network).to(device)
 
 
 def build_trunk(

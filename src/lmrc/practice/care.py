@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from lmrc.practice.models import backbone_name, find_class, open_model, refuse_u
 from lmrc.practice.usage import Say, bytes_in_words, count, percent
 from lmrc.store import folder as store
 from lmrc.store import unfinished
+from lmrc.store.folder import ModelFileError
+from lmrc.training.rotations import TURNS
 
 NO_IMAGES = "no images are stored in this model"
 
@@ -19,7 +23,8 @@ NO_IMAGES = "no images are stored in this model"
 def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model = open_model(path, "cpu")
-    expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
+    with _well_formed(path):
+        expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
     return {
         "path": str(path),
         "classes": model.classes_.tolist(),
@@ -30,9 +35,15 @@ def describe(path: Path) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.network_.parameters()),
         "bytes": store.size(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,
+        "statistics": model.statistics,
+        "statistics_bytes": sum(t.nbytes for t in (model.statistics_ | model.readout_).values()),
+        "rotations": model.rotations,
         "label_dim": model.label_dim,
         "threshold": model.threshold_,
-        "label_vectors_left": max(0, expected - len(model.classes_)),
+        # With rotations each head has a mapping of its own: this many classes fit in the next.
+        "label_vectors_left": (
+            max(0, expected - len(model.classes_)) if model.turns is None else expected // TURNS
+        ),
         "versions": len(store.versions(path)),
         "unfinished": unfinished.is_there(path),
         "settings": _settings(model),
@@ -56,9 +67,13 @@ def tell_info(path: Path, say: Say) -> None:
     say(f"{bytes_in_words(info['bytes'])} on disk, {count(info['versions'], 'version')} kept")
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
+    if info["statistics"] != "none":
+        kept = bytes_in_words(info["statistics_bytes"])
+        say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
+    each = "" if info["rotations"] == "none" else " in each class batch, in four turns"
     say(
-        f"room for about {count(info['label_vectors_left'], 'more class', 'more classes')}: label "
-        f"vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
+        f"room for about {count(info['label_vectors_left'], 'more class', 'more classes')}{each}: "
+        f"label vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
     )
     if info["unfinished"]:
         say(f"a class batch is unfinished: lmrc learn {path} --resume goes on with it")
@@ -66,31 +81,51 @@ def tell_info(path: Path, say: Say) -> None:
 
 def history(path: Path) -> list[dict[str, Any]]:
     """Return the versions that are kept, oldest first: plain values."""
-    return [
-        {
-            "version": version["number"],
-            "saved": version["saved"],
-            "classes": len(version["model"].get("classes", [])),
-            **version["note"],
-        }
-        for version in store.versions(path)
-    ]
+    kept = store.versions(path)
+    with _well_formed(path):
+        return [
+            {
+                "version": version["number"],
+                "saved": version["saved"],
+                "classes": len(version["model"].get("classes", [])),
+                **version["note"],
+            }
+            for version in kept
+        ]
 
 
 def tell_log(path: Path, say: Say) -> None:
     """Say which versions a model keeps, newest first."""
-    for entry in reversed(history(path)):
-        parts = [f"version {entry['version']}", entry["saved"]]
-        parts.append(count(entry["classes"], "class", "classes"))
-        if "images" in entry:
-            parts[-1] += f", {entry['new_classes']} new"
-            parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
-        parts += [
-            f"{name} {percent(entry[f'{name}_accuracy'])}"
-            for name in ("new", "old")
-            if f"{name}_accuracy" in entry
-        ]
-        say("  ".join(parts))
+    entries = history(path)
+    with _well_formed(path):
+        lines = [_log_line(entry) for entry in reversed(entries)]
+    for line in lines:
+        say(line)
+
+
+def _log_line(entry: dict[str, Any]) -> str:
+    parts = [f"version {entry['version']}", entry["saved"]]
+    parts.append(count(entry["classes"], "class", "classes"))
+    if "images" in entry:
+        parts[-1] += f", {entry['new_classes']} new"
+        parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
+    parts += [
+        f"{name} {percent(entry[f'{name}_accuracy'])}"
+        for name in ("new", "old")
+        if f"{name}_accuracy" in entry
+    ]
+    return "  ".join(parts)
+
+
+@contextmanager
+def _well_formed(path: Path) -> Iterator[None]:
+    """Say so where a manifest, checksum and all, was made up by someone else."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelFileError(
+            f"{path} has a manifest that lmrc did not write: {error!r:.200}"
+        ) from error
 
 
 def roll_back(path: Path, say: Say) -> None:

@@ -29,8 +29,13 @@ class FolderCheckpoint(Checkpoint):
         What an earlier process kept, to go on from.
     every : float
         Seconds between two states that are kept, at least.
+
+    Attributes
+    ----------
+    epochs_kept : int
+        How many epochs need not be learnt again.
     tell : callable
-        Is told after each epoch how many are done.
+        Is told after each epoch how many are done; set it.
     """
 
     def __init__(
@@ -40,9 +45,9 @@ class FolderCheckpoint(Checkpoint):
         kept: unfinished.Kept | None = None,
         *,
         every: float,
-        tell: Callable[[int], None] = lambda done: None,
     ) -> None:
-        self.tell = tell
+        self.tell: Callable[[int], None] = lambda done: None
+        self.epochs_kept = len(kept[0].get("records", [])) if kept else 0
         self.folder, self.content, self.kept, self.every = folder, content, kept, every
         self.before = float(kept[0].get("seconds", 0)) if kept else 0.0
         self.started = self.last = monotonic()
@@ -79,6 +84,7 @@ class FolderCheckpoint(Checkpoint):
         content = {**self.content, "records": list(records), "seconds": self.seconds}
         try:
             unfinished.write(self.folder, content, pack_training(network, optimiser))
+            self.epochs_kept = len(records)
         except OSError as error:  # a full disk is no reason to stop before the end
             warn(f"cannot keep the state of training in {self.folder}, going on: {error}")
         self.last = monotonic()

@@ -27,6 +27,21 @@ class ClassWeight(StrEnum):
     balanced = "balanced"
 
 
+class Method(StrEnum):
+    """Which LMRC a model is of."""
+
+    lmrc = "lmrc"
+    lmrc_plus = "lmrc+"
+
+
+class Turned(StrEnum):
+    """Whether images are learnt in quarter turns."""
+
+    none = "none"
+    one = "one"
+    all = "all"
+
+
 def learn(
     context: typer.Context,
     model: Annotated[
@@ -39,6 +54,10 @@ def learn(
             "these), a .csv with the columns path and label, or an .npz with X and y.",
             exists=True,
         ),
+    ] = None,
+    method: Annotated[
+        Method | None,
+        typer.Option(help="lmrc, the paper's; or lmrc+, more accurate on photographs."),
     ] = None,
     backbone: Annotated[
         str | None, typer.Option(help="mlp, cnn, resnet18, resnet34; by the images' size if not.")
@@ -54,12 +73,17 @@ def learn(
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the first epochs.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Pull of weights to 0.")] = None,
-    augment: Annotated[str | None, typer.Option(help="auto, none, crop or crop+flip.")] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="auto, none, crop, crop+flip, strong.")
+    ] = None,
     memory_per_class: Annotated[
         int | None, typer.Option(min=0, help="Images of each class to store in the model.")
     ] = None,
     response_weight: Annotated[
         float | None, typer.Option(min=0, help="How firmly old heads are held.")
+    ] = None,
+    rotations: Annotated[
+        Turned | None, typer.Option(help="Learn images in quarter turns; lmrc+ has all.")
     ] = None,
     class_weight: Annotated[
         ClassWeight | None, typer.Option(help="balanced: each class counts alike.")
@@ -109,6 +133,7 @@ def learn(
         "augment": augment,
         "memory_per_class": memory_per_class,
         "response_weight": response_weight,
+        "rotations": rotations and rotations.value,
         "class_weight": class_weight and class_weight.value,
         "weights": weights and str(weights.absolute()),
         "freeze": freeze,
@@ -117,7 +142,7 @@ def learn(
         "random_state": seed,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    if resume and (source or discard or settings or size or val):
+    if resume and (source or discard or settings or size or val or method):
         raise UsageError(
             "--resume remembers its folder and options: write lmrc learn MODEL --resume alone"
         )
@@ -126,7 +151,8 @@ def learn(
     request = None
     if source is not None:
         place = str(source.absolute())
-        request = Request(place, settings, _size(size, context), val, keep, device)
+        kind = method and method.value
+        request = Request(place, settings, _size(size, context), val, keep, device, kind)
     run(
         model,
         request,

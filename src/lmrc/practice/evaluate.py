@@ -24,6 +24,7 @@ from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
     Description,
+    encoded,
     read_description,
     replace_file,
     write_description,
@@ -157,6 +158,6 @@ def _write(
         recipe=settings,
         notes=notes,
     )
-    replace_file(out / RECORDS, score.to_json().encode() + b"\n")
+    replace_file(out / RECORDS, encoded(f"{score.to_json()}\n"))
     write_description(out, description)
     return write_contents(out, *read_contents(out))

@@ -70,6 +70,8 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
 def to_onnx(model: LMRCClassifier) -> bytes:
     """Return a model as an ONNX file: normalisation, network and label vectors in one graph.
 
+    The four turns of LMRC+ and what it goes by at prediction are in it, too.
+
     The names of the classes are in the metadata, under ``classes``, as a JSON list; the size of
     images under ``height``, ``width`` and ``channels``.
     """
@@ -96,7 +98,7 @@ def to_onnx(model: LMRCClassifier) -> bytes:
         raise RuntimeError("torch.onnx gave no program")
     proto = program.model_proto
     form = {"height": str(height), "width": str(width), "channels": str(channels)}
-    classes = json.dumps(model.classes_.tolist(), ensure_ascii=False)
+    classes = json.dumps(model.classes_.tolist())
     onnx.helper.set_model_props(proto, {"classes": classes, **form})
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()

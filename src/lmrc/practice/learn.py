@@ -14,6 +14,7 @@ import numpy as np
 from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
@@ -31,7 +32,10 @@ from lmrc.practice.usage import (
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
+from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
+
+METHODS = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
@@ -56,6 +60,8 @@ class Request:
         Versions that the model keeps.
     device : str
         Where to compute.
+    method : {"lmrc", "lmrc+"} or None
+        Of a new model: "lmrc" where None.
     """
 
     source: str
@@ -64,6 +70,7 @@ class Request:
     val: float = 0.0
     keep: int = 2
     device: str = "auto"
+    method: str | None = None
 
 
 def learn(
@@ -103,7 +110,7 @@ def learn(
             unfinished.discard(place)
         kept = ranks.agree(lambda: _interrupted(place, resume))
         if kept is not None:
-            request = Request(**kept[0]["request"])
+            request = _remembered(place, kept)
         if request is None:
             return
         model = _model(place, request)
@@ -123,9 +130,9 @@ def learn(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
                 f"back as it was, or drop what was learnt (lmrc learn {path} --discard)"
             )
-        done = len(kept[0].get("records", [])) if kept else 0
-        lines = progress_lines(model.epochs, done, quiet or sys.stderr.isatty())
-        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every, tell=lines)
+        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
+        hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
+        checkpoint.tell = progress_lines(model.epochs_now, checkpoint.epochs_kept, hushed)
         _train(model, batch, checkpoint, place, quiet)
         if not ranks.is_first:
             return
@@ -140,12 +147,22 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
     if resume and kept is None:
         raise UsageError(f"nothing of {place} is unfinished: name a folder to learn")
     if kept is not None and not resume:
-        source, epochs = kept[0]["request"]["source"], len(kept[0].get("records", []))
+        source, epochs = _remembered(place, kept).source, len(kept[0].get("records", []))
         raise UsageError(
             f"learning {source} was interrupted after {count(epochs, 'kept epoch')}: go on with "
             f"lmrc learn {place} --resume, or drop it with --discard"
         )
     return kept
+
+
+def _remembered(place: Path, kept: unfinished.Kept) -> Request:
+    try:
+        return Request(**kept[0]["request"])
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(
+            f"what is unfinished in {place} was asked by another lmrc: go on with that, or "
+            f"--discard it ({error})"
+        ) from error
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
@@ -155,7 +172,8 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
     content = current().agree(lambda: store.read(place) if store.holds_model(place) else None)
     if content is None:
         settings.setdefault("random_state", 0)
-        return LMRCClassifier(**settings, device=request.device)
+        method: type[LMRCClassifier] = METHODS[request.method or "lmrc"]
+        return method(**settings, device=request.device)
     model = open_model(place, request.device, content)
     _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
     size = (request.size, request.size) if isinstance(request.size, int) else request.size
@@ -163,6 +181,8 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
         "size": (size and tuple(size), (height, width)),
         "backbone": (settings.pop("backbone", None), backbone_name(model)),
         "label_dim": (settings.pop("label_dim", None), model.label_dim),
+        "rotations": (settings.pop("rotations", None), model.rotations),
+        "method": (request.method, _method_of(model)),
         "random_state": (settings.pop("random_state", None), model.seed_),
         "weights": (settings.get("weights"), None),
     }
@@ -176,6 +196,10 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
                 + ": leave it out, or begin a new model"
             )
     return model.set_params(**settings)  # type: ignore[no-any-return]
+
+
+def _method_of(model: LMRCClassifier) -> str | None:
+    return next((name for name, method in METHODS.items() if type(model) is method), None)
 
 
 def _read(request: Request, model: LMRCClassifier) -> Batch:
@@ -198,11 +222,11 @@ def _train(
     model.checkpoint = checkpoint
     try:
         model.partial_fit(batch.X, batch.y)
-    except OSError:
-        raise  # a full disk, say: what is kept can go on once there is room
     except Exception as error:
-        if current().is_first and not is_lost(error):
-            unfinished.discard(place)  # it would fail again
+        # What went astray would do so again; where nothing is kept, there is nothing to go on from.
+        hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_kept
+        if hopeless and current().is_first and not is_lost(error):
+            unfinished.discard(place)
         raise
     model.set_params(verbose=0)
     del model.checkpoint

@@ -124,5 +124,8 @@ def n_seeds(summaries: Sequence[MethodSummary]) -> int:
 
 def over_seeds(summaries: Sequence[MethodSummary]) -> str:
     """Say what ± means, or that there is one seed."""
-    seeds = n_seeds(summaries)
-    return f"mean ± standard deviation over {seeds} seeds" if seeds else "one seed"
+    most, fewest = n_seeds(summaries), min(len(summary.runs) for summary in summaries)
+    if not most:
+        return "one seed"
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    return f"mean ± standard deviation over {count} seeds"

@@ -161,10 +161,15 @@ def _parse(path: Path, text: str, parse: Callable[[str], Read]) -> Iterator[Read
             ) from error
 
 
+def encoded(text: str) -> bytes:
+    """Return text as the bytes of a file; names of files may be in no encoding at all."""
+    return text.encode(errors="backslashreplace")
+
+
 def write_description(folder: Path, description: Description) -> None:
     """Write the folder's ``run.json``, whole or not at all."""
     text = json.dumps(asdict(description), ensure_ascii=False, indent=1)
-    replace_file(folder / DESCRIPTION, text.encode() + b"\n")
+    replace_file(folder / DESCRIPTION, encoded(f"{text}\n"))
 
 
 def read_description(folder: Path) -> Description:

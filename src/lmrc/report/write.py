@@ -14,6 +14,7 @@ from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
     Description,
+    encoded,
     read_description,
     read_lines,
     read_records,
@@ -60,9 +61,9 @@ def write_contents(folder: Path, description: Description, contents: Contents) -
     """Write the files of a report; return the path of its page."""
     for name, drawing in contents.drawings.items():
         svg = drawing.to_svg(name)
-        replace_file(folder / f"{name}.svg", figures.svg_file(svg).encode())
+        replace_file(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
         replace_file(folder / f"{name}.png", figures.to_png(drawing.figure))
     for name, table in contents.tables.items():
-        replace_file(folder / f"{name}.csv", table.encode())
-    replace_file(folder / PAGE, assemble(description, contents).encode())
+        replace_file(folder / f"{name}.csv", encoded(table))
+    replace_file(folder / PAGE, encoded(assemble(description, contents)))
     return folder / PAGE

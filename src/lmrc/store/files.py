@@ -116,9 +116,11 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.errno:
+            error.filename = str(path)  # which a full disk does not say, and drafts are no name
         raise
     _sync_folder(path.parent)
 

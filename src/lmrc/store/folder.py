@@ -64,7 +64,6 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """
     folder = Path(folder)
     _refuse_foreign(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         with claimed(folder / LOCK):
             _remove_leftovers(folder)
@@ -102,15 +101,17 @@ def write(
     folder = Path(folder)
     _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = versions(folder)[-keep + 1 :] if keep > 1 and holds_model(folder) else []
+    before: list[Version] = []
+    with contextlib.suppress(ModelFileError):  # what cannot be read is replaced
+        before = versions(folder)
     version = {
-        "number": earlier[-1]["number"] + 1 if earlier else 1,
+        "number": before[-1]["number"] + 1 if before else 1,
         "saved": datetime.now(UTC).isoformat(timespec="seconds"),
         "note": dict(note or {}),
         "model": dict(description),
         "files": _write_groups(folder, tensors),
     }
-    _replace_manifest(folder, [*earlier, version])
+    _replace_manifest(folder, [*before, version][-keep:])
 
 
 def read(folder: str | os.PathLike[str]) -> Model:
@@ -177,6 +178,7 @@ def roll_back(folder: Path) -> None:
             f"{folder} keeps no version before number {kept[-1]['number']}: there is none to go "
             "back to (lmrc learn --keep says how many are kept)"
         )
+    _read_version(folder, kept[-2])  # if it is damaged, the newest is all there is: keep it
     _replace_manifest(folder, kept[:-1])
 
 

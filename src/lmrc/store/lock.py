@@ -45,7 +45,7 @@ def locked(file: IO[bytes], *, wait: bool = True) -> Iterator[None]:
 def claimed(path: Path) -> Iterator[None]:
     """Be the only one to hold the lock file at a path; it is gone afterwards.
 
-    A lock file that a killed process left is taken over.
+    A lock file that a killed process left is taken over. Its folder is made where there is none.
 
     Raises
     ------
@@ -53,7 +53,12 @@ def claimed(path: Path) -> Iterator[None]:
         If another process holds it: says which, and since when.
     """
     while True:
-        with path.open("a+b") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = open(path, "a+b", opener=_open_itself)  # noqa: SIM115
+        except FileNotFoundError:
+            continue  # who held it last has just removed the folder, since nothing came of it
+        with file:
             try:
                 with locked(file, wait=False):
                     if not _is_still_at(path, file):
@@ -70,6 +75,11 @@ def claimed(path: Path) -> Iterator[None]:
                     f"{path.parent} is being changed by {holder}: wait until that has ended"
                 ) from None
         return
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, and never what it links to: that is someone else's, and would be overwritten."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _is_still_at(path: Path, file: IO[bytes]) -> bool:

@@ -68,10 +68,12 @@ def read(folder: Path) -> Kept | None:
         raise ModelFileError(f"{path} is of another lmrc: go on with that, or --discard it")
     if kept.get("sha256") != checksum(kept):
         raise ModelFileError(f"{path} is damaged: --discard it and learn the class batch anew")
-    if kept["model"] != fingerprint(folder):
+    if kept.get("model") != fingerprint(folder):
         return None  # the class batch has ended, and only the crash came before this file's end
-    state = kept["state"]
-    return kept["content"], read_tensors(folder, state) if state else {}
+    content, state = kept.get("content"), kept.get("state")
+    if not isinstance(content, dict):
+        raise ModelFileError(f"{path} does not say what is unfinished: --discard it")
+    return content, read_tensors(folder, state) if state else {}
 
 
 def is_there(folder: Path) -> bool:

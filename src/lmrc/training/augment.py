@@ -8,11 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip")
+AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip", "strong")
 PADDING = 4  # pixels of black around the image, from which the crop is taken
 
 # The usual random resized crop: its share of the area, its ratio of sides, tries for one that fits.
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+
+# "strong" has, beside crop and flip, brightness, contrast and saturation changed by up to this
+# share, and a black square that covers this share of the image's sides.
+JITTER, HOLE = 0.4, 0.25
+GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 
 
 def pick_augmentation(input_shape: tuple[int, ...]) -> str:
@@ -33,7 +38,7 @@ class Augmentation:
 
     Parameters
     ----------
-    kind : {"none", "crop", "crop+flip", "resized-crop+flip"}
+    kind : {"none", "crop", "crop+flip", "resized-crop+flip", "strong"}
     n_samples : int
         Positions in an epoch.
     sides : tuple of int
@@ -48,6 +53,9 @@ class Augmentation:
         self.corner = torch.empty(n_samples, 2, dtype=torch.long, device=device)
         self.flip = torch.empty(n_samples, dtype=torch.bool, device=device)
         self.box = torch.empty(n_samples if kind.startswith("resized") else 0, 4, device=device)
+        n_strong = n_samples if kind == "strong" else 0
+        self.colour = torch.empty(n_strong, 3, device=device)
+        self.hole = torch.empty(n_strong, 2, device=device)
 
     def draw(self, generator: torch.Generator) -> None:
         """Draw an epoch's crops and flips, in place: there a captured step looks for them."""
@@ -58,6 +66,10 @@ class Augmentation:
         if len(self.box):
             height, width = self.sides
             self.box.copy_(draw_boxes(n, height, width, generator))
+        if len(self.hole):
+            change = torch.empty(n, 3).uniform_(1 - JITTER, 1 + JITTER, generator=generator)
+            self.colour.copy_(change)
+            self.hole.copy_(torch.rand(n, 2, generator=generator))
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Augment the images at these positions of the epoch."""
@@ -66,7 +78,10 @@ class Augmentation:
         flip = self.flip[positions]
         if len(self.box):
             return resize_and_flip(x, self.box[positions], flip)
-        return crop_and_flip(x, self.corner[positions], flip & self.kind.endswith("flip"))
+        x = crop_and_flip(x, self.corner[positions], flip & (self.kind != "crop"))
+        if self.kind == "strong":
+            x = cut_out(jitter(x, self.colour[positions]), self.hole[positions])
+        return x
 
 
 def crop_and_flip(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
@@ -87,6 +102,53 @@ def crop_and_flip(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
     sample = torch.arange(n, device=x.device)[:, None, None]
     # Indexed axes come first: the result is (n, height, width, channels), channels-last in memory.
     return padded[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def jitter(x: Tensor, change: Tensor) -> Tensor:
+    """Change brightness, contrast and saturation of each image.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, channels, height, width)
+    change : Tensor of shape (n, 3)
+        Factors of brightness, contrast and saturation: 1 changes nothing.
+    """
+    brightness, contrast, saturation = change.reshape(-1, 3, 1, 1, 1).unbind(dim=1)
+    out = x.float() * brightness
+    grey = _grey(out)
+    middle = grey.mean(dim=(2, 3), keepdim=True)
+    # Contrast moves the grey image away from its mean, saturation the colours away from the grey.
+    out = middle + contrast * (grey - middle) + saturation * contrast * (out - grey)
+    return out.round().clamp(0, 255).to(torch.uint8) if x.dtype == torch.uint8 else out.to(x.dtype)
+
+
+def _grey(x: Tensor) -> Tensor:
+    """Return images without their colours: (n, 1, height, width)."""
+    if x.shape[1] != len(GREY):
+        return x.mean(dim=1, keepdim=True)
+    red, green, blue = (share * x[:, i] for i, share in enumerate(GREY))
+    return (red + green + blue)[:, None]
+
+
+def cut_out(x: Tensor, centre: Tensor) -> Tensor:
+    """Black out a square of each image, or what of it lies inside.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, channels, height, width)
+    centre : Tensor of shape (n, 2)
+        Of the square, down and across, as shares of the sides.
+    """
+    height, width = x.shape[-2:]
+    down = _is_covered(centre[:, :1], height)
+    across = _is_covered(centre[:, 1:], width)
+    return x.masked_fill((down[:, :, None] & across[:, None, :])[:, None], 0)
+
+
+def _is_covered(centre: Tensor, n: int) -> Tensor:
+    """Tell which of the n pixels of a side a square covers: (squares, n)."""
+    pixels = torch.arange(n, device=centre.device) + 0.5
+    return (pixels - n * centre).abs() < n * HOLE / 2
 
 
 def draw_boxes(n: int, height: int, width: int, generator: torch.Generator) -> Tensor:

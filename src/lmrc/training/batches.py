@@ -1,7 +1,7 @@
 """Mini-batches on the device, augmented there.
 
-All chance of an epoch (order, crops, flips) is drawn on the CPU from one seed before the epoch
-starts, and sent to the device: results do not depend on where or how a step is run.
+All chance of an epoch (order, crops, flips, turns) is drawn on the CPU from one seed before the
+epoch starts, and sent to the device: results do not depend on where or how a step is run.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from torch import Tensor
 from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
 from lmrc.training.ranks import ALONE, Ranks
+from lmrc.training.rotations import Rotations
 from lmrc.training.staging import Staging, fits
 from lmrc.training.streaming import Streaming
 
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a loss sees: raw inputs, class indices, and which classes were known before."""
+    """What a loss sees: raw inputs, class indices, which classes were known, and turns."""
 
     x: Tensor  # (n, features) or (n, channels, height, width)
     y: Tensor  # (n,) index into classes_
     known: Tensor | None  # (n,) bool: the class was there before; None if no class at hand was
+    turn: Tensor | None = None  # (n,) quarter turns of each image; None: all are as they came
 
 
 def split_sizes(n_samples: int, batch_size: int) -> list[int]:
@@ -60,6 +62,8 @@ class Batches:
     augment : str
         One of `augment.AUGMENTATIONS`.
     device : torch.device
+    rotations : {"none", "one", "all"}
+        Whether images come turned. With "all" a mini-batch holds four inputs for each sample.
     resident : bool, optional
         Whether the inputs lie on the device; by default if they fit well.
     ranks : Ranks, optional
@@ -75,6 +79,7 @@ class Batches:
         batch_size: int,
         augment: str,
         device: torch.device,
+        rotations: str = "none",
         resident: bool | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -84,6 +89,7 @@ class Batches:
         known = y < n_known
         self.known = known.to(device) if known.any() else None
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
+        self.rotations = Rotations(rotations, len(x), device)
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
         if isinstance(x, Streamed):
             resident = False
@@ -101,11 +107,17 @@ class Batches:
             source: Any = Streaming if isinstance(x, Streamed) else Staging
             self.staging = source(x, max(self.sizes), device)
 
+    @property
+    def n_inputs(self) -> int:
+        """Inputs of an epoch."""
+        return self.rotations.copies * len(self.y)
+
     def draw(self, generator: torch.Generator) -> None:
-        """Draw an epoch: the order of the samples, their crops and flips."""
+        """Draw an epoch: the order of the samples, their crops, flips and turns."""
         order = torch.randperm(len(self.y), generator=generator)
         self.order.copy_(order)  # in place, where a captured step looks for it
         self.augmentation.draw(generator)
+        self.rotations.draw(generator)
         if self.staging:
             parts = torch.split(order, self.sizes)
             self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
@@ -116,8 +128,9 @@ class Batches:
             self.staging.advance()
 
     def at(self, positions: Tensor) -> MiniBatch:
-        """Return the samples at these positions of the epoch, augmented."""
+        """Return the samples at these positions of the epoch, augmented and then turned."""
         rows = self.order[positions]
         x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
-        x = self.augmentation(x, positions)
-        return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows])
+        x, turn = self.rotations(self.augmentation(x, positions), positions)
+        rows = rows.repeat(self.rotations.copies)
+        return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows], turn)

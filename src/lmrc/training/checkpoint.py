@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from lmrc.training.averaging import AVERAGE
+
 Records = list[dict[str, float]]
 
 
@@ -32,18 +34,20 @@ class Checkpoint:
 
 NO_CHECKPOINT = Checkpoint()
 
-_NETWORK, _MOMENTUM = "network.", "momentum."
+_NETWORK = "network."
+_STATE = {"momentum.": "momentum_buffer", "average.": AVERAGE}  # of the optimiser, by prefix
 
 
 def pack_training(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the tensors that training goes on from."""
     weights = {f"{_NETWORK}{name}": tensor for name, tensor in network.state_dict().items()}
-    momentum = {
-        f"{_MOMENTUM}{i}": optimiser.state[p]["momentum_buffer"]
+    state = {
+        f"{prefix}{i}": optimiser.state[p][key]
         for i, p in enumerate(_parameters(optimiser))
-        if optimiser.state[p].get("momentum_buffer") is not None
+        for prefix, key in _STATE.items()
+        if optimiser.state[p].get(key) is not None
     }
-    return weights | momentum
+    return weights | state
 
 
 def unpack_training(
@@ -54,10 +58,11 @@ def unpack_training(
         {n.removeprefix(_NETWORK): t for n, t in tensors.items() if n.startswith(_NETWORK)}
     )
     for i, p in enumerate(_parameters(optimiser)):
-        if f"{_MOMENTUM}{i}" in tensors:
-            # Laid out in memory as the parameter is: channels last, on a GPU.
-            buffer = torch.empty_like(p, requires_grad=False)
-            optimiser.state[p]["momentum_buffer"] = buffer.copy_(tensors[f"{_MOMENTUM}{i}"])
+        for prefix, key in _STATE.items():
+            if f"{prefix}{i}" in tensors:
+                # Laid out in memory as the parameter is: channels last, on a GPU.
+                buffer = torch.empty_like(p, requires_grad=False)
+                optimiser.state[p][key] = buffer.copy_(tensors[f"{prefix}{i}"])
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, distributed, nn
@@ -52,10 +52,11 @@ class DistributedStep(Step):
                 static_graph=True,  # which weights a loss leaves out is the same at every step
             )
 
-    def steps(self) -> None:
+    def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch; then let all ranks have the same sums and buffers."""
         start = 0
-        for size in self.batches.sizes:
+        for size, rate in zip(self.batches.sizes, rates, strict=True):
+            self.set_rate(rate)
             self.size = size
             self.batches.stage()
             share = self.batches.ranks.share(size)
@@ -75,19 +76,22 @@ class DistributedStep(Step):
     def mean(self, term: Tensor) -> Tensor:
         """Return this rank's part of a term, such that the mean over all ranks is the term's mean.
 
-        DistributedDataParallel averages over the ranks, whatever their shares: hence the local sum
+        DistributedDataParallel averages over the ranks, whatever their shares: hence a local sum,
         over the samples of all, times the ranks. What is one number for all counts as it is.
         """
         if not term.ndim:
             return term
-        ranks, share = self.batches.ranks, self.batches.ranks.share(self.size)
-        samples = (share.stop - share.start) * ranks.counts(self.size)
-        # Not the sum itself: a method may make several of each sample.
-        return term.mean() * (ranks.size * samples / self.size)
+        ranks = self.batches.ranks
+        return term.sum() * (ranks.size * ranks.counts(self.size) / self.n_inputs)
 
-    def n_samples(self, batch: MiniBatch) -> int:
-        """Return the number of samples in the mini-batch of all ranks."""
-        return self.size
+    def count(self, batch: MiniBatch) -> int:
+        """Return the number of inputs in the mini-batch of all ranks."""
+        return self.n_inputs
+
+    @property
+    def n_inputs(self) -> int:
+        """Inputs of the mini-batch at hand, over all ranks."""
+        return self.batches.rotations.copies * self.size
 
 
 class _Objective(nn.Module):

@@ -8,8 +8,9 @@ depend on nothing in the step, are a second branch of its graph.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,17 +50,18 @@ class GraphedStep(Step):
             for _ in range(2)
         )
 
-    def steps(self) -> None:
+    def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
         current = torch.cuda.current_stream(self.batches.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream), _fastest_algorithms():
-            self._steps()
+            self._steps(rates)
         current.wait_stream(self.stream)
 
-    def _steps(self) -> None:
+    def _steps(self, rates: Sequence[float]) -> None:
         start, running = 0, None
         for i, size in enumerate(self.batches.sizes):
+            self.set_rate(rates[i])
             if running is not self.graphs.get(size):
                 running = None
             if self.capturable and self.taken[size] == WARM_UP:
@@ -120,8 +122,8 @@ class Graphs:
         self.positions = taker.positions(0, size)
         self.n_samples = len(taker.batches.y)
         batch, answer = taker.prepare(self.positions)
-        known = None if batch.known is None else torch.empty_like(batch.known)
-        self.batch = MiniBatch(torch.empty_like(batch.x), torch.empty_like(batch.y), known)
+        parts = {name: part for name, part in vars(batch).items() if part is not None}
+        self.batch = replace(batch, **{n: torch.empty_like(part) for n, part in parts.items()})
         self.answer = None if answer is None else torch.empty_like(answer)
         self.first, self.step = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.first, stream=taker.stream):
@@ -148,10 +150,9 @@ class Graphs:
 
     def _accept(self, batch: MiniBatch, answer: Tensor | None) -> None:
         """Put a mini-batch where the step looks for it."""
-        self.batch.x.copy_(batch.x)
-        self.batch.y.copy_(batch.y)
-        if self.batch.known is not None and batch.known is not None:
-            self.batch.known.copy_(batch.known)
+        for name, coming in vars(batch).items():
+            if coming is not None:
+                getattr(self.batch, name).copy_(coming)
         if self.answer is not None and answer is not None:
             self.answer.copy_(answer)
 
@@ -181,7 +182,9 @@ def compiled(*networks: nn.Module | None) -> Iterator[None]:
     """
     modules = [network.get_submodule("trunk") for network in networks if network]
     for module in modules:
-        module.compile(dynamic=False)
+        # Many small kernels in one, such as the weights' casts to bfloat16.
+        on_gpu = next(module.buffers()).is_cuda
+        module.compile(dynamic=False, options={"combo_kernels": True} if on_gpu else None)
     try:
         yield
     finally:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lmrc.nets.network import Frozen
+from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
+from lmrc.training.schedule import cosine, halving
 from lmrc.training.step import Losses, Step
 
 EpochRecord = dict[str, float]
@@ -32,28 +34,23 @@ class Optimisation:
     halve_at: Sequence[float]
     momentum: float
     weight_decay: float
+    schedule: str = "halving"
+    average_last: int = 0
 
-    def rate(self, epoch: int) -> float:
-        """Learning rate of an epoch: halved at each milestone.
-
-        Milestones are epochs (ints) or fractions of them (floats).
+    def rate(self, at: float) -> float:
+        """Learning rate after ``at`` epochs.
 
         >>> plan = Optimisation(70, 0.08, (50 / 70, 60), 0.9, 5e-4)
         >>> [plan.rate(epoch) for epoch in (0, 49, 50, 60)]
         [0.08, 0.08, 0.04, 0.02]
         """
-        milestones = (
-            at if isinstance(at, int) else round(at * self.epochs) for at in self.halve_at
-        )
-        return self.learning_rate * 0.5 ** sum(epoch >= milestone for milestone in milestones)
+        if self.schedule == "cosine":
+            return self.learning_rate * cosine(at, self.epochs)
+        return self.learning_rate * halving(at, self.epochs, self.halve_at)
 
-    def set_rate(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
-        """Give the optimiser the epoch's learning rate."""
-        for group in optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(self.rate(epoch))
-            else:
-                group["lr"] = self.rate(epoch)
+    def rates(self, epoch: int, n_steps: int) -> list[float]:
+        """Learning rate of each step of an epoch: that of the step's middle."""
+        return [self.rate(epoch + (step + 0.5) / n_steps) for step in range(n_steps)]
 
 
 def train(
@@ -110,7 +107,7 @@ def train(
     records = checkpoint.restore(network, optimiser)
     yield from records
     for epoch in range(len(records), optimisation.epochs):
-        optimisation.set_rate(optimiser, epoch)
+        rates = optimisation.rates(epoch, len(batches.sizes))
         batches.draw(torch.Generator().manual_seed(seed(epoch)))
         network.train()
         # Dropout and the like draw from torch's global generators: lend them this epoch's seed,
@@ -121,14 +118,21 @@ def train(
             torch.default_generator.manual_seed(chance)
             if on_gpu:
                 torch.cuda.manual_seed(chance)
-            means = step.epoch()
+            means = step.epoch(rates)
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
                 f"the loss is no longer a number in epoch {epoch + 1} ({means}): "
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
-        record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch)}
+        record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch + 0.5)}
         records.append({**record, **means, "loss": sum(means.values())})
+        in_average = epoch - (optimisation.epochs - optimisation.average_last)
+        if in_average >= 0:
+            add_to_average(optimiser, in_average)
         checkpoint.keep(records, network, optimiser)
         yield records[-1]
+    if optimisation.average_last:
+        take_average(optimiser)
+        batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
+        renew_batch_norm(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)

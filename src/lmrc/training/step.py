@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ class Step:
         self.losses, self.batches, self.optimiser, self.bf16 = losses, batches, optimiser, bf16
         self.names: tuple[str, ...] = ()
         self.sums = torch.zeros(0)
+        self.rate: float | None = None
 
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
@@ -55,7 +56,7 @@ class Step:
         if not len(self.sums):
             self.sums = torch.zeros_like(loss.detach())
         # In place: a captured step adds there.
-        self.sums.add_(loss.detach(), alpha=self.n_samples(batch))
+        self.sums.add_(loss.detach(), alpha=self.count(batch))
 
     def terms(self, batch: MiniBatch) -> Tensor:
         """Return each term of the loss, averaged over the mini-batch."""
@@ -67,24 +68,36 @@ class Step:
         """Return the mean of a term over the mini-batch."""
         return term.mean()
 
-    def n_samples(self, batch: MiniBatch) -> int:
-        """Return the number of samples in the mini-batch."""
+    def count(self, batch: MiniBatch) -> int:
+        """Return the number of inputs in the mini-batch."""
         return len(batch.y)
 
-    def epoch(self) -> dict[str, float]:
-        """Take all steps of an epoch; return the mean of each term of the loss."""
+    def epoch(self, rates: Sequence[float]) -> dict[str, float]:
+        """Take all steps of an epoch at these learning rates; return the mean of each loss term."""
         self.sums.zero_()
-        self.steps()
-        n = len(self.batches.y)
+        self.steps(rates)
+        n = self.batches.n_inputs
         return {name: term / n for name, term in zip(self.names, self.sums.tolist(), strict=True)}
 
-    def steps(self) -> None:
+    def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch."""
         start = 0
-        for size in self.batches.sizes:
+        for size, rate in zip(self.batches.sizes, rates, strict=True):
+            self.set_rate(rate)
             self.batches.stage()
             self(self.batches.at(self.positions(start, size)))
             start += size
+
+    def set_rate(self, rate: float) -> None:
+        """Give the optimiser the learning rate of the next step."""
+        if rate == self.rate:
+            return
+        self.rate = rate
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place: a captured step reads it there
+            else:
+                group["lr"] = rate
 
     def positions(self, start: int, size: int) -> Tensor:
         """Return positions of the epoch, on the device."""

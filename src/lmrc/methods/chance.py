@@ -1,0 +1,24 @@
+"""Where a classifier's chance comes from: its seed, the class batch, and what it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+#: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
+NETWORK, LABELS, POOL, EPOCH, KEEP = range(5)
+
+
+def draw_seed(random_state: Any) -> int:
+    """Return what ``random_state`` comes to."""
+    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def derived_seed(seed: int, *purpose: int) -> int:
+    """Return a seed for one purpose, unlike that of any other."""
+    sequence = np.random.SeedSequence(seed, spawn_key=purpose)
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)

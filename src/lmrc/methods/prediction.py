@@ -1,0 +1,78 @@
+"""What a classifier that has learnt says of samples, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from lmrc.data.inputs import read_dataset
+from lmrc.methods.reading import read_parts
+from lmrc.nets.network import Network
+from lmrc.training.device import use_bf16
+
+PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+SCORES = 2**26  # and scores: samples times classes
+MOST_ROWS = 4096  # and rows, as each has an answer from every head
+
+
+class Prediction(ClassifierMixin):
+    """All ways to ask a classifier that has ``scores``; what is held in memory is bounded."""
+
+    network_: Network
+    classes_: NDArray[Any]
+    precision: str
+    scores: Callable[[Network, Tensor], Tensor]
+
+    def _score_parts(self, X: Any) -> Iterator[NDArray[np.float32]]:
+        """Score all classes for some samples at a time: shape (part of n, n_classes), float32."""
+        check_is_fitted(self)
+        device = self.network_.trunk.mean.device
+        bf16 = use_bf16(self.precision, device)
+        for x in read_parts(self, X):
+            rows = min(PREDICT_ELEMENTS // x[0].numel(), SCORES // len(self.classes_), MOST_ROWS)
+            for part in torch.split(x, max(16, rows)):
+                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+                with torch.inference_mode(), autocast:
+                    scores = self.scores(self.network_, part.to(device))
+                yield scores.float().cpu().numpy()
+
+    def _all_scores(self, X: Any) -> NDArray[np.float32]:
+        """Score all classes; shape (n, n_classes), float32."""
+        return np.concatenate(list(self._score_parts(X)))
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
+
+        Columns are as ``classes_``. For two classes: the second's score less the first's.
+        """
+        scores = self._all_scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of each sample."""
+        winners = np.concatenate([scores.argmax(axis=1) for scores in self._score_parts(X)])
+        labels: NDArray[Any] = self.classes_[winners]
+        return labels
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy on samples; y may be left out where X is a ``Dataset`` of pairs."""
+        if y is None and isinstance(X, torch.utils.data.Dataset):
+            X, y = read_dataset(X)
+        return float(super().score(X, y, sample_weight))
+
+    def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
+        """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
+        if not isinstance(k, (int, np.integer)) or k < 1:
+            raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
+        ranking = [
+            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in self._score_parts(X)
+        ]
+        labels: NDArray[Any] = self.classes_[np.concatenate(ranking)]
+        return labels

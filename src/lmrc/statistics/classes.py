@@ -1,0 +1,99 @@
+"""Mean and covariance of the features of every class: numbers, and no image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from lmrc.statistics.covariances import COVARIANCES, Covariances, with_row, without_row
+from lmrc.statistics.drift import LinearMap
+
+
+class Summary(NamedTuple):
+    """What is found in the features of a class, in float64."""
+
+    mean: Tensor  # (turns, width)
+    covariance: Tensor  # (width, width), around the mean of each turn
+    n_images: float
+
+    @classmethod
+    def of(cls, features: Tensor, n_images: int) -> Summary:
+        """Sum up features of shape (turns, n, width); each image may have given several."""
+        mean = features.mean(dim=1)
+        centred = (features - mean[:, None]).flatten(0, 1)
+        return cls(mean.cpu(), (centred.T @ centred / len(centred)).cpu(), float(n_images))
+
+
+@dataclass(frozen=True)
+class ClassStatistics:
+    """What is kept of the classes' features. Immutable: a change returns a new one.
+
+    Attributes
+    ----------
+    counts : Tensor of shape (classes,)
+        Images that each class's statistics are of.
+    means : Tensor of shape (classes, turns, width)
+        For each turn of the images; one where they are not turned.
+    covariances : Covariances
+        Of each class around these means, all turns together.
+    """
+
+    counts: Tensor
+    means: Tensor
+    covariances: Covariances
+
+    @classmethod
+    def empty(cls, kind: str, turns: int, width: int) -> Self:
+        """Return those of no class, with covariances of a kind."""
+        return cls(torch.zeros(0), torch.zeros(0, turns, width), COVARIANCES[kind].empty(width))
+
+    @classmethod
+    def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
+        """Put together what `tensors` took apart."""
+        rest = {name: t for name, t in tensors.items() if name not in ("counts", "means")}
+        return cls(tensors["counts"], tensors["means"], COVARIANCES[kind](**rest))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them as they are saved."""
+        return {"counts": self.counts, "means": self.means, **self.covariances.tensors()}
+
+    def check(self, n_classes: int, turns: int, width: int) -> None:
+        """Refuse tensors that are not of so many classes, turns and features."""
+        none = type(self).empty(self.covariances.name, turns, width).tensors()
+        for name, tensor in self.tensors().items():
+            shape = none[name].shape  # that of no class
+            wanted = (n_classes, *shape[1:]) if shape and shape[0] == 0 else tuple(shape)
+            if tuple(tensor.shape) != wanted:
+                raise ValueError(f"the statistics' {name} is not of shape {wanted}")
+
+    def carried(self, drift: LinearMap) -> Self:
+        """Return them where the features have moved: μ W + b, and Wᵀ Σ W."""
+        means = drift(self.means).float()
+        return type(self)(self.counts, means, self.covariances.carried(drift.weight))
+
+    def learnt(self, row: int, found: Summary) -> Self:
+        """Return them with a class: a new one at the row after the last, or one that came again."""
+        mean, matrix, n = found
+        if row < len(self.counts):
+            before, known = float(self.counts[row]), self.means[row].double()
+            share, away = n / (before + n), mean - known
+            between = share * (1 - share) * away.T @ away / len(away)  # the two means' distance
+            matrix = share * matrix + (1 - share) * self.covariances.matrix(row) + between
+            mean, n = known + share * away, before + n
+        return type(self)(
+            with_row(self.counts, row, torch.tensor(n)),
+            with_row(self.means, row, mean),
+            self.covariances.updated(row, matrix),
+        )
+
+    def without(self, row: int) -> Self:
+        """Return those of the other classes."""
+        return type(self)(
+            without_row(self.counts, row),
+            without_row(self.means, row),
+            self.covariances.without(row),
+        )

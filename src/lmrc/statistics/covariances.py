@@ -1,0 +1,249 @@
+"""How the features of a class spread: one covariance for all classes, or one for each.
+
+A full one for each of 100 classes takes 100 MB for 512 features; low-rank plus diagonal, 5 MB.
+Stored in float32, computed with in float64.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+RANK = 24  # directions of a class's features that a low-rank covariance keeps
+
+#: Draws n deviations for each class: (classes, n, width).
+Sampler = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class Covariances(ABC):
+    """Covariances of classes, by row. Immutable: a change returns a new one."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def empty(cls, width: int) -> Self:
+        """Return those of no class, for features of this width."""
+
+    @abstractmethod
+    def matrix(self, row: int) -> Tensor:
+        """Return the covariance of a class, (width, width)."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Return the mean of all classes' covariances, (width, width)."""
+
+    @abstractmethod
+    def updated(self, row: int, matrix: Tensor) -> Self:
+        """Return those in which a class has this covariance; the row after the last is new."""
+
+    @abstractmethod
+    def carried(self, map_: Tensor) -> Self:
+        """Return those of features x in the place of which there is x · map_: Wᵀ Σ W."""
+
+    @abstractmethod
+    def without(self, row: int) -> Self:
+        """Return those of the other classes."""
+
+    @abstractmethod
+    def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
+        """Return what draws n deviations from the mean for each class: (classes, n, width)."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them as they are saved."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class Shared(Covariances):
+    """One for all classes: the mean of theirs.
+
+    Attributes
+    ----------
+    covariance : Tensor of shape (width, width)
+    averaged : Tensor of shape ()
+        How many covariances it is the mean of.
+    """
+
+    covariance: Tensor
+    averaged: Tensor
+    name = "shared"
+
+    @classmethod
+    def empty(cls, width: int) -> Self:
+        """Return that of no class."""
+        return cls(torch.zeros(width, width), torch.tensor(0.0))
+
+    def matrix(self, row: int) -> Tensor:
+        """Return the one there is."""
+        return self.covariance.double()
+
+    def mean(self) -> Tensor:
+        """Return the one there is."""
+        return self.covariance.double()
+
+    def updated(self, row: int, matrix: Tensor) -> Self:
+        """Return the mean over one class more."""
+        n = self.averaged + 1
+        return type(self)((self.mean() + (matrix - self.mean()) / n.double()).float(), n)
+
+    def carried(self, map_: Tensor) -> Self:
+        """Return that of features that are mapped."""
+        return type(self)((map_.T @ self.mean() @ map_).float(), self.averaged)
+
+    def without(self, row: int) -> Self:
+        """Return the same: what one class had in it cannot be told apart."""
+        return self
+
+    def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
+        """Return what draws deviations for each class."""
+        return _sampler(_root(self.mean())[None].expand(n_classes, -1, -1).float(), generator)
+
+
+@dataclass(frozen=True)
+class Full(Covariances):
+    """One for each class, whole.
+
+    Attributes
+    ----------
+    covariance : Tensor of shape (classes, width, width)
+    """
+
+    covariance: Tensor
+    name = "full"
+
+    @classmethod
+    def empty(cls, width: int) -> Self:
+        """Return those of no class."""
+        return cls(torch.zeros(0, width, width))
+
+    def matrix(self, row: int) -> Tensor:
+        """Return that of a class."""
+        return self.covariance[row].double()
+
+    def mean(self) -> Tensor:
+        """Return the mean of all."""
+        return self.covariance.double().mean(dim=0)
+
+    def updated(self, row: int, matrix: Tensor) -> Self:
+        """Return them with one replaced or added."""
+        return type(self)(with_row(self.covariance, row, matrix))
+
+    def carried(self, map_: Tensor) -> Self:
+        """Return those of features that are mapped."""
+        return type(self)(
+            torch.stack([map_.T @ c.double() @ map_ for c in self.covariance]).float()
+        )
+
+    def without(self, row: int) -> Self:
+        """Return those of the other classes."""
+        return type(self)(without_row(self.covariance, row))
+
+    def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
+        """Return what draws deviations for each class."""
+        roots = torch.stack([_root(c.double()) for c in self.covariance])
+        return _sampler(roots.float(), generator)
+
+
+@dataclass(frozen=True)
+class LowRank(Covariances):
+    """One for each class: a few directions, and what is left of each feature's variance.
+
+    Σ = U Uᵀ + diag(d). Variances are exact, and so are the largest directions.
+
+    Attributes
+    ----------
+    factors : Tensor of shape (classes, width, rank)
+        U.
+    diagonal : Tensor of shape (classes, width)
+        d.
+    """
+
+    factors: Tensor
+    diagonal: Tensor
+    name = "low-rank"
+
+    @classmethod
+    def empty(cls, width: int) -> Self:
+        """Return those of no class."""
+        return cls(torch.zeros(0, width, min(RANK, width)), torch.zeros(0, width))
+
+    def matrix(self, row: int) -> Tensor:
+        """Return that of a class."""
+        u = self.factors[row].double()
+        return u @ u.T + self.diagonal[row].double().diag()
+
+    def mean(self) -> Tensor:
+        """Return the mean of all."""
+        u = self.factors.double().transpose(0, 1).flatten(1)  # (width, classes · rank)
+        return u @ u.T / len(self.factors) + self.diagonal.double().mean(dim=0).diag()
+
+    def updated(self, row: int, matrix: Tensor) -> Self:
+        """Return them with one replaced or added, cut to its rank."""
+        u, d = self._cut(matrix, torch.zeros_like(matrix[0]))
+        return type(self)(with_row(self.factors, row, u), with_row(self.diagonal, row, d))
+
+    def carried(self, map_: Tensor) -> Self:
+        """Return those of features that are mapped, each cut back to its rank."""
+        cut = []
+        for u, d in zip(self.factors.double(), self.diagonal.double(), strict=True):
+            directions, rest = map_.T @ u, (map_.T * d) @ map_
+            # What stays on the diagonal is d still: without a drift nothing moves.
+            cut.append(self._cut(directions @ directions.T + rest, rest.diagonal()))
+        factors, diagonal = (torch.stack(part).float() for part in zip(*cut, strict=True))
+        return type(self)(factors, diagonal)
+
+    def without(self, row: int) -> Self:
+        """Return those of the other classes."""
+        return type(self)(without_row(self.factors, row), without_row(self.diagonal, row))
+
+    def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
+        """Return what draws deviations for each class."""
+        along, deviation = _sampler(self.factors, generator), self.diagonal.sqrt()[:, None]
+
+        def draw(n: int) -> Tensor:
+            aside = torch.randn(
+                *self.diagonal[:, None].expand(-1, n, -1).shape, generator=generator
+            )
+            return along(n) + aside * deviation
+
+        return draw
+
+    def _cut(self, matrix: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+        """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
+        values, directions = torch.linalg.eigh(matrix - diagonal.diag())
+        rank = self.factors.shape[-1]
+        u = directions[:, -rank:] * values[-rank:].clamp(min=0).sqrt()
+        return u, (matrix.diagonal() - u.square().sum(dim=1)).clamp(min=0)
+
+
+COVARIANCES: dict[str, type[Covariances]] = {cls.name: cls for cls in (Shared, LowRank, Full)}
+
+
+def without_row(rows: Tensor, row: int) -> Tensor:
+    """Return all rows but one."""
+    return torch.cat([rows[:row], rows[row + 1 :]])
+
+
+def with_row(rows: Tensor, row: int, new: Tensor) -> Tensor:
+    """Return all rows, with one replaced, or added behind the last."""
+    return torch.cat([rows[:row], new[None].to(rows), rows[row + 1 :]])
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """Return R with R Rᵀ = Σ, for a Σ of any rank."""
+    values, directions = torch.linalg.eigh(matrix)
+    root: Tensor = directions * values.clamp(min=0).sqrt()
+    return root
+
+
+def _sampler(roots: Tensor, generator: torch.Generator) -> Sampler:
+    """Return what draws from N(0, R Rᵀ) for each R of the roots, (classes, width, rank)."""
+    classes, _, rank = roots.shape
+    return lambda n: torch.randn(classes, n, rank, generator=generator) @ roots.mT

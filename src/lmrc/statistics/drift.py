@@ -1,0 +1,54 @@
+"""How features moved while a class batch was learnt, seen on the images at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+RIDGE = 0.01  # of the mean variance: how firmly directions that hardly vary are left as they are
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """From old features to new ones: x · weight + bias."""
+
+    weight: Tensor  # (width, width)
+    bias: Tensor  # (width,)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map features, (…, width)."""
+        return x.double() @ self.weight + self.bias
+
+
+class Drift:
+    """Sums over pairs of an old and a new feature vector, from which the map is fitted."""
+
+    def __init__(self, width: int) -> None:
+        self.n = 0
+        self.old, self.new = torch.zeros(2, width, dtype=torch.float64)
+        self.old_old, self.old_new = torch.zeros(2, width, width, dtype=torch.float64)
+
+    def add(self, old: Tensor, new: Tensor) -> Self:
+        """Add features of the same inputs before and after, (n, width) each, in float64."""
+        self.n += len(old)
+        self.old, self.new = self.old + old.sum(dim=0).cpu(), self.new + new.sum(dim=0).cpu()
+        self.old_old = self.old_old + (old.T @ old).cpu()
+        self.old_new = self.old_new + (old.T @ new).cpu()
+        return self
+
+    def fit(self) -> LinearMap:
+        """Return the ridge regression of new on old features, drawn towards the identity.
+
+        With G = cov(old), H = cov(old, new): W = (G + εI)⁻¹ (H + εI). Where old features do not
+        vary nothing is known of them, and they stay.
+        """
+        old, new = self.old / self.n, self.new / self.n
+        g = self.old_old / self.n - old[:, None] * old
+        h = self.old_new / self.n - old[:, None] * new
+        ridge = (RIDGE * g.diagonal().mean() + TINY) * torch.eye(len(g), dtype=torch.float64)
+        weight = torch.linalg.solve(g + ridge, h + ridge)
+        return LinearMap(weight, new - old @ weight)

@@ -1,0 +1,59 @@
+"""Features of a class batch, before and after it was learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lmrc.nets.network import Trunk
+from lmrc.training.batches import Batches
+
+PASSES = 2  # looks at each image, augmented otherwise each time
+AT_A_TIME = 128  # images in a mini-batch
+
+
+def gather(
+    trunks: Sequence[Trunk], x: Tensor, *, augment: str, rotated: bool, generator: torch.Generator
+) -> list[Tensor]:
+    """Return features of images, augmented as in training: one (turns, n, width) for each trunk.
+
+    In float64, and on the device where that is computed there.
+
+    Parameters
+    ----------
+    trunks : sequence of Trunk
+        In evaluation mode, on one device. All see the same inputs.
+    x : Tensor
+        Images, or vectors.
+    augment : str
+        One of `augment.AUGMENTATIONS`.
+    rotated : bool
+        Whether each image is looked at in all four turns.
+    generator : torch.Generator
+        Where the chance comes from.
+    """
+    device = trunks[0].mean.device
+    batches = Batches(
+        x,
+        torch.zeros(len(x), dtype=torch.long),
+        n_known=0,
+        batch_size=AT_A_TIME,
+        augment=augment,
+        device=device,
+        rotations="all" if rotated else "none",
+    )
+    turns = batches.rotations.copies
+    home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
+    parts: list[list[Tensor]] = [[] for _ in trunks]
+    for _ in range(PASSES if augment != "none" else 1):
+        batches.draw(generator)
+        for positions in torch.split(torch.arange(len(x), device=device), batches.sizes):
+            batches.stage()
+            inputs = batches.at(positions).x
+            for trunk, part in zip(trunks, parts, strict=True):
+                with torch.no_grad():
+                    features = trunk(inputs).float().to(home, torch.float64)
+                part.append(features.unflatten(0, (turns, -1)))
+    return [torch.cat(part, dim=1) for part in parts]

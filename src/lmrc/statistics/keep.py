@@ -1,0 +1,71 @@
+"""Statistics from one class batch to the next."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmrc.nets.network import Trunk
+from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.drift import Drift
+from lmrc.statistics.gather import gather
+from lmrc.training.memory import Memory
+
+
+def brought_up_to_date(
+    before: ClassStatistics,
+    old: Trunk | None,
+    new: Trunk,
+    batch: Memory,
+    pool: Tensor,
+    *,
+    augment: str,
+    rotated: bool,
+    generator: torch.Generator,
+) -> tuple[ClassStatistics, bool]:
+    """Carry statistics to where the features are now, and add those of a class batch.
+
+    Parameters
+    ----------
+    before : ClassStatistics
+        In the old features.
+    old, new : Trunk
+        The network before the class batch, None at the first, and after it.
+    batch : Memory
+        The class batch.
+    pool : Tensor
+        Pooled images of earlier class batches: they tell how features moved, too.
+    augment, rotated, generator
+        As for `gather`.
+
+    Returns
+    -------
+    statistics : ClassStatistics
+        In the new features.
+    non_negative : bool
+        Whether no feature of these images was below 0, as behind a ReLU.
+    """
+    trunks = [new] if old is None else [new, old]
+    drift, lowest = Drift(before.means.shape[-1]), 0.0
+    found: dict[int, Summary] = {}
+
+    def look_at(x: Tensor) -> Tensor:
+        now, *earlier = gather(trunks, x, augment=augment, rotated=rotated, generator=generator)
+        for then in earlier:
+            drift.add(then.flatten(0, 1), now.flatten(0, 1))
+        return now
+
+    for row in torch.unique(
+        batch.y
+    ).tolist():  # in order; one at a time, as features take much room
+        images = batch.x[batch.y == row]
+        features = look_at(images)
+        found[row] = Summary.of(features, len(images))
+        lowest = min(lowest, float(features.min()))
+    if old is not None:
+        if len(pool):
+            look_at(pool)
+        before = before.carried(drift.fit())
+    for row, summary in found.items():
+        before = before.learnt(row, summary)
+    return before, lowest >= 0

@@ -1,0 +1,186 @@
+"""LMRC+ on small images: rotations, statistics, and all that a model must do besides."""
+
+import numpy as np
+import pytest
+import torch
+
+from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
+from lmrc.checks import blobs
+from lmrc.statistics import readout
+from lmrc.training.batches import MiniBatch
+
+N = 12
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Tuned heads need not be good here."""
+    monkeypatch.setattr(readout, "STEPS", 5)
+
+
+def photographs():
+    """Six classes, each of a colour with a bright corner that tells its turn."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(6), N)
+    colours = rng.integers(0, 200, (6, 1, 1, 3))
+    X = colours[y] + rng.integers(-40, 40, (len(y), 8, 8, 3))
+    X[:, :3, :3] += 90
+    return np.clip(X, 0, 255).astype(np.uint8), y
+
+
+X, Y = photographs()
+BATCHES = [(X[rows], Y[rows]) for rows in ((i == Y // 2) for i in range(3))]
+
+
+def plus(**settings):
+    quick = {"backbone": "mlp", "epochs": 2, "batch_size": 8, "random_state": 0}
+    return LMRCPlusClassifier(**quick | {"learning_rate": 0.02, "predict_with": "lda"} | settings)
+
+
+def taught(n_batches=3, **settings):
+    model = plus(**settings)
+    for part in BATCHES[:n_batches]:
+        model.partial_fit(*part)
+    return model
+
+
+def same(one, other):
+    assert one.history_ == other.history_
+    np.testing.assert_array_equal(one.similarities(X), other.similarities(X))
+    for name in ("statistics_", "readout_"):
+        mine, its = getattr(one, name), getattr(other, name)
+        assert mine.keys() == its.keys()
+        assert all(torch.equal(mine[key], its[key]) for key in mine)
+
+
+@pytest.mark.parametrize("rotations", ["one", "all"])
+def test_each_head_has_a_mapping_of_its_own(rotations):
+    model = taught(rotations=rotations)
+    vectors = model.label_vectors_
+    assert vectors.shape == (6, 4, 100)
+    for head in range(3):
+        own = vectors[2 * head : 2 * head + 2].reshape(8, 100)
+        cosines = own @ own.T
+        assert (cosines[~np.eye(8, dtype=bool)] <= 0.15 + 1e-5).all()
+    np.testing.assert_array_equal(taught(2, rotations=rotations).label_vectors_, vectors[:4])
+
+
+def test_a_full_mapping_is_counted_for_each_head():
+    """Eight vectors do not fit in R⁸ at 0.05; two heads of one class do, four vectors each."""
+    tight = {"label_dim": 8, "threshold": 0.05, "max_tries": 3000, "on_full": "raise"}
+    tight |= {"predict_with": "wta", "statistics": "none", "epochs": 1}
+    with pytest.raises(CapacityError, match="of the 8 label vectors"):
+        plus(**tight | {"label_dim": 4}).partial_fit(*BATCHES[0])
+    model = plus(**tight)
+    for c in range(6):
+        model.partial_fit(X[c == Y], Y[c == Y])
+    assert model.label_vectors_.shape == (6, 4, 8)
+
+
+def test_scores_without_statistics_are_the_mean_over_turns():
+    model = taught(statistics="none", predict_with="wta")
+    x = torch.from_numpy(X[:5]).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        answers = [model.network_(torch.rot90(x, r, dims=(2, 3))).numpy() for r in range(4)]
+    for c in range(6):
+        cosines = [o[:, c // 2] @ model.label_vectors_[c, r] for r, o in enumerate(answers)]
+        got = model.similarities(X[:5])[:, c]
+        np.testing.assert_allclose(got, np.mean(cosines, axis=0), atol=1e-5)
+
+
+def test_the_old_heads_are_held_on_the_turned_images():
+    model = taught(1)
+    x = torch.from_numpy(X[:6]).permute(0, 3, 1, 2)
+    batch = MiniBatch(x, torch.zeros(6, dtype=torch.long), None, torch.zeros(6, dtype=torch.long))
+    asked = []
+
+    def frozen(x):
+        asked.append(x)
+        return model.network_(x)
+
+    frozen.head = model.network_.head
+    terms = model.losses(model.network_, frozen, MiniBatch(x, batch.y, batch.y == 0, batch.turn))
+    assert asked[0] is x  # the very tensor: a captured step has its answer ready
+    torch.testing.assert_close(terms["response"], torch.full((6,), -3.0))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"rotations": "one", "statistics": "shared"},
+        {"statistics": "full", "objective": "both", "memory_per_class": 3, "augment": "strong"},
+    ],
+    ids=str,
+)
+def test_a_saved_model_answers_the_same_and_goes_on_the_same(tmp_path, settings):
+    model = taught(2, **settings)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert type(again) is LMRCPlusClassifier
+    same(again, model)
+    for one in (model, again):
+        one.partial_fit(*BATCHES[2]).partial_fit(X[Y == 1], Y[Y == 1])
+    same(again, model)
+    assert model.statistics_["counts"].tolist() == [N, 2 * N, N, N, N, N]
+
+
+def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
+    model, again = taught(2, predict_with="both"), taught(2, predict_with="both")
+    same(model, again)
+    lda = taught(2)
+    for one, other in zip(model.network_.parameters(), lda.network_.parameters(), strict=True):
+        assert torch.equal(one, other)
+    model.save(tmp_path / "m")
+    for way in ("wta", "lda", "tuned", "both"):
+        loaded = load(tmp_path / "m").set_params(predict_with=way)
+        expected = model.set_params(predict_with=way).similarities(X)
+        np.testing.assert_array_equal(loaded.similarities(X), expected)
+    with pytest.raises(ValueError, match="no tuned heads"):
+        lda.set_params(predict_with="tuned").predict(X)
+
+
+def test_a_forgotten_class_leaves_no_statistics():
+    model = taught(predict_with="both")
+    model.forget(2).forget(3).forget(0)  # the second head goes with its last class
+    assert model.classes_.tolist() == [1, 4, 5]
+    assert model.label_vectors_.shape == (3, 4, 100)
+    assert {len(model.statistics_[k]) for k in ("counts", "means", "factors", "diagonal")} == {3}
+    assert model.readout_["lda_weight"].shape[1] == 3
+    assert len(model.readout_["head_weight"]) == len(model.network_.head) == 2
+    model.check_saved()
+    assert set(model.predict(X)) <= {1, 4, 5}
+    model.partial_fit(*BATCHES[1])
+    assert model.classes_.tolist() == [1, 4, 5, 2, 3]
+
+
+def test_statistics_of_an_old_model_are_left_alone_by_a_batch_that_fails():
+    model = taught(1)
+    before = {name: tensor.clone() for name, tensor in model.statistics_.items()}
+    with pytest.raises(ValueError, match=r"NaN|finite"):
+        model.partial_fit(np.full((4, 8, 8, 3), np.nan), [7, 7, 8, 8])
+    assert all(torch.equal(before[name], model.statistics_[name]) for name in before)
+
+
+@pytest.mark.parametrize("rotations", ["one", "all"])
+def test_what_cannot_be_turned_is_refused(rotations):
+    vectors, y = blobs()[0]
+    with pytest.raises(ValueError, match="rotations='none'"):
+        plus(rotations=rotations).fit(vectors, y)
+    with pytest.raises(ValueError, match="square images"):
+        plus(rotations=rotations).fit(X[:, :, :6], Y)
+
+
+def test_prediction_by_statistics_needs_statistics():
+    with pytest.raises(ValueError, match="keeps none"):
+        LMRCClassifier(predict_with="lda").fit(X, Y)
+
+
+def test_the_first_class_batch_may_have_more_epochs():
+    model = taught(2, first_epochs=4)
+    assert [h["batch"] for h in model.history_] == [0, 0, 0, 0, 1, 1]
+
+
+def test_statistics_choose_the_right_head_where_the_heads_alone_do_not():
+    model = taught(epochs=6, augment="none")
+    assert model.score(X, Y) > model.set_params(predict_with="wta").score(X, Y)

@@ -1,0 +1,82 @@
+import pytest
+import torch
+from torch import nn
+
+from lmrc.methods.objectives import Setting, both, cosine, softmax
+from lmrc.nets.multihead import MultiHead
+from lmrc.training.batches import MiniBatch
+
+SIZES = [2, 1, 2]  # classes of three heads; the last head is the new one
+GOVERNOR = [0, 0, 1, 2, 2]
+
+
+@pytest.fixture(params=[None, 4])
+def case(request):
+    """Heads, responses, and a mini-batch with all classes in it."""
+    torch.manual_seed(0)
+    turns = request.param
+    head = MultiHead(3, 6, n_heads=3, turns=turns)
+    shape = (5, 6) if turns is None else (5, turns, 6)
+    head.add_label_vectors(nn.functional.normalize(torch.randn(shape), dim=-1))
+    o = nn.functional.normalize(torch.randn(10, 3, 6), dim=-1)
+    y = torch.arange(10) % 5
+    turn = None if turns is None else torch.arange(10) % 4
+    return head, o, MiniBatch(torch.zeros(10, 1), y, y < 3, turn)
+
+
+def by_hand(head, o, batch, scale):
+    """Cross-entropy of each sample over the vectors of the head that governs its class."""
+    losses = []
+    for i, y in enumerate(batch.y.tolist()):
+        k = GOVERNOR[y]
+        classes = [c for c in range(5) if GOVERNOR[c] == k]
+        vectors = head.by_turn[classes].flatten(0, 1)
+        turns = head.by_turn.shape[1]
+        right = classes.index(y) * turns + (0 if batch.turn is None else int(batch.turn[i]))
+        logits = scale * vectors @ o[i, k]
+        losses.append(nn.functional.cross_entropy(logits, torch.tensor(right)))
+    return torch.stack(losses)
+
+
+def test_softmax_is_within_the_head_that_governs_the_class(case):
+    head, o, batch = case
+    setting = Setting(n_old=2, n_classes=SIZES, pooled=False, scale=7.0)
+    terms, expected = softmax(o, head, batch, setting), by_hand(head, o, batch, 7.0)
+    torch.testing.assert_close(terms["new"], expected * ~batch.known)
+    torch.testing.assert_close(terms["review"], expected * batch.known)
+
+
+def test_new_classes_alone_teach_the_new_head_alone(case):
+    head, o, batch = case
+    new = batch.y >= 3
+    turn = None if batch.turn is None else batch.turn[new]
+    o.requires_grad_()
+    alone = MiniBatch(batch.x[new], batch.y[new], None, turn)
+    terms = softmax(o[new], head, alone, Setting(2, SIZES, pooled=False, scale=16.0))
+    assert terms.keys() == {"new"}
+    torch.testing.assert_close(terms["new"], by_hand(head, o, batch, 16.0)[new])
+    terms["new"].sum().backward()
+    assert (o.grad[:, :2] == 0).all()
+    assert (o.grad[new, 2] != 0).any(dim=1).all()
+
+
+def test_known_classes_alone_have_no_new_term(case):
+    head, o, batch = case
+    setting = Setting(n_old=3, n_classes=SIZES, pooled=False, scale=16.0)
+    assert softmax(o, head, batch, setting).keys() == {"review"}
+
+
+def test_both_is_the_sum(case):
+    head, o, batch = case
+    for pooled in (False, True):
+        setting = Setting(n_old=2, n_classes=SIZES, pooled=pooled, scale=16.0)
+        one, other, sums = (f(o, head, batch, setting) for f in (cosine, softmax, both))
+        for name in ("new", "review"):
+            torch.testing.assert_close(sums[name], one[name] + other[name])
+
+
+def test_cosine_takes_the_vector_of_the_turn(case):
+    head, o, batch = case
+    new = cosine(o, head, batch, Setting(2, SIZES, pooled=False, scale=1.0))["new"]
+    turn = torch.zeros(10, dtype=torch.long) if batch.turn is None else batch.turn
+    torch.testing.assert_close(new, -(o[:, 2] * head.by_turn[batch.y, turn]).sum(dim=1))

@@ -1,0 +1,71 @@
+"""The paper's LMRC stays what it was, whatever LMRC+ needs."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from lmrc import LMRCClassifier
+from lmrc.checks import blobs
+
+
+class Plain(LMRCClassifier):
+    """Losses and scores of the paper, written out."""
+
+    def losses(self, network, frozen, batch):
+        o = network(batch.x)
+        c = network.head.label_vectors[batch.y]
+        similarity = (o * c[:, None]).sum(dim=-1)
+        k = 0 if frozen is None else len(frozen.head)
+        terms = {}
+        if len(network.head) > k:
+            terms["new"] = -similarity[:, -1]  # Eq. 1
+        if k and self.memory_per_class > 0:
+            terms["review"] = -similarity[:, :k].sum(dim=1)  # Eq. 9
+        elif k and batch.known is not None:
+            terms["review"] = -similarity[:, :k].sum(dim=1) * batch.known
+        if frozen is not None:
+            with torch.no_grad():
+                v = frozen(batch.x)
+            terms["response"] = -self.response_weight * (o[:, :k] * v).sum(dim=(1, 2))  # Eq. 7
+        return terms
+
+    def scores(self, network, x):
+        o, c = network(x), network.head.label_vectors
+        governor = itertools.chain(*([k] * len(head) for k, head in enumerate(self.heads_)))
+        return torch.stack([(o[:, k] * c[i]).sum(dim=1) for i, k in enumerate(governor)], dim=1)
+
+
+@pytest.mark.parametrize("memory", [0, 3])
+def test_training_is_bit_for_bit_the_papers(memory):
+    models = [c(epochs=3, memory_per_class=memory, random_state=0) for c in (LMRCClassifier, Plain)]
+    for model in models:
+        for X, y in [*blobs(), blobs(seed=1)[0]]:
+            model.partial_fit(X, y)
+    ours, plain = models
+    assert ours.history_ == plain.history_
+    for one, other in zip(ours.network_.parameters(), plain.network_.parameters(), strict=True):
+        assert torch.equal(one, other)
+    X = blobs()[0][0]
+    np.testing.assert_allclose(ours.similarities(X), plain.similarities(X), atol=1e-6)
+
+
+def test_chance_and_schedule_are_those_of_the_first_release():
+    """Losses as version 0.1.0 had them: another draw or another rate would show in them."""
+    model = LMRCClassifier(epochs=3, random_state=0)
+    for X, y in blobs():
+        model.partial_fit(X, y)
+    before = [0.133616, -0.129251, -0.488108, -0.938646, -1.266894, -1.606788]
+    before += [-2.046706, -2.316142, -2.519944]
+    assert [h["loss"] for h in model.history_] == pytest.approx(before, rel=1e-3)
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), 14)
+    colour = rng.integers(0, 256, (4, 1, 1, 3))
+    X = np.clip(colour[y] + rng.integers(-60, 60, (56, 16, 16, 3)), 0, 255).astype(np.uint8)
+    settings = {"backbone": "cnn", "batch_size": 8, "learning_rate": 0.01, "memory_per_class": 2}
+    model = LMRCClassifier(epochs=2, random_state=0, **settings)
+    for part in (y < 2, y >= 2):
+        model.partial_fit(X[part], y[part])
+    before = [-0.127368, -0.469018, -1.196124, -1.49834]
+    assert [h["loss"] for h in model.history_] == pytest.approx(before, rel=1e-3)

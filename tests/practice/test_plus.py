@@ -1,0 +1,77 @@
+"""LMRC+ from the command line: as LMRC in all."""
+
+import json
+
+import pytest
+
+import lmrc
+from lmrc.statistics import readout
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 3)
+
+
+@pytest.fixture
+def plus(place, learn):
+    """The name of an LMRC+ model that knows four digits from two class batches."""
+    learn("week1", "--quiet", "--method", "lmrc+", "--learning-rate", "0.01", fast=True)
+    learn("week2", "--quiet")
+    return "m"
+
+
+def test_a_model_of_lmrc_plus_learns_predicts_and_says_what_it_stores(plus, call):
+    model = lmrc.load(plus)
+    assert type(model) is lmrc.LMRCPlusClassifier
+    assert model.label_vectors_.shape == (4, 4, 100)
+    code, out, _ = call("info", plus)
+    assert code == 0
+    assert "no images are stored in this model" in out
+    assert "statistics of the classes' features are stored (low-rank" in out
+    assert "more classes in each class batch" in out
+    info = json.loads(call("info", plus, "--json")[1])
+    assert info["statistics"] == "low-rank"
+    assert info["images_stored"] == 0
+    code, out, _ = call("predict", plus, "test")
+    assert code == 0
+    assert len(out.splitlines()) == 40
+
+
+def test_a_forgotten_class_is_gone_from_the_files(plus, place, call):
+    before = {p.name for p in (place / plus).glob("statistics-*")}
+    assert call("forget", plus, "two")[0] == 0
+    kept = before & {p.name for p in (place / plus).glob("statistics-*")}
+    assert len(kept) == 1  # that of the version before the class was learnt
+    model = lmrc.load(plus)
+    assert model.classes_.tolist() == ["one", "zero", "three"]
+    assert len(model.statistics_["means"]) == 3
+
+
+def test_what_shapes_a_model_is_fixed_by_the_first_learn(plus, call):
+    for option in (("--method", "lmrc"), ("--rotations", "none")):
+        code, _, err = call("learn", plus, "week1", *option)
+        assert code == 2
+        assert "fixed by the first learn" in err
+
+
+def test_rotations_can_be_left_off(place, learn):
+    learn("week1", "--method", "lmrc+", "--rotations", "none", fast=True)
+    assert lmrc.load("m").label_vectors_.shape == (2, 100)
+
+
+def test_statistics_that_do_not_fit_are_refused(plus):
+    """As someone could make them up, checksums and all."""
+    model = lmrc.load(plus)
+    model.statistics_ = model.statistics_ | {"means": model.statistics_["means"][:, :, :5]}
+    model.save("made-up")
+    with pytest.raises(lmrc.ModelFileError, match="statistics"):
+        lmrc.load("made-up")
+
+
+def test_evaluate_goes_by_what_predict_says(plus, call):
+    code, out, _ = call("evaluate", plus, "test", "--json")
+    assert code == 0
+    predicted = call("predict", plus, "test")[1]
+    right = sum(line.split()[1] in line.split()[0] for line in predicted.splitlines())
+    assert json.loads(out)["accuracy"] == right / 40

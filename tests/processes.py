@@ -1,0 +1,156 @@
+"""Starts commands in processes of their own, quickly: torch is imported once, then forked.
+
+Reads a number and a list of jobs a line, in JSON; starts them all, waits for them, and answers
+with one line. A process of its own, and not the one that runs the tests, since one with threads
+cannot be forked.
+"""
+
+import errno
+import gc
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from PIL import Image
+
+from lmrc import cli
+from lmrc.practice.checkpoint import FolderCheckpoint
+
+SPACE = ("open", "os.mkdir", "os.rename", "fsync")  # what a full disk may refuse
+STEPS = (*SPACE, "os.remove", "os.rmdir")  # after each of them the disk holds something else
+
+
+def prepare_fault(job):
+    """Arrange in the new process for what is to go wrong; see the fixture `run_jobs`."""
+    if "limit" in job:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
+    if "epochs" in job:
+        _die_after_epochs(job["epochs"])
+    if "step" in job:
+        _stop_at(job["step"], job["how"])
+    if job.get("harmless") and os.geteuid() == 0:  # nothing is read-only to root
+        os.seteuid(65534)
+
+
+def _die_after_epochs(epochs):
+    keep = FolderCheckpoint.keep
+
+    def keep_and_die(self, records, *rest):
+        keep(self, records, *rest)
+        if len(records) == epochs:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    FolderCheckpoint.keep = keep_and_die
+
+
+def _stop_at(step, how):
+    """Be killed at the n-th step of writing, or have a full disk from then on.
+
+    Or else keep what the folder ``m`` holds before each step: what a kill would leave there.
+    """
+    steps, copies = 0, False
+
+    def take(name):
+        nonlocal steps, copies
+        if copies:  # the copy is no step of the command
+            return
+        steps += 1
+        if how == "watched":
+            copies = True
+            shutil.copytree("m", f"steps/{steps:03}") if Path("m").exists() else None
+            copies = False
+            return
+        if steps <= step:
+            return
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name in SPACE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def watch(event, arguments):
+        if event in STEPS and (event != "open" or arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+            take(event)
+
+    sync = os.fsync
+
+    def fsync(handle):
+        take("fsync")
+        sync(handle)
+
+    os.fsync = fsync
+    sys.addaudithook(watch)
+
+
+def start(job):
+    """Start a job; return its process and where to read what it says."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
+    try:
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+        os.chdir(job["place"])
+        prepare_fault(job)
+        code = run(job["words"])
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        code = 3  # no command ends so
+    os._exit(code)
+
+
+def run(words):
+    """Run a command; return its exit code."""
+    sys.argv = ["lmrc", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code or 0
+
+
+def wait(child, reading, job, started):
+    """Wait for a job; tell how it ended, what it said and how long it took."""
+    if "kill_after" in job:
+        time.sleep(job["kill_after"])
+        os.kill(child, signal.SIGKILL)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode(errors="replace")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {"code": code, "said": said, "seconds": time.monotonic() - started}
+
+
+def warm_up():
+    """Learn and ask once: much is imported, for seconds, only when it is needed."""
+    with tempfile.TemporaryDirectory() as place:
+        for name in "ab":
+            Path(place, "week", name).mkdir(parents=True)
+            Image.new("L", (4, 4), ord(name)).save(Path(place, "week", name, "0.png"))
+        model, week = f"{place}/m", f"{place}/week"
+        assert run(["learn", model, week, "-q", "--epochs", "1", "--device", "cpu"]) == 0
+        assert run(["predict", model, week]) == 0
+    gc.freeze()  # what is here now is never looked at again, nor copied
+
+
+if __name__ == "__main__":
+    said = sys.stdout
+    sys.stdout = sys.stderr = io.StringIO()
+    warm_up()
+    sys.stdout, sys.stderr = said, sys.__stderr__
+    for line in sys.stdin:
+        number, jobs = json.loads(line)
+        started = time.monotonic()
+        running = [(*start(job), job) for job in jobs]
+        print(json.dumps([number, [wait(*job, started) for job in running]]), flush=True)

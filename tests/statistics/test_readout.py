@@ -1,0 +1,96 @@
+import torch
+from torch.nn import functional as F
+
+from lmrc.nets.multihead import MultiHead
+from lmrc.statistics import readout
+from lmrc.statistics.classes import ClassStatistics, Summary
+
+WIDTH, SIZES = 12, [2, 1, 2]
+
+
+def features(c, n=200, turns=4):
+    generator = torch.Generator().manual_seed(c)
+    centre = 3 * torch.randn(turns, 1, WIDTH, generator=generator)
+    return (centre + torch.randn(turns, n, WIDTH, generator=generator)).double()
+
+
+def statistics():
+    kept = ClassStatistics.empty("low-rank", 4, WIDTH)
+    for c in range(5):
+        kept = kept.learnt(c, Summary.of(features(c), 200))
+    return kept
+
+
+def heads():
+    torch.manual_seed(0)
+    head = MultiHead(WIDTH, 20, turns=4)
+    for _ in SIZES:
+        head.open_head()
+    head.add_label_vectors(F.normalize(torch.randn(5, 4, 20), dim=-1))
+    return head
+
+
+def accuracy(score):
+    right = [(score(features(c, 50).float()).argmax(dim=1) == c).float().mean() for c in range(5)]
+    return torch.stack(right).mean().item()
+
+
+def test_the_discriminant_is_bayes_rule_for_gaussians_of_one_covariance():
+    kept = statistics()
+    lda = readout.discriminant(kept)
+    covariance = kept.covariances.mean()
+    shrunk = 0.5 * covariance + 0.5 * covariance.diagonal().mean() * torch.eye(WIDTH)
+    inverse = torch.linalg.inv(shrunk)
+    x = features(1, 7)
+    away = x[:, :, None] - kept.means.double().transpose(0, 1)[:, None]  # (turns, n, classes, w)
+    distance = torch.einsum("tncw,wv,tncv->tnc", away, inverse, away)
+    got = readout.nearest_gaussian(lda, x.float())
+    expected = -distance.mean(dim=0) / 2
+    difference = got.double() - expected  # what is the same for all classes is left out
+    torch.testing.assert_close(difference, difference[:, :1].expand(-1, 5), atol=1e-3, rtol=1e-3)
+    assert accuracy(lambda x: readout.nearest_gaussian(lda, x)) > 0.99
+
+
+def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
+    head, kept = heads(), statistics()
+
+    def tuned():
+        generator = torch.Generator().manual_seed(3)
+        settings = {"scale": 16.0, "non_negative": False, "generator": generator}
+        return readout.tune(head, kept, SIZES, **settings)
+
+    before = head.weight.clone()
+    first = tuned()
+    assert torch.equal(head.weight, before)
+    assert all(torch.equal(first[name], again) for name, again in tuned().items())
+    untuned = accuracy(lambda x: readout.winner_takes_all(head, x, SIZES))
+    assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, first)) > untuned + 0.3
+
+
+def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
+    head, x = heads(), features(0, 6).float()
+    governor = [0, 0, 1, 2, 2]
+    expected = torch.stack(
+        [
+            sum((head(x[r])[:, k] * head.label_vectors[c, r]).sum(dim=1) for r in range(4)) / 4
+            for c, k in enumerate(governor)
+        ],
+        dim=1,
+    )
+    torch.testing.assert_close(readout.winner_takes_all(head, x, SIZES), expected)
+
+
+def test_standardised_scores_of_one_class_are_no_nan():
+    assert readout.standardised(torch.ones(3, 1)).tolist() == [[0.0]] * 3
+
+
+def test_a_class_and_its_head_are_taken_out():
+    kept, head = statistics(), heads()
+    both = readout.discriminant(kept) | {"head_weight": head.weight, "head_bias": head.bias}
+    readout.check(both, kept, head)
+    rest = readout.without_class(both, 2, 1)
+    head.remove_head(1)
+    readout.check(rest, kept.without(2), head)
+    x = features(0, 6).float()
+    expected = readout.nearest_gaussian(both, x)[:, [0, 1, 3, 4]]
+    torch.testing.assert_close(readout.nearest_gaussian(rest, x), expected)

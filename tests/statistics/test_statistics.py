@@ -1,0 +1,151 @@
+"""Statistics of classes: carried with the features, in any order, at any size."""
+
+import pytest
+import torch
+
+from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.covariances import COVARIANCES, RANK
+from lmrc.statistics.drift import Drift, LinearMap
+
+KINDS = list(COVARIANCES)
+WIDTH = 40
+
+
+def draws(seed, n=300, turns=4, width=WIDTH):
+    """Features of a class, with directions of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(width, width, generator=generator, dtype=torch.float64) / width**0.5
+    centre = torch.randn(turns, 1, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(turns, n, width, generator=generator, dtype=torch.float64)
+    scales = torch.logspace(0, -3, width, dtype=torch.float64)
+    return centre + (noise * scales) @ mix
+
+
+def learnt(kind, seeds=(0, 1, 2), **form):
+    statistics = ClassStatistics.empty(kind, 4, form.get("width", WIDTH))
+    for row, seed in enumerate(seeds):
+        features = draws(seed, **form)
+        statistics = statistics.learnt(row, Summary.of(features, features.shape[1]))
+    return statistics
+
+
+def near(one, other, tolerance=1e-4):
+    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_means_and_covariances_are_those_of_the_features(kind):
+    statistics = learnt(kind)
+    matrices = []
+    for row in range(3):
+        features = draws(row)
+        near(statistics.means[row].double(), features.mean(dim=1))
+        centred = (features - features.mean(dim=1, keepdim=True)).flatten(0, 1)
+        matrices.append(centred.T @ centred / len(centred))
+    mean = torch.stack(matrices).mean(dim=0)
+    near(statistics.covariances.mean().diagonal(), mean.diagonal())
+    if kind != "shared":
+        for row, matrix in enumerate(matrices):
+            near(statistics.covariances.matrix(row), matrix, 2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_linear_drift_is_followed(kind):
+    """Fitted on other classes' features, the map carries the statistics to where they belong."""
+    generator = torch.Generator().manual_seed(9)
+    turned = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator).double()).Q
+    weight = turned + 0.1 * torch.eye(WIDTH)
+    bias = torch.randn(WIDTH, generator=generator).double()
+    seen = 3 * torch.randn(4000, WIDTH, generator=generator).double() @ turned + 1
+    drift = Drift(WIDTH).add(seen[:1000], seen[:1000] @ weight + bias)
+    found = drift.add(seen[1000:], seen[1000:] @ weight + bias).fit()
+    carried = learnt(kind).carried(found)
+    exact = LinearMap(weight, bias)
+    for row in range(3):
+        near(carried.means[row].double(), exact(draws(row).mean(dim=1)), 0.08)
+    near(carried.covariances.mean(), weight.T @ learnt(kind).covariances.mean() @ weight, 0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_drift_nothing_moves(kind):
+    before = learnt(kind)
+    seen = draws(7).flatten(0, 1)
+    after = before
+    for _ in range(5):
+        after = after.carried(Drift(WIDTH).add(seen, seen).fit())
+    near(after.means, before.means, 1e-5)
+    for row in range(3):
+        near(after.covariances.matrix(row), before.covariances.matrix(row), 1e-5)
+
+
+def test_directions_never_seen_to_move_stay():
+    seen = draws(7).flatten(0, 1)
+    seen[:, 5] = 0.3  # a feature that does not vary
+    found = Drift(WIDTH).add(seen, seen).fit()
+    near(found.weight, torch.eye(WIDTH).double(), 1e-8)
+    still = torch.ones(3, WIDTH).double()
+    near(Drift(WIDTH).add(still, still + 1).fit()(still), still + 1, 1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_classes_does_not_matter(kind):
+    one, other = learnt(kind, (0, 1, 2)), learnt(kind, (2, 0, 1))
+    near(one.means, other.means[[1, 2, 0]], 1e-6)
+    near(one.covariances.mean(), other.covariances.mean(), 1e-5)
+    for row, same in enumerate((1, 2, 0)):
+        near(one.covariances.matrix(row), other.covariances.matrix(same), 1e-5)
+
+
+def test_a_class_that_comes_again_counts_by_its_images():
+    whole, (first, rest) = draws(0), draws(0).split([100, 200], dim=1)
+    at_once = ClassStatistics.empty("full", 4, WIDTH).learnt(0, Summary.of(whole, 300))
+    in_parts = ClassStatistics.empty("full", 4, WIDTH).learnt(0, Summary.of(first, 100))
+    in_parts = in_parts.learnt(0, Summary.of(rest, 200))
+    assert in_parts.counts.tolist() == [300]
+    near(in_parts.means, at_once.means, 1e-5)
+    near(in_parts.covariances.matrix(0), at_once.covariances.matrix(0), 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_fewer_images_than_features_do_no_harm(kind, n):
+    statistics = learnt(kind, n=n).carried(Drift(WIDTH).add(draws(3)[0], draws(4)[0]).fit())
+    deviations = statistics.covariances.sampler(3, torch.Generator().manual_seed(0))(5)
+    assert deviations.shape == (3, 5, WIDTH)
+    assert deviations.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_deviations_are_drawn_with_the_covariance(kind):
+    statistics = learnt(kind)
+    drawn = statistics.covariances.sampler(3, torch.Generator().manual_seed(0))(20_000).double()
+    for row in range(3):
+        near(drawn[row].T.cov(), statistics.covariances.matrix(row), 0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_is_taken_out(kind):
+    rest = learnt(kind).without(1)
+    near(rest.means, learnt(kind, (0, 2)).means, 1e-6)
+    rest.check(2, 4, WIDTH)
+    if kind != "shared":
+        near(rest.covariances.matrix(1), learnt(kind).covariances.matrix(2), 1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_read_back(kind):
+    statistics = learnt(kind)
+    again = ClassStatistics.from_tensors(kind, statistics.tensors())
+    assert again.tensors().keys() == statistics.tensors().keys()
+    again.check(3, 4, WIDTH)
+    with pytest.raises(ValueError, match="is not of shape"):
+        again.check(4, 4, WIDTH)
+
+
+def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all():
+    """As the model's own test of its file would, without learning a hundred classes."""
+    width, heads = 512, 10 * 100 * 513
+    factors = torch.zeros(100, width, RANK)
+    means = torch.zeros(100, 4, width)
+    floats = factors.numel() + 100 * width + 2 * means.numel() + 400 + heads
+    assert 4 * floats < 10e6
