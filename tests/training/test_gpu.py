@@ -1,5 +1,6 @@
 """The fast path against the plain one, where there is a GPU: in float32 both give one result."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -97,6 +98,17 @@ def test_lmrc_plus_predicts_by_statistics_on_a_gpu_as_on_a_cpu():
     _, expected = taught(LMRCPlusClassifier, device="cpu")
     _, got = taught(LMRCPlusClassifier)
     assert (got.argmax(1) == expected.argmax(1)).mean() > 0.95
+
+
+def test_graphs_of_earlier_class_batches_that_python_clears_away_do_not_spoil_a_capture():
+    before = gc.get_threshold()
+    gc.set_threshold(1)  # at every turn
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            taught()
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_compiled_backbone_gives_what_the_eager_one_gives():
