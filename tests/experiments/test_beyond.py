@@ -1,5 +1,6 @@
 """What goes beyond the paper: variants of a method, readouts of one network, uneven batches."""
 
+import csv
 import json
 
 import numpy as np
@@ -99,6 +100,24 @@ def test_readouts_of_one_network_are_what_each_alone_would_measure(ladder):
             main_record = records[LADDER[2]][2].record
             assert found == {name: getattr(main_record, name) for name in found}
         assert score_readouts(stream, 2, learner)[way] == found
+
+
+def test_the_page_of_the_ladder_shows_the_readouts(ladder):
+    end = by_method(ladder)["+ λ = 3, statistics"][-1].extra["readouts"]
+    with (ladder / "ladder.csv").open(newline="") as file:
+        rows = {row["step"]: row for row in csv.DictReader(file)}
+    names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA", "tuned": "+ statistics: tuned heads"}
+    assert list(rows) == [
+        "LMRC",
+        "+ cosine schedule",
+        *names.values(),
+        "+ statistics: both",
+        "LMRC+",
+    ]
+    for way, name in names.items():
+        assert float(rows[name]["final_accuracy"]) == end[way]["accuracy"]
+    assert (ladder / "ladder.png").exists()
+    assert (ladder / "head-choice.png").exists()
 
 
 def test_learners_with_one_way_to_predict_have_no_readouts():
