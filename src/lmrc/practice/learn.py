@@ -14,11 +14,11 @@ import numpy as np
 from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
-from lmrc.practice.models import backbone_name, open_model
+from lmrc.practice.models import open_model
+from lmrc.practice.settings import begun, changed
 from lmrc.practice.usage import (
     Say,
     UsageError,
@@ -34,8 +34,6 @@ from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
-
-METHODS = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
@@ -167,39 +165,12 @@ def _remembered(place: Path, kept: unfinished.Kept) -> Request:
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
     """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
-    settings = dict(request.settings)
     # The first of several processes reads it for all: the others may not see its folder.
     content = current().agree(lambda: store.read(place) if store.holds_model(place) else None)
     if content is None:
-        settings.setdefault("random_state", 0)
-        method: type[LMRCClassifier] = METHODS[request.method or "lmrc"]
-        return method(**settings, device=request.device)
+        return begun(request.method, request.settings, request.device)
     model = open_model(place, request.device, content)
-    _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
-    size = (request.size, request.size) if isinstance(request.size, int) else request.size
-    fixed = {
-        "size": (size and tuple(size), (height, width)),
-        "backbone": (settings.pop("backbone", None), backbone_name(model)),
-        "label_dim": (settings.pop("label_dim", None), model.label_dim),
-        "rotations": (settings.pop("rotations", None), model.rotations),
-        "method": (request.method, _method_of(model)),
-        "random_state": (settings.pop("random_state", None), model.seed_),
-        "weights": (settings.get("weights"), None),
-    }
-    for name, (asked, now) in fixed.items():
-        if asked is not None and asked != now:
-            option = "seed" if name == "random_state" else name.replace("_", "-")
-            was = "×".join(map(str, now)) if isinstance(now, tuple) else now
-            raise UsageError(
-                f"--{option} shapes the network and was fixed by the first learn of {place}"
-                + (f" ({was})" if was is not None else "")
-                + ": leave it out, or begin a new model"
-            )
-    return model.set_params(**settings)  # type: ignore[no-any-return]
-
-
-def _method_of(model: LMRCClassifier) -> str | None:
-    return next((name for name, method in METHODS.items() if type(model) is method), None)
+    return changed(model, place, request.settings, size=request.size, method=request.method)
 
 
 def _read(request: Request, model: LMRCClassifier) -> Batch:
