@@ -157,12 +157,17 @@ def test_csv_that_cannot_be_used(place, learn, text, told):
     assert told in learn("list.csv", fast=True, code=1)[2]
 
 
-def test_npz(place, learn):
+def test_npz(place, learn, call):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (40, 6, 6, 3), dtype=np.uint8), np.arange(40) % 2
     np.savez(place / "batch.npz", X=X, y=y)
     out = learn("batch.npz", "--val", "0.1", fast=True)[1]
     assert "36 images to learn from, 4 more to validate with" in out
+    code, _, err = call("learn", "sized", "batch.npz", "--size", "8", *FAST)
+    assert code == 2
+    assert "--size is for image files" in err
+    err = learn("week1", code=1)[2]
+    assert "labels so far were numbers, but 'one' is text" in err
     assert lmrc.load("m").classes_.tolist() == [0, 1]
 
 
@@ -250,8 +255,9 @@ def test_a_killed_learn_goes_on_bit_for_bit(place, learn, killed, call, same_fil
 
 def test_an_interrupted_learn_can_be_discarded(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
-    learn("--discard")
+    assert learn("--discard")[1] == "what was unfinished in m is dropped\n"
     assert not (place / "m").exists()
+    assert learn("--discard")[1] == ""
     killed("m", "week1", *FAST, epochs=1)
     learn("week2", "--discard", fast=True)
     assert lmrc.load("m").classes_.tolist() == ["three", "two"]

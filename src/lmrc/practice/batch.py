@@ -80,6 +80,8 @@ def read_source(
         Share of each class that is held out, if the source does not hold out some by itself.
     """
     if source.suffix.lower() == ".npz":
+        if size is not None and shape is None:
+            raise UsageError(f"--size is for image files; the arrays of {source} stay as they are")
         return _read_arrays(source, val)
     files: Files
     test: Files = {}

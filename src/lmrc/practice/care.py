@@ -34,6 +34,7 @@ def describe(path: Path) -> dict[str, Any]:
         "backbone": backbone_name(model),
         "parameters": sum(p.numel() for p in model.network_.parameters()),
         "bytes": store.size(path),
+        "bytes_of_all_versions": store.size_of_all(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,
         "statistics": model.statistics,
         "statistics_bytes": sum(t.nbytes for t in (model.statistics_ | model.readout_).values()),
@@ -64,7 +65,8 @@ def tell_info(path: Path, say: Say) -> None:
     else:
         say(f"takes vectors of {channels} features")
     say(f"backbone {info['backbone']}, {info['parameters']:,} parameters")
-    say(f"{bytes_in_words(info['bytes'])} on disk, {count(info['versions'], 'version')} kept")
+    more = f", {bytes_in_words(info['bytes_of_all_versions'])} with all {info['versions']} versions"
+    say(f"{bytes_in_words(info['bytes'])} on disk{more if info['versions'] > 1 else ''}")
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
     if info["statistics"] != "none":
@@ -148,6 +150,8 @@ def forget(path: Path, name: str, say: Say) -> None:
             return version
         if len(model.classes_) == 1:
             return None
+        if isinstance(model.class_weight, dict):
+            model.class_weight = {k: v for k, v in model.class_weight.items() if k != label}
         return pack(model.forget(label))
 
     with store.writing(path):

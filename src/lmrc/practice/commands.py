@@ -234,9 +234,10 @@ def predict(
         bool, Flag("--quiet", "-q", help="Do not name images that cannot be read.")
     ] = False,
 ) -> None:
-    """Name what is in images: class, similarity (at most 1) and head.
+    """Name what is in images: class, similarity and head, best first.
 
-    An image that cannot be read does not stop the others; the exit code is 1 then.
+    A similarity is at most 1; models of lmrc+ have a score instead, which may be more. An image
+    that cannot be read does not stop the others; the exit code is 1 then.
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
     """
@@ -249,9 +250,11 @@ def predict(
     if not images and sys.stdin.isatty():
         raise UsageError("name the images, or send their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
-    answers = work.predict(open_model(model, device), found, top=top, reject_below=reject_below)
+    asked = open_model(model, device)
+    answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
-    if work.write_answers(answers, form, sys.stdout, quiet=quiet):
+    width = max(len(str(label)) for label in [*asked.classes_, work.UNKNOWN])
+    if work.write_answers(answers, form, sys.stdout, quiet=quiet, width=min(width, 30)):
         raise typer.Exit(1)
 
 

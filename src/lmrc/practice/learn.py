@@ -105,6 +105,8 @@ def learn(
         quiet, say, checkpoint_every = True, speaker(quiet=True), math.inf
     with store.writing(path) if ranks.is_first else nullcontext(path) as place:
         if discard and ranks.is_first:
+            if unfinished.is_there(place):
+                say(f"what was unfinished in {place} is dropped")
             unfinished.discard(place)
         kept = ranks.agree(lambda: _interrupted(place, resume))
         if kept is not None:

@@ -167,7 +167,17 @@ def _is_version(version: Any) -> bool:
 
 def size(folder: Path) -> int:
     """Return how many bytes the newest version takes."""
-    return sum(int(entry["bytes"]) for entry in versions(folder)[-1]["files"].values())
+    return _size_of(versions(folder)[-1:])
+
+
+def size_of_all(folder: Path) -> int:
+    """Return how many bytes all versions take: what they share is there once."""
+    return _size_of(versions(folder))
+
+
+def _size_of(kept: list[Version]) -> int:
+    entries = [entry for version in kept for entry in version["files"].values()]
+    return sum({str(entry["name"]): int(entry["bytes"]) for entry in entries}.values())
 
 
 def roll_back(folder: Path) -> None:
@@ -256,7 +266,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = read_json(path)
     except FileNotFoundError:
         if (folder / UNFINISHED).exists():
-            hint = "its first class batch is not finished, go on with lmrc learn --resume"
+            hint = f"its first class batch is not finished, go on with lmrc learn {folder} --resume"
         else:
             hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None
