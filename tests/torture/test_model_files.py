@@ -162,12 +162,16 @@ def read_made_up(kind, trial, what):
             pass
         else:
             shape = model.input_shape_
-            model.predict(np.zeros((2, *shape[1:], shape[0]) if shape[1:] else (2, *shape)))
+            X = np.zeros((2, *shape[1:], shape[0]) if shape[1:] else (2, *shape))
+            answers = model.predict(X).tolist()
+            assert len(answers) == 2
+            assert set(answers) <= set(model.classes_.tolist())
         for read in (care.describe, care.history, lambda path: care.tell_log(path, str)):
             try:
-                read(Path("m"))
+                told = read(Path("m"))
             except ModelFileError:
                 continue
+            json.dumps(told)  # plain values, as --json prints them
 
 
 def test_made_up_manifests(model, trial, is_full):

@@ -6,6 +6,7 @@ What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -300,12 +301,8 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc info pets.lmrc
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import speaker
 
-    if as_json and not quiet:
-        _print_json(care.describe(model))
-    else:
-        care.tell_info(model, speaker(quiet))
+    _show(model, care.describe, care.tell_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
@@ -314,12 +311,8 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc log pets.lmrc
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import speaker
 
-    if as_json and not quiet:
-        _print_json(care.history(model))
-    else:
-        care.tell_log(model, speaker(quiet))
+    _show(model, care.history, care.tell_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:
@@ -368,6 +361,21 @@ def export(
 
 
 COMMANDS = (learn, predict, evaluate, info, log, rollback, forget, export)
+
+
+def _show(
+    model: Path,
+    describe: Callable[[Path], Any],
+    tell: Callable[[Path, Callable[[str], None]], None],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from lmrc.practice.usage import speaker
+
+    if as_json and not quiet:
+        _print_json(describe(model))
+    else:
+        tell(model, speaker(quiet))
 
 
 def _print_json(content: Any) -> None:
