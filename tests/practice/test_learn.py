@@ -285,7 +285,8 @@ def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.FolderCheckpoint, "keep", keep_and_stop)
-        learn("week2", "--checkpoint-every", "0", code=130)
+        err = learn("week2", "--checkpoint-every", "0", code=130)[2]
+    assert "lmrc learn m --resume goes on, --discard drops it" in err
     assert lmrc.load("m").classes_.tolist() == ["one", "zero"]
     kept = json.loads((place / "m" / "unfinished.json").read_text())["content"]
     assert len(kept["records"]) == 1

@@ -195,6 +195,9 @@ def _train(
     model.checkpoint = checkpoint
     try:
         model.partial_fit(batch.X, batch.y)
+    except KeyboardInterrupt:
+        warn(f"the model is as before; lmrc learn {place} --resume goes on, --discard drops it")
+        raise
     except Exception as error:
         # What went astray would do so again; where nothing is kept, there is nothing to go on from.
         hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_kept
