@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,13 @@ def test_log_lists_versions_and_rollback_goes_back_one(model, call):
     code, _, err = call("rollback", model)
     assert code == 1
     assert "none to go back to" in err
+
+
+def test_log_takes_no_torch(model, call):
+    alone = "import sys; sys.modules['torch'] = None; from lmrc.cli import main; main()"
+    words = [sys.executable, "-c", alone, "log", model]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, call("log", model)[1]), done.stderr
 
 
 @pytest.mark.parametrize("command", ["info", "log", "rollback"])

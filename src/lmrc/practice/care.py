@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lmrc.labels import capacity
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
+from lmrc.practice.log import well_formed
 from lmrc.practice.models import backbone_name, find_class, open_model, refuse_unfinished
-from lmrc.practice.usage import Say, bytes_in_words, count, percent
+from lmrc.practice.usage import Say, bytes_in_words, count
 from lmrc.store import folder as store
 from lmrc.store import unfinished
-from lmrc.store.folder import ModelFileError
 from lmrc.training.rotations import TURNS
 
 NO_IMAGES = "no images are stored in this model"
@@ -23,7 +21,7 @@ NO_IMAGES = "no images are stored in this model"
 def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model = open_model(path, "cpu")
-    with _well_formed(path):
+    with well_formed(path):
         expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
     return {
         "path": str(path),
@@ -79,55 +77,6 @@ def tell_info(path: Path, say: Say) -> None:
     )
     if info["unfinished"]:
         say(f"a class batch is unfinished: lmrc learn {path} --resume goes on with it")
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """Return the versions that are kept, oldest first: plain values."""
-    kept = store.versions(path)
-    with _well_formed(path):
-        return [
-            {
-                "version": version["number"],
-                "saved": version["saved"],
-                "classes": len(version["model"].get("classes", [])),
-                **version["note"],
-            }
-            for version in kept
-        ]
-
-
-def tell_log(path: Path, say: Say) -> None:
-    """Say which versions a model keeps, newest first."""
-    entries = history(path)
-    with _well_formed(path):
-        lines = [_log_line(entry) for entry in reversed(entries)]
-    for line in lines:
-        say(line)
-
-
-def _log_line(entry: dict[str, Any]) -> str:
-    parts = [f"version {entry['version']}", entry["saved"]]
-    parts.append(count(entry["classes"], "class", "classes"))
-    if "images" in entry:
-        parts[-1] += f", {entry['new_classes']} new"
-        parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
-    parts += [
-        f"{name} {percent(entry[f'{name}_accuracy'])}"
-        for name in ("new", "old")
-        if f"{name}_accuracy" in entry
-    ]
-    return "  ".join(parts)
-
-
-@contextmanager
-def _well_formed(path: Path) -> Iterator[None]:
-    """Say so where a manifest, checksum and all, was made up by someone else."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ModelFileError(
-            f"{path} has a manifest that lmrc did not write: {error!r:.200}"
-        ) from error
 
 
 def roll_back(path: Path, say: Say) -> None:

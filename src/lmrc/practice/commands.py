@@ -310,9 +310,9 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc log pets.lmrc
     """
-    from lmrc.practice import care
+    from lmrc.practice import log as work
 
-    _show(model, care.history, care.tell_log, as_json, quiet)
+    _show(model, work.history, work.tell_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:

@@ -19,9 +19,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from lmrc.store.files import (
     DRAFT,
@@ -36,6 +34,9 @@ from lmrc.store.files import (
 )
 from lmrc.store.lock import claimed
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["MANIFEST", "ModelFileError", "read", "write"]
 
 FORMAT = "lmrc-model"
@@ -44,9 +45,9 @@ MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # a class batch that is being learnt, see `unfinished`
 
 #: Named groups of named tensors; each group is one file.
-TensorGroups = Mapping[str, Mapping[str, Tensor]]
+TensorGroups = Mapping[str, Mapping[str, "Tensor"]]
 #: The description and the tensors of a model.
-Model = tuple[dict[str, Any], dict[str, dict[str, Tensor]]]
+Model = tuple[dict[str, Any], dict[str, dict[str, "Tensor"]]]
 #: A version as the manifest has it: number, time, note, description, files.
 Version = dict[str, Any]
 
