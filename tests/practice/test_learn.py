@@ -6,8 +6,10 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
 import lmrc
+from lmrc.nets.backbones import build
 from lmrc.practice import checkpoint
 from lmrc.store import folder
 
@@ -128,6 +130,23 @@ def test_weights_are_for_the_first_learn_and_must_fit(place, learn, call):
     assert code == 1
     assert "do not fit the backbone" in err
     assert not (place / "third.lmrc").exists()
+
+
+def test_grey_images_start_from_weights_for_coloured_ones(place, learn):
+    save_file(build("resnet18", (3, 72, 72)).state_dict(), place / "r.safetensors")
+    words = ("--size", "72", "--backbone", "resnet18", "--weights", "r.safetensors", "--freeze")
+    for path in (*place.glob("week1/*/00[2-9].png"), *place.glob("week1/*/0[1-9]*.png")):
+        path.unlink()  # few are quick
+    learn("week1", *words, "--epochs", "1", "--device", "cpu", "-q")
+    assert lmrc.load("m").input_shape_ == (3, 72, 72)
+
+
+def test_weights_that_cannot_be_read_are_told_before_images_are(place, learn):
+    (place / "r.pth").write_bytes(b"PK no safetensors" * 9)
+    _, out, err = learn("week1", "--weights", "r.pth", code=1)
+    assert out == ""
+    assert "r.pth cannot be read as a safetensors file" in err
+    assert "tutorial" in err
 
 
 def test_csv(place, learn):

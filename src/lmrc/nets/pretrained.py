@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -40,13 +42,8 @@ def load_trunk(trunk: Trunk, path: str | os.PathLike[str]) -> None:
     ValueError
         If the file is none, or a weight is missing in it or of another shape: says which.
     """
-    try:
+    with _understood(path):
         tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(
-            f"{Path(path)} cannot be read as a safetensors file: {error} (docs/tutorial.md shows "
-            "how to make one of a .pth file)"
-        ) from error
     backbone, normalisation = trunk.backbone, _normalisation(tensors, trunk)
     if any(name.startswith(OWN_PREFIX) for name in tensors):
         own = (name for name in tensors if name.startswith(OWN_PREFIX))
@@ -71,6 +68,32 @@ def load_trunk(trunk: Trunk, path: str | os.PathLike[str]) -> None:
     fitting = {n: t for n, t in tensors.items() if n in wanted}
     backbone.load_state_dict(fitting, strict=False)
     trunk.mean, trunk.std = normalisation
+
+
+def channels_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the channels of the images that weights are for; None if no first layer says so.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read.
+    """
+    with _understood(path), safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118  # it is no dict
+            if name.removeprefix(OWN_PREFIX) == "conv1.weight":
+                return int(file.get_slice(name).get_shape()[1])
+    return None
+
+
+@contextmanager
+def _understood(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"{Path(path)} cannot be read as a safetensors file: {error} (docs/tutorial.md shows "
+            "how to make one of a .pth file)"
+        ) from error
 
 
 def _normalisation(tensors: dict[str, Tensor], trunk: Trunk) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
+from lmrc.nets.pretrained import channels_of
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.models import open_model
@@ -177,7 +178,14 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
 
 def _read(request: Request, model: LMRCClassifier) -> Batch:
     shape = getattr(model, "input_shape_", None)
-    batch = read_source(Path(request.source), shape=shape, size=request.size, val=request.val)
+    weights = None if shape else request.settings.get("weights")
+    batch = read_source(
+        Path(request.source),
+        shape=shape,
+        size=request.size,
+        colour=weights is not None and channels_of(weights) == 3,
+        val=request.val,
+    )
     taught = {*batch.y.tolist(), *getattr(model, "classes_", batch.y[:0]).tolist()}
     strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
     if strange:
