@@ -6,6 +6,7 @@ Nothing heavy is imported here: the command line reads its options with it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 _NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
@@ -96,15 +97,25 @@ def share(option: str, given: float | None) -> float | None:
     return given
 
 
-def learner_settings(given: list[str] | None) -> dict[str, Any] | None:
-    """Read ``--set NAME=VALUE``; a value that is not JSON is text."""
+def learner_settings(
+    given: list[str] | None, own_option: Mapping[str, str] = _OWN_OPTION
+) -> dict[str, Any] | None:
+    """Read ``--set NAME=VALUE``; a value that is not JSON is text.
+
+    Parameters
+    ----------
+    given : list of str or None
+        As typed.
+    own_option : mapping
+        Parameters that are refused, as they have an option of their own: which.
+    """
     settings = {}
     for text in given or []:
         name, separator, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not separator or not name.isidentifier():
             raise UsageError(f"--set {text!r} is not NAME=VALUE, as response_weight=3 is")
-        if option := _OWN_OPTION.get(name):
+        if option := own_option.get(name):
             raise UsageError(f"--set {name} has an option of its own: use {option}")
         try:
             settings[name] = json.loads(value, parse_constant=str)

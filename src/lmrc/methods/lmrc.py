@@ -81,8 +81,8 @@ class LMRCClassifier(CarriedStatistics):
         weights of labels, 1 for those that are not in it; only their ratios matter. Statistics
         take all classes alike.
     weights : path or None, default=None
-        A safetensors file with weights of the backbone to start from, such as torchvision's of
-        its ResNets. Used at the first class batch.
+        A safetensors file to start the backbone from at the first class batch, such as that of a
+        torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.
     freeze : bool, default=False
         Leave the backbone as it is and train the heads alone: with good `weights`, the way to
         learn from few images.
