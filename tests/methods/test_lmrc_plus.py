@@ -6,7 +6,7 @@ import torch
 
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.statistics import readout
+from lmrc.statistics import gather, readout
 from lmrc.training.batches import MiniBatch
 
 N = 12
@@ -138,6 +138,16 @@ def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
         np.testing.assert_array_equal(loaded.similarities(X), expected)
     with pytest.raises(ValueError, match="no tuned heads"):
         lda.set_params(predict_with="tuned").predict(X)
+
+
+def test_features_of_many_images_are_summed_up_part_by_part(monkeypatch):
+    whole = taught(statistics="full", augment="crop", memory_per_class=2)
+    monkeypatch.setattr(gather, "AT_A_TIME", 5)
+    monkeypatch.setattr(gather, "TOGETHER", 2)
+    parts = taught(statistics="full", augment="crop", memory_per_class=2)
+    assert parts.statistics_["counts"].tolist() == [N] * 6
+    for name, value in whole.statistics_.items():
+        torch.testing.assert_close(parts.statistics_[name], value, atol=1e-5, rtol=1e-4)
 
 
 def test_a_forgotten_class_leaves_no_statistics():

@@ -285,7 +285,7 @@ class LMRCClassifier(IncrementalClassifier):
             self.statistics_, self.readout_ = {}, {}
             return
         chance = torch.Generator().manual_seed(self._seed(KEEP))
-        n = len(samples) - len(self.memory_ or ())  # the pool's come last
+        batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
         width, before, old = network.head.weight.shape[-1], None, None
         if self.n_batches_:
             before = self._class_statistics()
@@ -294,8 +294,8 @@ class LMRCClassifier(IncrementalClassifier):
             before or ClassStatistics.empty(self.statistics, self.turns or 1, width),
             old,
             network.trunk,
-            Memory(samples.x[:n], samples.y[:n]),
-            samples.x[n:],
+            batch,
+            pool,
             augment=self.augmentation,
             rotated=self.turns is not None,
             generator=chance,
