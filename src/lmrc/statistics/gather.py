@@ -53,8 +53,7 @@ def gather(
     def looks() -> Iterator[list[Tensor]]:
         for _ in range(PASSES if augment != "none" else 1):
             batches.draw(generator)
-            for positions in torch.split(torch.arange(len(x), device=device), batches.sizes):
-                batches.stage()
+            for _, positions in batches.shares():
                 inputs = batches.at(positions).x
                 with torch.no_grad():
                     features = [trunk(inputs).float().to(home, torch.float64) for trunk in trunks]
