@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from lmrc import cli, load
 from lmrc.data.datasets import digits
+from lmrc.statistics import readout
 from lmrc.training.ranks import Ranks
 
 PATIENCE = 180  # seconds that a slow machine may take for what usually takes twenty
@@ -72,7 +73,6 @@ def learnt(images, streamed):
     kept = {**model.network_.state_dict(), **model.readout_}
     return kept | {"scores": torch.from_numpy(model.similarities(week.__array__()))}
 
-torch.set_num_threads(1)
 readout.STEPS = 20
 with joined() as ranks:
     images = {}
@@ -222,9 +222,10 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
         np.testing.assert_allclose(weight, two.network_.state_dict()[name], atol=1e-3)
 
 
-def test_statistics_of_two_processes_are_over_the_shares_of_both(images):
+def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeypatch):
     (images / "program.py").write_text(PROGRAM)
     together(module="program")
+    monkeypatch.setattr(readout, "STEPS", readout.STEPS)  # which the program changes
     runpy.run_path("program.py")
     (one, x), (two, _), (other, _) = (
         torch.load(f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
