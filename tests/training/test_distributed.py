@@ -164,7 +164,7 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     assert process.returncode != 0
     ours = [line for line in errors.splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1
-    assert ours[0].endswith("start the same command again to go on")
+    assert ours[0].endswith("start it again to go on, learn with --resume")
     left = records(tmp_path / "two")
     assert [line["record"]["batch"] for line in left] == [0, 1, 2, 3, 4, 0]
 
@@ -206,7 +206,7 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
         wait_until(lambda: kept.exists() and '"records"' in kept.read_text(), process)
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
-    assert "start the same command again to go on" in errors
+    assert "start it again to go on, learn with --resume" in errors
     together("learn", "two.lmrc", "--resume", "--quiet")
     options[1] = "4"
     together("learn", "two.lmrc", "week2", *options)
