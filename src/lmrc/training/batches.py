@@ -7,6 +7,7 @@ epoch starts, and sent to the device: results do not depend on where or how a st
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +122,18 @@ class Batches:
         if self.staging:
             parts = torch.split(order, self.sizes)
             self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
+
+    def shares(self) -> Iterator[tuple[int, Tensor]]:
+        """Go through the epoch drawn: samples of each mini-batch, and positions of a rank's share.
+
+        When they come, `at` has them.
+        """
+        start = 0
+        for size in self.sizes:
+            share = self.ranks.share(size)
+            self.stage()
+            yield size, torch.arange(start + share.start, start + share.stop, device=self.device)
+            start += size
 
     def stage(self) -> None:
         """Bring the inputs of the next mini-batch to the device, where they are not there yet."""
