@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -252,6 +253,21 @@ def test_another_experiment_or_other_settings_keep_out_of_a_folder(incremental, 
     (tmp_path / "records.jsonl").write_text("")
     with pytest.raises(FileExistsError, match=r"records but no run\.json"):
         main("incremental", "digits", tmp_path, **SMALL)
+
+
+@pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])
+def test_new_settings_of_a_method_keep_out_of_folders_that_have_it(
+    incremental, tmp_path, no_training, method, keeps_out
+):
+    """As when a later lmrc has found a better strength for one of the methods."""
+    out = shutil.copytree(incremental, tmp_path / "runs")
+    methods = {"methods": ["lmrc", "lm", "lwf-mt"]}
+    own = {method: {"penalty": 3.0, "temperature": 3.0}}
+    if keeps_out:
+        with pytest.raises(FileExistsError, match=r"with other settings \(settings\)"):
+            main("incremental", "digits", out, **SMALL, **methods, by_method=own)
+    else:
+        main("incremental", "digits", out, **SMALL, **methods, by_method=own)
 
 
 def test_the_report_is_made_again_from_the_records_alone(incremental, suppression, tmp_path):

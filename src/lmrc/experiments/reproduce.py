@@ -193,10 +193,7 @@ def _open_folder(
                 f"{out} holds {before.experiment}, not {experiment}: choose another folder "
                 "with --out"
             )
-        # Folders of before there were settings by method have none that count.
-        then = {"by_method": asked.get("by_method"), **before.recipe}
-        # Variants of a method may be added, as methods may.
-        then["variants"] = asked.get("variants", {}) | before.recipe.get("variants", {})
+        then = _as_it_counts(before.recipe, asked)
         differs = {
             "settings" if name in ("by_method", "variants") else name: None  # in order, each once
             for name in asked
@@ -225,6 +222,20 @@ def _open_folder(
     )
     write_description(out, description)
     return description
+
+
+def _as_it_counts(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a folder without what says nothing of the methods that it was run with.
+
+    Methods may be added, and variants, and with them settings of their own.
+    """
+    variants = before.get("variants", {})
+    used = {variants.get(name, {}).get("method", name) for name in before.get("methods", ())}
+    now = asked.get("by_method", {})
+    # Folders of before there were settings by method have none that count.
+    own = {name: settings for name, settings in now.items() if name not in used}
+    own |= {n: settings for n, settings in before.get("by_method", now).items() if n in used}
+    return {**before, "by_method": own, "variants": asked.get("variants", {}) | variants}
 
 
 def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path) -> None:
