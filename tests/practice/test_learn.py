@@ -102,6 +102,18 @@ def test_unreadable_files_are_left_out_and_named(place, learn):
     err = learn("week1", fast=True)[2]
     assert err.startswith("lmrc: left out 1 file(s):")
     assert "broken.png" in err
+    assert len(err.splitlines()) == 2
+
+
+def test_images_of_phones_are_not_passed_over_in_silence(place, learn, call):
+    for name in ("a.HEIC", "b.heic", "c.dng", "notes.txt"):
+        (place / "week1" / "one" / name).write_bytes(b"")
+    told = (
+        "lmrc: passed over 2 .heic files: save them as JPEG or PNG\n"
+        "lmrc: passed over 1 .dng file: save them as JPEG or PNG\n"
+    )
+    assert learn("week1", fast=True)[2] == told
+    assert call("evaluate", "m", "week1")[2] == told
 
 
 def test_few_and_uneven_images_work_and_are_warned_about(place, learn):

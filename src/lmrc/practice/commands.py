@@ -331,7 +331,7 @@ def forget(
     name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
     quiet: Quiet = False,
 ) -> None:
-    """Take a class out of a model: label vector and stored images, in old versions, too.
+    """Take a class out of a model: label vector, statistics, stored images; in old versions, too.
 
     Example: lmrc forget pets.lmrc fish
     """
