@@ -80,7 +80,7 @@ def demo(
 
 
 class Experiment(StrEnum):
-    """What can be reproduced, in the order of the paper."""
+    """What can be reproduced, in the order of the paper; then what goes beyond it."""
 
     softmax_suppression = "softmax-suppression"
     incremental = "incremental"
@@ -88,6 +88,8 @@ class Experiment(StrEnum):
     capacity = "capacity"
     consolidation = "consolidation"
     heads = "heads"
+    ladder = "ladder"
+    rotations = "rotations"
 
 
 @app.command()
@@ -115,6 +117,12 @@ def reproduce(
     backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
+    first_classes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Classes of the first class batch; the others have equally many each."
+        ),
+    ] = None,
     memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     validate: Annotated[
@@ -169,7 +177,8 @@ def reproduce(
     """Run an experiment of the paper, or go on with one that was stopped.
 
     softmax-suppression is Fig. 1, incremental Fig. 3, rehearsal Table 1, capacity Figs. 4a and 5,
-    consolidation Figs. 4b and 4c; heads shows which head wins against which.
+    consolidation Figs. 4b and 4c; heads shows which head wins against which. Beyond the paper,
+    ladder goes from LMRC to LMRC+ step by step, and rotations shows what quarter turns cost.
 
     Settings are the paper's; an option replaces one of them. Each finished class batch is a line
     in the folder's records, and nothing that is in them is run again.
@@ -189,6 +198,7 @@ def reproduce(
             "backbone": backbone,
             "epochs": epochs,
             "batches": batches,
+            "first_classes": first_classes,
             "memory": options.pool_sizes(memory),
             "limit": limit,
             "validate": options.share("--validate", validate),

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 _NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
+_TWO_BATCHES = "it is about two class batches of two classes"
 _NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
 _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--limit", "--validate", "--order", "--batches"),
+    "--first-classes",
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run"),
 )
@@ -22,7 +24,8 @@ _ABOUT_TRAINING = (
 #: Why an option makes no sense, by experiment.
 REFUSED: dict[str, dict[str, str]] = {
     "softmax-suppression": {
-        "--batches": "it is about two class batches of two classes",
+        "--batches": _TWO_BATCHES,
+        "--first-classes": _TWO_BATCHES,
         "--memory": _NO_POOL,
         "--from": _READS_NOTHING,
     },
@@ -31,6 +34,8 @@ REFUSED: dict[str, dict[str, str]] = {
     "capacity": dict.fromkeys(_ABOUT_TRAINING, _NO_TRAINING),
     "consolidation": {"--methods": "it is LMRC against LM", "--memory": _NO_POOL},
     "heads": {"--memory": _NO_POOL},
+    "ladder": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
+    "rotations": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
 }
 
 
