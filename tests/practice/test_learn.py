@@ -304,6 +304,8 @@ def test_changed_images_are_not_gone_on_with(place, learn, killed):
 def test_resume_remembers_and_takes_no_options(place, learn):
     assert "remembers its folder" in learn("--resume", "--epochs", "5", code=2)[2]
     assert "remembers its folder" in learn("week1", "--resume", code=2)[2]
+    for option in (("--keep", "3"), ("--device", "cpu"), ("--set", "momentum=0.5"), ("--discard",)):
+        assert "remembers its folder" in learn("--resume", *option, code=2)[2]
 
 
 def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):
