@@ -15,7 +15,7 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,8 @@ GFLOP = 1.11  # one forward pass of ResNet-18 over one image of 32×32
 
 def main() -> None:
     """Measure all, print the table, write it to --out."""
-    options = parse()
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (options.batch * options.steps, 32, 32, 3), dtype=np.uint8)
-    labels = np.arange(len(images)) % CLASSES_PER_HEAD
-
+    options = parse(__doc__)
+    images, labels = pictures(options)
     timed = {
         "ours": ours(images, labels, options, response_weight=1.0),
         "ours, eager": ours(images, labels, options, response_weight=1.0, compile=False),
@@ -51,9 +48,18 @@ def main() -> None:
     report(timed, options)
 
 
-def parse() -> argparse.Namespace:
+def pictures(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Make the images of a class batch, and their labels."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (options.batch * options.steps, 32, 32, 3), dtype=np.uint8)
+    return images, np.arange(len(images)) % CLASSES_PER_HEAD
+
+
+def parse(description: str | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=39, help="of an epoch")
@@ -87,8 +93,24 @@ def ours(
     images: np.ndarray, labels: np.ndarray, options: argparse.Namespace, **settings: Any
 ) -> dict[str, float]:
     """Time the epochs of a class batch that comes after `options.heads` others."""
-    settings = {"compile": True if options.compile == "true" else "auto"} | settings
     warm_up = 2  # epochs in which algorithms are chosen, code is compiled and steps are captured
+    epochs = np.diff(marks_of(images, labels, options, warm_up, **settings))
+    return timing(epochs[warm_up:], options) | {"first epoch": float(epochs[0])}
+
+
+def marks_of(
+    images: np.ndarray,
+    labels: np.ndarray,
+    options: argparse.Namespace,
+    warm_up: int,
+    ready: Callable[[], Any] = lambda: None,
+    **settings: Any,
+) -> list[float]:
+    """Learn a class batch after `options.heads` others; return when it began and each epoch ended.
+
+    `ready` is called before it begins.
+    """
+    settings = {"compile": True if options.compile == "true" else "auto"} | settings
     model = Timed(
         backbone=options.backbone,
         batch_size=options.batch,
@@ -102,9 +124,9 @@ def ours(
     for head in range(options.heads):
         model.partial_fit(images[few], labels[few] + head * CLASSES_PER_HEAD)
     model.set_params(epochs=warm_up + options.epochs)
+    ready()
     model.partial_fit(images, labels + options.heads * CLASSES_PER_HEAD)
-    epochs = np.diff(model.marks)
-    return timing(epochs[warm_up:], options) | {"first epoch": float(epochs[0])}
+    return model.marks
 
 
 def timing(epochs: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
@@ -235,7 +257,8 @@ def report(timed: dict[str, dict[str, float]], options: argparse.Namespace) -> N
         )
         facts |= {"rate": rate, "floor": floor}
     if options.out:
-        options.out.write_text(json.dumps(facts | {"hardware": hardware(device)} | used))
+        whole = facts | {"hardware": hardware(device)} | used
+        options.out.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

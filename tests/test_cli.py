@@ -35,7 +35,10 @@ PRACTICE = ("learn", "predict", "evaluate", "info", "log", "rollback", "forget",
 def test_every_command_has_help_with_an_example(words):
     result = CliRunner().invoke(cli.app, [*words, "--help"])
     assert result.exit_code == 0
-    assert f"Example: lmrc {' '.join(words) or 'demo'}" in result.output
+    assert f"Example: lmrc {' '.join(words) or 'learn'}" in result.output
+    own = result.output.replace("--help", "").splitlines()
+    asked = [line for line in own if "<bool>" in line and "-completion" not in line]
+    assert len(asked) <= 1, asked  # that of --help is typer's; an option without a value has none
 
 
 def test_version(call):
@@ -143,11 +146,16 @@ def test_failed_work_is_one_line_and_code_1(call, demo_fails, error, line):
     assert call("demo") == (1, "", line)
 
 
-def test_debug_shows_the_traceback(monkeypatch, demo_fails):
+@pytest.mark.parametrize("words", [("--debug", "demo"), ("demo", "--debug")])
+def test_debug_shows_the_traceback_and_keeps_the_code(call, demo_fails, words):
     demo_fails(ValueError("so"))
-    monkeypatch.setattr(sys, "argv", ["lmrc", "--debug", "demo"])
-    with pytest.raises(ValueError, match="so"):
-        cli.main()
+    code, _, err = call(*words)
+    assert code == 1
+    assert "Traceback" in err
+    assert err.endswith("ValueError: so\n")
+    code, _, err = call(*words, "--seeds", "0")
+    assert code == 2
+    assert "Traceback" in err
 
 
 def test_ctrl_c_is_one_line_and_code_130(call, demo_fails):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import traceback
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -17,7 +18,7 @@ from typing import Annotated
 import typer
 
 from lmrc import __version__
-from lmrc.practice.commands import COMMANDS
+from lmrc.practice.commands import COMMANDS, Flag
 
 app = typer.Typer(
     name="lmrc",
@@ -43,13 +44,14 @@ def root(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+        Flag("--version", callback=_print_version, is_eager=True, help="Print it and end."),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, Flag("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Class-incremental learning without keeping old data.
 
-    Example: lmrc demo
+    Example: lmrc learn pets.lmrc week1/ makes a model of the images in week1, and
+    lmrc predict pets.lmrc photo.jpg asks it. docs/tutorial.md walks through it all.
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -63,7 +65,7 @@ def demo(
     ] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 1,
     epochs: Annotated[int, typer.Option(help="Passes over each class batch.", min=1)] = 12,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Annotated[bool, Flag("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Teach a network ten digits, two at a time, and show what it forgets.
 
@@ -78,7 +80,7 @@ def demo(
 
 
 class Experiment(StrEnum):
-    """What can be reproduced, in the order of the paper."""
+    """What can be reproduced, in the order of the paper; then what goes beyond it."""
 
     softmax_suppression = "softmax-suppression"
     incremental = "incremental"
@@ -86,12 +88,16 @@ class Experiment(StrEnum):
     capacity = "capacity"
     consolidation = "consolidation"
     heads = "heads"
+    ladder = "ladder"
+    rotations = "rotations"
 
 
 @app.command()
 def reproduce(
     context: typer.Context,
-    experiment: Annotated[Experiment, typer.Argument(help="Which figure or table.")],
+    experiment: Annotated[
+        Experiment, typer.Argument(help="Which figure or table.", metavar="EXPERIMENT")
+    ],
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +117,12 @@ def reproduce(
     backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
+    first_classes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Classes of the first class batch; the others have equally many each."
+        ),
+    ] = None,
     memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     validate: Annotated[
@@ -160,12 +172,13 @@ def reproduce(
         float | None,
         typer.Option(min=0, help="With --ray; 0.25 packs four runs on a GPU. 1 if not given."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Annotated[bool, Flag("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Run an experiment of the paper, or go on with one that was stopped.
 
     softmax-suppression is Fig. 1, incremental Fig. 3, rehearsal Table 1, capacity Figs. 4a and 5,
-    consolidation Figs. 4b and 4c; heads shows which head wins against which.
+    consolidation Figs. 4b and 4c; heads shows which head wins against which. Beyond the paper,
+    ladder goes from LMRC to LMRC+ step by step, and rotations shows what quarter turns cost.
 
     Settings are the paper's; an option replaces one of them. Each finished class batch is a line
     in the folder's records, and nothing that is in them is run again.
@@ -185,6 +198,7 @@ def reproduce(
             "backbone": backbone,
             "epochs": epochs,
             "batches": batches,
+            "first_classes": first_classes,
             "memory": options.pool_sizes(memory),
             "limit": limit,
             "validate": options.share("--validate", validate),
@@ -215,7 +229,7 @@ def report(
     folder: Annotated[
         Path, typer.Argument(help="A run folder.", exists=True, file_okay=False, metavar="DIR")
     ],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+    quiet: Annotated[bool, Flag("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """Make the tables, figures and page of a run folder again, from its records alone.
 
@@ -242,15 +256,17 @@ def main() -> None:
     """Run the command line and end the process.
 
     The exit code is 0 if all is well, 1 if the work failed, 2 for wrong use and 130 for Ctrl-C.
-    An error is one line on standard error; ``lmrc --debug …`` shows its traceback.
+    An error is one line on standard error; with ``--debug``, anywhere, its traceback.
     """
     for stream in (sys.stdout, sys.stderr):  # file names may be in no encoding at all
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]  # wherever it stands
+    debug = len(arguments) < len(sys.argv) - 1
     try:
         # Not standalone: typer would frame errors and print several lines.
-        with warnings.catch_warnings(), _together(sys.argv[1:]):
+        with warnings.catch_warnings(), _together(arguments):
             warnings.showwarning = _show_warning
-            code = app(_one_by_one(sys.argv[1:]), standalone_mode=False, prog_name="lmrc")
+            code = app(_one_by_one(arguments), standalone_mode=False, prog_name="lmrc")
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
@@ -258,10 +274,11 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except Exception as error:
-        if "--debug" in sys.argv:
-            raise
         code = getattr(error, "exit_code", 1)
-        _tell(error, code)
+        if debug:
+            traceback.print_exc()
+        else:
+            _tell(error, code)
     if code == INTERRUPTED:
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)

@@ -35,6 +35,23 @@ def test_sizes_may_be_an_array(letters):
     assert [len(c) for c in classes_of(ClassStream(letters, np.array([5, 2])))] == [5, 2]
 
 
+def test_the_first_batch_may_have_classes_of_its_own_number(letters):
+    stream = ClassStream(letters, 3, first_classes=3)
+    assert classes_of(stream) == [list("abc"), list("de"), list("fg")]
+    assert classes_of(ClassStream(letters, 1, first_classes=7)) == [list("abcdefg")]
+    shuffled = ClassStream(letters, 5, order=0, first_classes=3)
+    assert [len(c) for c in classes_of(shuffled)] == [3, 1, 1, 1, 1]
+    assert shuffled.order.tolist() == ClassStream(letters, 7, order=0).order.tolist()
+
+
+@pytest.mark.parametrize(
+    ("batches", "first"), [(3, 4), (3, 0), (3, 7), (2, 9), (1, 6), (0, 7), ([3, 4], 3), (9, 1)]
+)
+def test_a_first_batch_that_leaves_no_equal_shares_is_refused(letters, batches, first):
+    with pytest.raises(ValueError, match=f"first_classes={first}"):
+        ClassStream(letters, batches, first_classes=first)
+
+
 def test_labels_name_the_batches_and_may_leave_classes_out(letters):
     stream = ClassStream(letters, [["g", "a"], ["c"]])
     assert classes_of(stream) == [["g", "a"], ["c"]]

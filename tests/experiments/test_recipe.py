@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from lmrc.experiments.capacity import load_capacity_recipe
+from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import EXPERIMENTS, load_recipe
 from lmrc.experiments.reproduce import default_folder
+from lmrc.experiments.runs import check_settings, plan, settings_of
 
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])
@@ -27,6 +31,36 @@ def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
         assert chosen.settings_of(method)["epochs"] == 2
     again = load_recipe("incremental", "cifar100")
     assert again == recipe
+
+
+def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
+    recipe = load_recipe("ladder", "cifar100")
+    runs = plan(replace(recipe, seeds=1))
+    assert list(dict.fromkeys(rung["method"] for rung in recipe.rungs)) == [r.title for r in runs]
+    before, *later = [settings_of(recipe, run) for run in runs]
+    assert (before["response_weight"], before["schedule"], before["epochs"]) == (1, "halving", 30)
+    steps = []
+    for parameters in later:
+        steps.append({name for name in parameters if parameters[name] != before[name]})
+        before = parameters
+    kept = {"response_weight", "statistics", "predict_with"}
+    assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
+
+
+def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
+    recipe = load_recipe("rotations", "cifar100", settings={"rotations": "all", "scale": 4.0})
+    found = [settings_of(recipe, run) for run in plan(replace(recipe, seeds=1))]
+    assert [settings["rotations"] for settings in found] == ["none", "one", "all"]
+    assert {settings["classifier"] for settings in found} == {"LMRCPlusClassifier"}
+    own = recipe.settings_of("lmrc+")["response_weight"]  # what holds for lmrc+ holds for these
+    assert {(settings["response_weight"], settings["scale"]) for settings in found} == {(own, 4.0)}
+    with pytest.raises(UsageError, match="none of no-turns, one-turn, all-turns takes"):
+        check_settings(recipe, plan(recipe), ["rotations"])
+
+
+def test_an_unknown_variant_is_named_with_those_that_there_are():
+    with pytest.raises(ValueError, match=r"'turn' is not known.* cosine, turned, softmax, statist"):
+        plan(load_recipe("ladder", "digits", methods=["turn"]))
 
 
 @pytest.mark.parametrize("experiment", ["incremental", "rehearsal", "softmax-suppression"])
@@ -98,7 +132,10 @@ def test_the_paper_has_no_number_for_other_data_or_another_metric():
 
 @pytest.mark.parametrize(
     "change",
-    [{"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"batches": 5}],
+    [
+        *({"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"batches": 5}),
+        {"first_classes": 10},
+    ],
 )
 def test_the_papers_numbers_do_not_stand_beside_another_setting(change):
     assert paper_values(load_recipe("rehearsal", "cifar100", **change)) == {}

@@ -140,6 +140,31 @@ def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
         lda.set_params(predict_with="tuned").predict(X)
 
 
+@pytest.mark.parametrize(
+    ("settings", "ways"),
+    [
+        ({"predict_with": "both"}, ["wta", "lda", "tuned", "both"]),
+        ({"predict_with": "lda", "rotations": "none"}, ["wta", "lda"]),
+        ({"predict_with": "wta", "statistics": "none"}, ["wta"]),
+    ],
+    ids=str,
+)
+def test_one_look_serves_all_ways_to_predict(settings, ways, monkeypatch):
+    model = taught(2, **settings)
+    expected = {way: model.set_params(predict_with=way).similarities(X) for way in ways}
+    seen = []
+    monkeypatch.setattr(
+        model.network_.trunk,
+        "forward",
+        lambda x, f=model.network_.trunk.forward: seen.append(x) or f(x),
+    )
+    got = model.similarities_by_readout(X)
+    assert list(got) == ways
+    for way in ways:
+        np.testing.assert_array_equal(got[way], expected[way])
+    assert len(seen) == 1
+
+
 def test_features_of_many_images_are_summed_up_part_by_part(monkeypatch):
     whole = taught(statistics="full", augment="crop", memory_per_class=2)
     monkeypatch.setattr(gather, "AT_A_TIME", 5)

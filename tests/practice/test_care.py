@@ -1,10 +1,14 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lmrc
 from lmrc.methods.persistence import model_from
+from lmrc.practice.usage import bytes_in_words
 from lmrc.store import folder
 
 
@@ -24,6 +28,9 @@ def test_info_says_what_a_model_knows_and_holds(model, call):
     assert facts["images_stored"] == 0
     assert facts["bytes"] > 10_000
     assert call("info", model, "--quiet") == (0, "", "")
+    on_disk = sum(p.stat().st_size for p in Path(model).glob("*.safetensors"))
+    assert facts["bytes_of_all_versions"] == on_disk > facts["bytes"]
+    assert f", {bytes_in_words(on_disk)} with all 2 versions" in out
 
 
 def test_info_counts_stored_images(place, learn, call):
@@ -42,6 +49,13 @@ def test_log_lists_versions_and_rollback_goes_back_one(model, call):
     code, _, err = call("rollback", model)
     assert code == 1
     assert "none to go back to" in err
+
+
+def test_log_takes_no_torch(model, call):
+    alone = "import sys; sys.modules['torch'] = None; from lmrc.cli import main; main()"
+    words = [sys.executable, "-c", alone, "log", model]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, call("log", model)[1]), done.stderr
 
 
 @pytest.mark.parametrize("command", ["info", "log", "rollback"])
@@ -83,6 +97,15 @@ def test_forget_takes_a_class_out_of_all_versions(place, learn, call):
     call("rollback", "m")
     assert lmrc.load("m").classes_.tolist() == ["one"]
     learn("week2", "-q")
+
+
+def test_weights_of_classes_are_forgotten_with_them(place, call):
+    X, y = np.zeros((12, 6, 6), np.uint8), np.repeat(["ape", "yak", "emu"], 4)
+    weights = {"yak": 2.0, "emu": 3.0}
+    lmrc.LMRCClassifier(backbone="mlp", epochs=1, class_weight=weights).fit(X, y).save("m")
+    assert call("forget", "m", "yak")[0] == 0
+    assert b"yak" not in contents(place / "m")
+    assert lmrc.load("m").class_weight == {"emu": 3.0}
 
 
 def test_versions_of_nothing_but_the_forgotten_are_dropped(model, call):

@@ -1,9 +1,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import lmrc
+from lmrc.evaluation.model import reject_threshold
 from lmrc.practice.batch import read_source
 
 
@@ -29,14 +31,22 @@ def test_json_has_the_figures(place, model, call):
     assert (place / "page" / "classes.csv").read_text().startswith("class,images,accuracy\n")
 
 
-def test_unknown_images_give_a_threshold(model, call):
+def test_unknown_images_give_a_threshold(place, model, call):
     words = ["evaluate", model, "test", "--unknown", "other"]
     _, out, _ = call(*words)
     assert "--reject-below 0." in out
     found = json.loads(call(*words, "--json")[1])["reject_below"]
     answers = call("predict", model, "test", "--reject-below", str(found["threshold"]))[1]
     kept = sum("  unknown  " not in line for line in answers.splitlines())
-    assert kept / 40 == pytest.approx(found["kept"], abs=0.03)
+    assert kept / 40 == found["kept"]
+    assert "--unknown other --out" in (place / "runs/evaluate-m/report.html").read_text("utf-8")
+
+
+def test_a_threshold_does_what_is_said_of_it_however_near_similarities_are():
+    known, unknown = np.float32([0.99998, 0.99999, 0.99997]), np.float32([0.99994, 0.99995])
+    threshold, kept, rejected = reject_threshold(known, unknown)
+    assert (kept, rejected) == (1.0, 1.0)
+    assert unknown.max() < float(str(threshold)) <= known.min()
 
 
 def test_classes_that_the_model_does_not_know_are_left_out(place, model, call):

@@ -6,8 +6,10 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
 import lmrc
+from lmrc.nets.backbones import build
 from lmrc.practice import checkpoint
 from lmrc.store import folder
 
@@ -130,6 +132,23 @@ def test_weights_are_for_the_first_learn_and_must_fit(place, learn, call):
     assert not (place / "third.lmrc").exists()
 
 
+def test_grey_images_start_from_weights_for_coloured_ones(place, learn):
+    save_file(build("resnet18", (3, 72, 72)).state_dict(), place / "r.safetensors")
+    words = ("--size", "72", "--backbone", "resnet18", "--weights", "r.safetensors", "--freeze")
+    for path in (*place.glob("week1/*/00[2-9].png"), *place.glob("week1/*/0[1-9]*.png")):
+        path.unlink()  # few are quick
+    learn("week1", *words, "--epochs", "1", "--device", "cpu", "-q")
+    assert lmrc.load("m").input_shape_ == (3, 72, 72)
+
+
+def test_weights_that_cannot_be_read_are_told_before_images_are(place, learn):
+    (place / "r.pth").write_bytes(b"PK no safetensors" * 9)
+    _, out, err = learn("week1", "--weights", "r.pth", code=1)
+    assert out == ""
+    assert "r.pth cannot be read as a safetensors file" in err
+    assert "tutorial" in err
+
+
 def test_csv(place, learn):
     lines = ["Path,Label"]
     for name in ("one", "zero"):
@@ -157,12 +176,17 @@ def test_csv_that_cannot_be_used(place, learn, text, told):
     assert told in learn("list.csv", fast=True, code=1)[2]
 
 
-def test_npz(place, learn):
+def test_npz(place, learn, call):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (40, 6, 6, 3), dtype=np.uint8), np.arange(40) % 2
     np.savez(place / "batch.npz", X=X, y=y)
     out = learn("batch.npz", "--val", "0.1", fast=True)[1]
     assert "36 images to learn from, 4 more to validate with" in out
+    code, _, err = call("learn", "sized", "batch.npz", "--size", "8", *FAST)
+    assert code == 2
+    assert "--size is for image files" in err
+    err = learn("week1", code=1)[2]
+    assert "labels so far were numbers, but 'one' is text" in err
     assert lmrc.load("m").classes_.tolist() == [0, 1]
 
 
@@ -250,8 +274,9 @@ def test_a_killed_learn_goes_on_bit_for_bit(place, learn, killed, call, same_fil
 
 def test_an_interrupted_learn_can_be_discarded(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
-    learn("--discard")
+    assert learn("--discard")[1] == "what was unfinished in m is dropped\n"
     assert not (place / "m").exists()
+    assert learn("--discard")[1] == ""
     killed("m", "week1", *FAST, epochs=1)
     learn("week2", "--discard", fast=True)
     assert lmrc.load("m").classes_.tolist() == ["three", "two"]
@@ -279,7 +304,8 @@ def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.FolderCheckpoint, "keep", keep_and_stop)
-        learn("week2", "--checkpoint-every", "0", code=130)
+        err = learn("week2", "--checkpoint-every", "0", code=130)[2]
+    assert "lmrc learn m --resume goes on, --discard drops it" in err
     assert lmrc.load("m").classes_.tolist() == ["one", "zero"]
     kept = json.loads((place / "m" / "unfinished.json").read_text())["content"]
     assert len(kept["records"]) == 1

@@ -1,6 +1,7 @@
 """LMRC+ from the command line: as LMRC in all."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,5 @@ def test_evaluate_goes_by_what_predict_says(plus, call):
     predicted = call("predict", plus, "test")[1]
     right = sum(line.split()[1] in line.split()[0] for line in predicted.splitlines())
     assert json.loads(out)["accuracy"] == right / 40
+    page = Path(json.loads(out)["page"]).read_text("utf-8")
+    assert "likely by the statistics of the features" in page

@@ -100,8 +100,21 @@ def test_standard_input_holds_an_image(place, model, call, stdin):
 
 def test_nothing_found_is_said(place, model, call):
     (place / "empty").mkdir()
-    assert "no images in empty" in call("predict", model, "empty")[2]
-    assert "nothing matches no*.jpg" in call("predict", model, "no*.jpg")[2]
+    code, out, err = call("predict", model, "empty", "no*.jpg", "test/one/000.png")
+    assert code == 1
+    assert len(out.splitlines()) == 1
+    assert err == "lmrc: there are no images in empty\nlmrc: nothing matches no*.jpg\n"
+    assert json.loads(call("predict", model, "empty", "--json")[1])["path"] == "empty"
+
+
+def test_what_is_missing_is_not_to_be_removed(model, call):
+    err = call("predict", model, "gone.png")[2]
+    assert "No such file or directory. Is its name right?" in err
+
+
+def test_columns_stand_below_each_other(model, call):
+    out = call("predict", model, "test/one/000.png", "--top", "4")[1]
+    assert len({line.index("  head ") for line in out.replace("-0.", " 0.").splitlines()}) == 1
 
 
 def test_many_images_are_read_bit_by_bit(model, call, monkeypatch):

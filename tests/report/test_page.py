@@ -73,7 +73,7 @@ def shown(spread):
 
 
 def test_the_numbers_on_the_page_equal_the_records(read, records):
-    accuracy, end, classes, settings = read.tables
+    accuracy, end, _, classes, settings = read.tables
     summaries = summarize_methods(records)
     assert accuracy[0] == ["method", "average", "1 classes", "2 classes", "3 classes"]
     for summary, over_time, after in zip(summaries, accuracy[1:], end[1:], strict=True):

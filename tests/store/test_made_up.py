@@ -34,6 +34,7 @@ def remake(model, change):
         ("input_shape_", [1, 4000, 4000]),
         ("input_shape_", [1, -8, 8]),
         ("input_shape_", "88"),
+        ("input_shape_", [True, 8, 8]),
         ("input_shape_", []),
         ("classes", [["a"], "b"]),
         ("classes", 7),

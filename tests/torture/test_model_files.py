@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lmrc
-from lmrc.practice import care
+from lmrc.practice import care, log
 from lmrc.store import files, folder, unfinished
 from lmrc.store.folder import ModelFileError
 
@@ -162,12 +162,16 @@ def read_made_up(kind, trial, what):
             pass
         else:
             shape = model.input_shape_
-            model.predict(np.zeros((2, *shape[1:], shape[0]) if shape[1:] else (2, *shape)))
-        for read in (care.describe, care.history, lambda path: care.tell_log(path, str)):
+            X = np.zeros((2, *shape[1:], shape[0]) if shape[1:] else (2, *shape))
+            answers = model.predict(X).tolist()
+            assert len(answers) == 2
+            assert set(answers) <= set(model.classes_.tolist())
+        for read in (care.describe, log.history, lambda path: log.tell_log(path, str)):
             try:
-                read(Path("m"))
+                told = read(Path("m"))
             except ModelFileError:
                 continue
+            json.dumps(told)  # plain values, as --json prints them
 
 
 def test_made_up_manifests(model, trial, is_full):

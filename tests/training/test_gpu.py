@@ -1,5 +1,6 @@
 """The fast path against the plain one, where there is a GPU: in float32 both give one result."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -53,7 +54,7 @@ def taught(method=LMRCClassifier, backbone="cnn", learning_rate=0.01, **settings
 @pytest.mark.parametrize("backbone", ["cnn", "resnet18"])
 def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
     # BatchNorm over 16 images blows rounding up from step to step: small steps for a ResNet.
-    rate, tolerance = (0.01, 1e-3) if backbone == "cnn" else (1e-4, 1e-2)
+    rate, tolerance = (0.01, 1e-3) if backbone == "cnn" else (1e-4, 3e-2)
     plain, expected = taught(method, backbone, learning_rate=rate, compile=False)
     fast, got = taught(method, backbone, learning_rate=rate)
     np.testing.assert_allclose(got, expected, atol=tolerance)
@@ -93,11 +94,21 @@ def test_a_captured_step_of_lmrc_plus_gives_what_the_eager_one_gives(settings):
     )
 
 
-def test_lmrc_plus_predicts_by_statistics_on_a_gpu():
-    model, scores = taught(LMRCPlusClassifier)
-    x, y = images(6)
-    assert np.isfinite(scores).all()
-    assert model.score(x, y) > 0.5
+def test_lmrc_plus_predicts_by_statistics_on_a_gpu_as_on_a_cpu():
+    _, expected = taught(LMRCPlusClassifier, device="cpu")
+    _, got = taught(LMRCPlusClassifier)
+    assert (got.argmax(1) == expected.argmax(1)).mean() > 0.95
+
+
+def test_graphs_of_earlier_class_batches_that_python_clears_away_do_not_spoil_a_capture():
+    before = gc.get_threshold()
+    gc.set_threshold(1)  # at every turn
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            taught()
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_compiled_backbone_gives_what_the_eager_one_gives():
@@ -127,9 +138,10 @@ class AsksForValues(nn.Module):
 
 
 def test_what_cannot_be_captured_runs_eagerly_with_a_warning():
-    _, expected = taught(backbone=AsksForValues(), compile=False)
+    backbone = AsksForValues()
+    _, expected = taught(backbone=backbone, compile=False)
     with pytest.warns(UserWarning, match="cannot be captured"):
-        _, got = taught(backbone=AsksForValues())
+        _, got = taught(backbone=backbone)
     np.testing.assert_allclose(got, expected, atol=1e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

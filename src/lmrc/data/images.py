@@ -133,8 +133,7 @@ def read_image(
             return np.array(pixels, dtype=np.uint8)
     except Exception as error:  # Pillow raises about anything on a broken file
         raise UnreadableImageError(
-            f"cannot read {_name(path)} as an image: {_reason(error)}. "
-            "Remove it, or save it anew as JPEG or PNG."
+            f"cannot read {_name(path)} as an image: {_reason(error)}. {_advice(error)}"
         ) from error
 
 
@@ -226,6 +225,14 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
 
 def _name(path: Any) -> str:
     return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "Is its name right?"
+    if isinstance(error, PermissionError):
+        return "Make it readable."
+    return "Remove it, or save it anew as JPEG or PNG."
 
 
 def _reason(error: Exception) -> str:

@@ -140,9 +140,9 @@ def encode_labels(
         if len(unexpected):
             raise ValueError(f"y holds {unexpected[0]!r}, which is not in classes={allowed!r}")
     if (known.dtype.kind == "U") != (present.dtype.kind == "U"):
+        was, now = ("numbers", "text") if present.dtype.kind == "U" else ("text", "a number")
         raise ValueError(
-            f"labels so far were of type {known.dtype.type.__name__}, but y holds "
-            f"{present[0]!r} of type {present.dtype.type.__name__}: keep to one type"
+            f"labels so far were {was}, but {present[0].item()!r} is {now}: keep to one kind"
         )
     new = np.setdiff1d(present, known)
     classes = np.concatenate([known, new])

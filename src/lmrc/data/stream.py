@@ -67,6 +67,9 @@ class ClassStream:
     order : "natural" or int, default="natural"
         The order of the classes: sorted, or ``numpy.random.default_rng(order).permutation`` of
         that. Not for `batches` that name the labels: these are an order already.
+    first_classes : int, optional
+        How many classes arrive in the first batch, where `batches` is a number; the others are
+        shared out equally over the batches that follow.
 
     Examples
     --------
@@ -80,6 +83,8 @@ class ClassStream:
     2 [7 8 9] (400, 8, 8)
     >>> ClassStream(digits(), batches=5, order=1993).order
     array([4, 0, 5, 9, 3, 6, 8, 2, 7, 1])
+    >>> ClassStream(digits(), batches=4, first_classes=4)
+    ClassStream('digits', 4 batches of 4, 2, 2, 2 classes)
     >>> ClassStream(digits(), batches=[[0, 1], [2, 3]])
     ClassStream('digits', 2 batches of 2, 2 classes)
     """
@@ -89,9 +94,14 @@ class ClassStream:
         dataset: Dataset,
         batches: int | Sequence[int] | Sequence[Sequence[Any]],
         order: Literal["natural"] | int = "natural",
+        *,
+        first_classes: int | None = None,
     ) -> None:
         self.dataset = dataset
-        self._batches = _split(_ordered(dataset.classes, order), batches, order)
+        classes = _ordered(dataset.classes, order)
+        if first_classes is not None:
+            batches = _sizes(len(classes), batches, first_classes)
+        self._batches = _split(classes, batches, order)
 
     @property
     def order(self) -> Array:
@@ -176,6 +186,21 @@ def _ordered(classes: Array, order: Any) -> Array:
     if isinstance(order, Integral) and int(order) >= 0:
         return np.random.default_rng(int(order)).permutation(classes)
     raise ValueError(f'order must be "natural" or a seed (an int of at least 0), got {order!r}.')
+
+
+def _sizes(n_classes: int, batches: Any, first: int) -> list[int]:
+    """Return the numbers of classes where the first batch has its own."""
+    if not isinstance(batches, Integral) or batches < 1:
+        raise ValueError(
+            f"first_classes={first} goes with a number of batches, such as 11, got {batches!r}."
+        )
+    rest, others = n_classes - first, int(batches) - 1
+    if first < 1 or rest < others or (rest % others if others else rest):
+        raise ValueError(
+            f"first_classes={first} leaves {rest} of {n_classes} classes to {others} more batches, "
+            "which is not equally many for each: choose other numbers of classes or batches."
+        )
+    return [first, *[rest // others] * others] if others else [first]
 
 
 def _split(classes: Array, batches: Any, order: Any) -> list[Array]:

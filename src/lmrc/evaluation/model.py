@@ -135,9 +135,10 @@ def reject_threshold(known: NDArray[Any], unknown: NDArray[Any]) -> tuple[float,
     (0.6, 1.0, 1.0)
     """
     values = np.unique(np.concatenate([known, unknown]).astype(np.float64))
-    # Half way between two images, so that neither stands on the edge.
-    candidates = np.concatenate([values[:1], (values[:-1] + values[1:]) / 2, values[-1:] + 1e-3])
+    # Half way between two images, so that neither stands on the edge; and as it will be written.
+    middles = (values[:-1] + values[1:]) / 2
+    candidates = np.concatenate([values[:1] - 1e-3, middles, values[-1:] + 1e-3]).round(6)
     kept = 1 - np.searchsorted(np.sort(known), candidates) / len(known)
     rejected = np.searchsorted(np.sort(unknown), candidates) / len(unknown)
     best = int((kept + rejected).argmax())
-    return round(float(candidates[best]), 4), float(kept[best]), float(rejected[best])
+    return float(candidates[best]), float(kept[best]), float(rejected[best])

@@ -27,7 +27,8 @@ def open_stream(recipe: Recipe, seed: int, dataset: Dataset) -> ClassStream:
     """Return the class batches of a run with a seed."""
     order = order_of(recipe, seed)
     if recipe.classes is None:
-        return ClassStream(dataset, batches=recipe.batches, order=order)
+        first = recipe.first_classes
+        return ClassStream(dataset, batches=recipe.batches, order=order, first_classes=first)
     labels = ClassStream(dataset, batches=1, order=order).order[: recipe.classes]
     if len(labels) < recipe.classes:
         raise ValueError(

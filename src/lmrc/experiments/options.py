@@ -6,14 +6,17 @@ Nothing heavy is imported here: the command line reads its options with it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 _NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
+_TWO_BATCHES = "it is about two class batches of two classes"
 _NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
 _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--limit", "--validate", "--order", "--batches"),
+    "--first-classes",
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run"),
 )
@@ -21,7 +24,8 @@ _ABOUT_TRAINING = (
 #: Why an option makes no sense, by experiment.
 REFUSED: dict[str, dict[str, str]] = {
     "softmax-suppression": {
-        "--batches": "it is about two class batches of two classes",
+        "--batches": _TWO_BATCHES,
+        "--first-classes": _TWO_BATCHES,
         "--memory": _NO_POOL,
         "--from": _READS_NOTHING,
     },
@@ -30,6 +34,8 @@ REFUSED: dict[str, dict[str, str]] = {
     "capacity": dict.fromkeys(_ABOUT_TRAINING, _NO_TRAINING),
     "consolidation": {"--methods": "it is LMRC against LM", "--memory": _NO_POOL},
     "heads": {"--memory": _NO_POOL},
+    "ladder": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
+    "rotations": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
 }
 
 
@@ -91,15 +97,25 @@ def share(option: str, given: float | None) -> float | None:
     return given
 
 
-def learner_settings(given: list[str] | None) -> dict[str, Any] | None:
-    """Read ``--set NAME=VALUE``; a value that is not JSON is text."""
+def learner_settings(
+    given: list[str] | None, own_option: Mapping[str, str] = _OWN_OPTION
+) -> dict[str, Any] | None:
+    """Read ``--set NAME=VALUE``; a value that is not JSON is text.
+
+    Parameters
+    ----------
+    given : list of str or None
+        As typed.
+    own_option : mapping
+        Parameters that are refused, as they have an option of their own: which.
+    """
     settings = {}
     for text in given or []:
         name, separator, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not separator or not name.isidentifier():
             raise UsageError(f"--set {text!r} is not NAME=VALUE, as response_weight=3 is")
-        if option := _OWN_OPTION.get(name):
+        if option := own_option.get(name):
             raise UsageError(f"--set {name} has an option of its own: use {option}")
         try:
             settings[name] = json.loads(value, parse_constant=str)

@@ -6,10 +6,10 @@ import tomllib
 from typing import Any
 
 from lmrc.experiments.recipe import RECIPES, Recipe, load_recipe
-from lmrc.experiments.runs import Run
+from lmrc.experiments.runs import title_of
 
 #: What makes a result another one than the paper's, beside the learners' settings.
-_PROTOCOL = ("batches", "metric", "limit", "validate", "classes")
+_PROTOCOL = ("batches", "metric", "limit", "validate", "classes", "first_classes")
 
 #: Settings for which the paper prints a range, or nothing.
 _LEFT_OPEN = ("response_weight", "threshold", "penalty", "distillation_weight")
@@ -27,7 +27,7 @@ def paper_values(recipe: Recipe) -> dict[str, float]:
     whole = tomllib.loads((RECIPES / "paper.toml").read_text(encoding="utf-8"))
     section = whole.get(recipe.experiment, {}).get(recipe.dataset, {})
     return {
-        Run(method, 0, int(pool)).title: value
+        title_of(recipe, method, int(pool)): value
         for method, by_pool in section.items()
         if isinstance(by_pool, dict)
         for pool, value in by_pool.items()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-#: In the order of the paper.
+#: In the order of the paper; then those beyond it.
 EXPERIMENTS = (
     "softmax-suppression",
     "incremental",
@@ -15,6 +15,8 @@ EXPERIMENTS = (
     "capacity",
     "consolidation",
     "heads",
+    "ladder",
+    "rotations",
 )
 
 RECIPES = resources.files("lmrc.experiments") / "recipes"
@@ -44,7 +46,13 @@ class Recipe:
     settings : dict
         Parameters of the learners; each takes those that it has.
     by_method : dict
-        Parameters of single methods, by short name, in place of those in `settings`.
+        Parameters of single methods, by short name, in place of those in `settings`. They hold
+        for a method's variants, too.
+    variants : dict
+        Methods with settings of their own, as `lmrc.methods.catalog.find_method` takes them.
+    rungs : list of dict
+        For the report of `ladder`: its rows, each with a ``name``, the ``method`` as tables show
+        it, and ``readout`` where it is not the method's own way to predict.
     limit : int or None
         Images per class, all where None.
     validate : float or None
@@ -52,6 +60,8 @@ class Recipe:
         set, to choose settings by; None: the test set.
     classes : int or None
         How many classes of the order take part, from its beginning; all where None.
+    first_classes : int or None
+        Classes of the first class batch; those of the others are equally many.
     record_outputs : bool
         Whether the mean output at each position is recorded after the last class batch (Fig. 1).
     """
@@ -70,12 +80,16 @@ class Recipe:
     limit: int | None = None
     validate: float | None = None
     classes: int | None = None
+    first_classes: int | None = None
     record_outputs: bool = False
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rungs: list[dict[str, str]] = field(default_factory=list)
 
     def settings_of(self, method: str) -> dict[str, Any]:
         """Return the parameters that a method's learner is given."""
-        return self.settings | self.by_method.get(method, {})
+        base = self.variants[method]["method"] if method in self.variants else method
+        return self.settings | self.by_method.get(base, {})
 
 
 def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> Recipe:
@@ -84,7 +98,7 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     Parameters
     ----------
     experiment : str
-        "incremental", "rehearsal", "softmax-suppression", "consolidation" or "heads".
+        One of `EXPERIMENTS`, but capacity.
     dataset : str, optional
         As for `lmrc.load_dataset`; by default the one that the recipe names.
     **changes

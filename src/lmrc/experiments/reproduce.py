@@ -34,7 +34,7 @@ from lmrc.training.ranks import current
 READERS = ("consolidation", "heads")
 
 #: May change from one call to the next: they add to the result, or are but words.
-_FREE = ("seeds", "methods", "memory", "title", "question")
+_FREE = ("seeds", "methods", "memory", "title", "question", "rungs")
 
 
 def default_folder(experiment: str, dataset: str | None = None) -> Path:
@@ -195,8 +195,10 @@ def _open_folder(
             )
         # Folders of before there were settings by method have none that count.
         then = {"by_method": asked.get("by_method"), **before.recipe}
+        # Variants of a method may be added, as methods may.
+        then["variants"] = asked.get("variants", {}) | before.recipe.get("variants", {})
         differs = {
-            "settings" if name == "by_method" else name: None  # in order, each once
+            "settings" if name in ("by_method", "variants") else name: None  # in order, each once
             for name in asked
             if name not in (*_FREE, *free) and then.get(name) != asked[name]
         }

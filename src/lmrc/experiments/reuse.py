@@ -70,7 +70,7 @@ def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[s
     A parameter that a record does not know came later, and does by default what was done before.
     """
     asked = json.loads(json.dumps(settings_of(recipe, run)))
-    parameters = inspect.signature(find_method(run.method).cls).parameters
+    parameters = inspect.signature(find_method(run.method, recipe.variants).cls).parameters
     missing = object()
     before = {name: parameters[name].default if name in parameters else missing for name in asked}
     return [

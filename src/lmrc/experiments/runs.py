@@ -22,6 +22,7 @@ import torch
 
 from lmrc.data.datasets import Dataset
 from lmrc.data.stream import ClassStream
+from lmrc.evaluation.readouts import score_readouts
 from lmrc.evaluation.run import evaluate
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream, order_of
@@ -38,14 +39,27 @@ from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
+#: What of the data set takes part, and when.
+_PARTS = ("limit", "validate", "classes", "first_classes")
+
 
 @dataclass(frozen=True)
 class Run:
-    """One method with one seed and one pool size."""
+    """One method with one seed and one pool size.
+
+    Attributes
+    ----------
+    method : str
+        Its short name, or a dotted path.
+    seed, memory : int
+    title : str
+        A name for tables and records: ``LMRC + 20 per class``.
+    """
 
     method: str
     seed: int
     memory: int
+    title: str
 
     @property
     def name(self) -> str:
@@ -54,22 +68,22 @@ class Run:
         method = re.sub(r"[^\w.-]", ".", self.method)  # "module:Class" is no name on every system
         return f"{method}{pool}-s{self.seed}"
 
-    @property
-    def title(self) -> str:
-        """A name for tables: ``LMRC + 20 per class``."""
-        pool = f" + {self.memory} per class" if self.memory else ""
-        return find_method(self.method).title + pool
-
 
 def plan(recipe: Recipe) -> list[Run]:
     """List the runs of a recipe: all with the first seed, then all with the next."""
     runs = (
-        Run(method, seed, memory)
+        Run(method, seed, memory, title_of(recipe, method, memory))
         for seed in range(recipe.seeds)
         for memory in recipe.memory
         for method in recipe.methods
     )
     return list(dict.fromkeys(runs))  # what is asked for twice is run once
+
+
+def title_of(recipe: Recipe, method: str, memory: int) -> str:
+    """Return a method's name for tables, with its pool size."""
+    pool = f" + {memory} per class" if memory else ""
+    return find_method(method, recipe.variants).title + pool
 
 
 def finished(folder: Path, run: Run) -> int:
@@ -185,7 +199,7 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
         Names of parameters that a user chose. One that a learner does not have is passed over
         where another has it.
     """
-    methods = {run.method: find_method(run.method) for run in runs}
+    methods = {run.method: find_method(run.method, recipe.variants) for run in runs}
     for name in chosen:
         if not any(takes(method, name) for method in methods.values()):
             raise UsageError(f"--set {name}: none of {', '.join(methods)} takes that parameter")
@@ -223,7 +237,8 @@ def _learner(
 def _fresh(recipe: Recipe, run: Run, **where: Any) -> Any:
     pool = {"memory_per_class": run.memory} if run.memory else {}
     own = {"random_state": run.seed, **pool, **where}
-    return make_learner(find_method(run.method), recipe.settings_of(run.method) | own)
+    method = find_method(run.method, recipe.variants)
+    return make_learner(method, recipe.settings_of(run.method) | own)
 
 
 @contextmanager
@@ -279,6 +294,9 @@ def _extra(recipe: Recipe, stream: ClassStream, learner: Any, batch: int) -> dic
     extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
+        extra["stored_bytes"] = _stored_bytes(learner)
+    if readouts := score_readouts(stream, batch, learner):
+        extra["readouts"] = readouts
     names = stream.dataset.class_names
     if names:
         extra["class_names"] = [
@@ -291,6 +309,15 @@ def _extra(recipe: Recipe, stream: ClassStream, learner: Any, batch: int) -> dic
     return extra
 
 
+def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
+    """Count what a model holds of its data beside the network."""
+    tensors = [
+        tensor for name in learner.saved_tensors for tensor in getattr(learner, name).values()
+    ]
+    images = learner.memory_.x.nbytes if learner.memory_ else 0
+    return {"images": images, "statistics": sum(tensor.nbytes for tensor in tensors)}
+
+
 def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
     parameters = learner.get_params() if hasattr(learner, "get_params") else {}
     for name in ("random_state", "verbose", "device"):  # in the record's own fields, or no matter
@@ -300,8 +327,7 @@ def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
         "class_batches": recipe.batches,
         "order": order_of(recipe, run.seed),
     }
-    some = {"limit": recipe.limit, "validate": recipe.validate, "classes": recipe.classes}
-    given = {name: value for name, value in some.items() if value}
+    given = {name: value for name in _PARTS if (value := getattr(recipe, name))}
     plain = {name: _plain(value) for name, value in parameters.items()}
     return {**stream, **given, "classifier": type(learner).__name__, **plain}
 

@@ -74,6 +74,8 @@ def side_by_side(
     """
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
     waiting = unfinished(recipe, runs, out)
+    if waiting:  # what is wrong with all runs is told at once, and a download is made once
+        open_stream(recipe, waiting[0].seed, open_dataset(recipe, data_dir))
     working: dict[Run, Any] = {}
     threads = max(1, torch.get_num_threads() // jobs)  # OMP_NUM_THREADS is heeded
     known = len(read_records(out)) if (out / RECORDS).exists() else 0

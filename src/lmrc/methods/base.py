@@ -29,7 +29,7 @@ from lmrc.methods.reading import read_batch
 from lmrc.methods.state import pack
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
-from lmrc.nets.pretrained import load_backbone
+from lmrc.nets.pretrained import load_trunk
 from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
@@ -202,7 +202,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         """Return a fresh trunk for the inputs' shape and statistics, and its width."""
         trunk, width = build_trunk(self.backbone, self.input_shape_, mean, std)
         if self.weights is not None:
-            load_backbone(trunk.backbone, self.weights)
+            load_trunk(trunk, self.weights)
         return trunk, width
 
     def keep(self, network: Network, samples: Memory) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrc.methods.ewc import EWCClassifier
@@ -41,7 +43,9 @@ METHODS: dict[str, Method] = {
 }
 
 
-def find_method(name: str) -> Method:
+def find_method(
+    name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> Method:
     """Find a method by its short name, or a class of your own.
 
     Parameters
@@ -50,6 +54,9 @@ def find_method(name: str) -> Method:
         "lmrc", "lmrc+", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; that of an entry
         point of the group ``lmrc.methods``; or ``package.module.Class`` (and so is
         ``package.module:Class``), where the module may also lie in the current folder.
+    variants : mapping, optional
+        Methods with settings of their own, by short name: ``method``, of which one is a variant,
+        ``title``, and the settings that make it so.
 
     Returns
     -------
@@ -57,6 +64,10 @@ def find_method(name: str) -> Method:
         Its title tells methods apart in records and tables. That of your own class is the entry
         point's name or the dotted path: two packages may well have a class of one name.
     """
+    if name in variants:
+        settings = dict(variants[name])
+        base, title = find_method(settings.pop("method")), settings.pop("title")
+        return Method(title, base.cls, base.settings | settings)
     announced = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name in METHODS:
         if name in announced:
@@ -71,7 +82,7 @@ def find_method(name: str) -> Method:
         taken = {method.title for method in METHODS.values()}
         return Method(path if name in taken else name, _find_class(name, path), {})
     if "." not in name and ":" not in name:
-        known = ", ".join([*METHODS, *announced])
+        known = ", ".join([*METHODS, *variants, *announced])
         raise ValueError(
             f"the method {name!r} is not known: use one of {known}, or the dotted path "
             "package.module.Class of a class of your own"

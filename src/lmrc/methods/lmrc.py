@@ -15,24 +15,22 @@ from torch import Tensor, nn
 
 from lmrc.methods import parameters as legal
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.chance import KEEP, LABELS
+from lmrc.methods.carried import CarriedStatistics
+from lmrc.methods.chance import LABELS
 from lmrc.methods.label_vectors import LabelVectors
 from lmrc.methods.objectives import OBJECTIVES, Setting
 from lmrc.methods.parameters import Legal
 from lmrc.nets.backbones import Factory
 from lmrc.nets.multihead import MultiHead
-from lmrc.nets.network import Network, on_device
+from lmrc.nets.network import Network
 from lmrc.statistics import readout
-from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.covariances import COVARIANCES
-from lmrc.statistics.keep import brought_up_to_date
 from lmrc.training.batches import MiniBatch
-from lmrc.training.memory import Memory
-from lmrc.training.rotations import ROTATIONS, TURNS, all_turns
+from lmrc.training.rotations import ROTATIONS
 from lmrc.training.step import Losses
 
 
-class LMRCClassifier(IncrementalClassifier):
+class LMRCClassifier(CarriedStatistics):
     """Label Mapping with Response Consolidation.
 
     Every class has a random unit vector, its label vector. Every class batch gets a head of its
@@ -83,8 +81,8 @@ class LMRCClassifier(IncrementalClassifier):
         weights of labels, 1 for those that are not in it; only their ratios matter. Statistics
         take all classes alike.
     weights : path or None, default=None
-        A safetensors file with weights of the backbone to start from, such as torchvision's of
-        its ResNets. Used at the first class batch.
+        A safetensors file to start the backbone from at the first class batch, such as that of a
+        torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.
     freeze : bool, default=False
         Leave the backbone as it is and train the heads alone: with good `weights`, the way to
         learn from few images.
@@ -154,7 +152,6 @@ class LMRCClassifier(IncrementalClassifier):
         *("label_dim", "rotations", "statistics"),
     )
     saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
-    saved_tensors: ClassVar[tuple[str, ...]] = ("statistics_", "readout_")
     legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
         "label_dim": legal.integer(2),
         "threshold": legal.real(-1, 1, closed=False),
@@ -165,7 +162,7 @@ class LMRCClassifier(IncrementalClassifier):
         "objective": legal.one_of(*OBJECTIVES),
         "scale": legal.real(0, closed=False),
         "statistics": legal.one_of("none", *COVARIANCES),
-        "predict_with": legal.one_of("wta", "lda", "tuned", "both"),
+        "predict_with": legal.one_of(*readout.READOUTS),
     }
 
     def __init__(
@@ -269,54 +266,7 @@ class LMRCClassifier(IncrementalClassifier):
 
         Or what ``predict_with`` makes of the statistics; see `lmrc.statistics.readout`.
         """
-        inputs = x if self.turns is None else all_turns(x)
-        features = network.trunk(inputs).unflatten(0, (self.turns or 1, -1))
-        if self.predict_with == "wta":
-            return readout.winner_takes_all(network.head, features, self._sizes)
-        gaussian = readout.standardised(readout.nearest_gaussian(self.readout_, features))
-        if self.predict_with == "lda":
-            return gaussian
-        tuned = readout.winner_takes_all(network.head, features, self._sizes, self.readout_)
-        return tuned if self.predict_with == "tuned" else readout.standardised(tuned) + gaussian
-
-    def keep(self, network: Network, samples: Memory) -> None:
-        """Carry the statistics to where the features are now, and add those of the new classes."""
-        if self.statistics == "none":
-            self.statistics_, self.readout_ = {}, {}
-            return
-        chance = torch.Generator().manual_seed(self._seed(KEEP))
-        batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
-        width, before, old = network.head.weight.shape[-1], None, None
-        if self.n_batches_:
-            before = self._class_statistics()
-            old = on_device(network.trunk.mean.device, self.network_).trunk
-        statistics, non_negative = brought_up_to_date(
-            before or ClassStatistics.empty(self.statistics, self.turns or 1, width),
-            old,
-            network.trunk,
-            batch,
-            pool,
-            augment=self.augmentation,
-            rotated=self.turns is not None,
-            generator=chance,
-        )
-        self.statistics_, self.readout_ = statistics.tensors(), readout.discriminant(statistics)
-        if self.predict_with in ("tuned", "both"):
-            self.readout_ |= readout.tune(
-                network.head,
-                statistics,
-                self._sizes,
-                scale=self.scale,
-                non_negative=non_negative,
-                generator=chance,
-            )
-
-    @property
-    def _sizes(self) -> list[int]:  # classes that each head governs
-        return [len(head) for head in getattr(self, "heads_", ())]
-
-    def _class_statistics(self) -> ClassStatistics:
-        return ClassStatistics.from_tensors(self.statistics, self.statistics_)
+        return self.scores_by((self.predict_with,), network, x)[self.predict_with]
 
     def similarities(self, X: Any) -> NDArray[np.float32]:
         """Return the cosine of each class's label vector to its head's response.
@@ -369,27 +319,6 @@ class LMRCClassifier(IncrementalClassifier):
             draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
         self.__dict__ = draft.__dict__
         return self
-
-    @property
-    def turns(self) -> int | None:
-        """Turns in which images are learnt and looked at; None where they are not turned."""
-        return None if self.rotations == "none" else TURNS
-
-    def check_saved(self) -> None:
-        """Refuse statistics that are not of these classes and features."""
-        if self.statistics == "none":
-            return
-        statistics, head = self._class_statistics(), self.network_.head
-        statistics.check(len(self.classes_), self.turns or 1, head.weight.shape[-1])
-        readout.check(self.readout_, statistics, head)
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.predict_with != "wta" and self.statistics == "none":
-            raise ValueError(
-                f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
-                "the features, and statistics='none' keeps none: set it to 'low-rank', say"
-            )
 
     @property
     def label_vectors_(self) -> NDArray[np.float32]:

@@ -30,9 +30,15 @@ class Prediction(ClassifierMixin):
     precision: str
     scores: Callable[[Network, Tensor], Tensor]
 
-    def _score_parts(self, X: Any) -> Iterator[NDArray[np.float32]]:
-        """Score all classes for some samples at a time: shape (part of n, n_classes), float32."""
+    def _score_parts(
+        self, X: Any, scores: Callable[[Network, Tensor], Tensor] | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """Score all classes for some samples at a time: shape (part of n, n_classes), float32.
+
+        Or what else a function of network and inputs makes of samples.
+        """
         check_is_fitted(self)
+        scores = scores or self.scores
         device = self.network_.trunk.mean.device
         bf16 = use_bf16(self.precision, device)
         for x in read_parts(self, X):
@@ -40,8 +46,8 @@ class Prediction(ClassifierMixin):
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
-                    scores = self.scores(self.network_, part.to(device))
-                yield scores.float().cpu().numpy()
+                    found = scores(self.network_, part.to(device))
+                yield found.float().cpu().numpy()
 
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
         """Score all classes; shape (n, n_classes), float32."""

@@ -76,6 +76,8 @@ def unpack(
     for name in model.saved_values:
         setattr(model, name, description[name])
     model.input_shape_ = tuple(model.input_shape_)
+    if not all(type(side) is int for side in model.input_shape_):  # True would do for a 1
+        raise ValueError(f"inputs cannot be of shape {model.input_shape_}")
     if len(model.input_shape_) == 1:
         model.n_features_in_ = model.input_shape_[0]
     if description["feature_names"]:

@@ -1,15 +1,23 @@
-"""Weights for a backbone, from a safetensors file."""
+"""Weights for a backbone, and the normalisation they were trained with, from a safetensors file."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
+
+from lmrc.nets.network import Trunk
 
 OWN_PREFIX = "trunk.backbone."  # as in the model files of lmrc
+OWN_NORMALISATION = ("trunk.mean", "trunk.std")
+#: Mean and deviation of ImageNet's red, green and blue, with which torchvision's weights are made.
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _NAMED = 3  # so many names does a message give
 _STEM = (
     "Up to 64 pixels a side, a ResNet here has a 3×3 stem; for weights with the usual 7×7 one, "
@@ -17,13 +25,14 @@ _STEM = (
 )
 
 
-def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Load the weights of a backbone, all of them.
+def load_trunk(trunk: Trunk, path: str | os.PathLike[str]) -> None:
+    """Load the weights of a backbone, all of them, and normalise inputs as these expect it.
 
     Parameters
     ----------
-    backbone : nn.Module
-        Changed in place.
+    trunk : Trunk
+        Changed in place. It normalises as the model did whose weights these are, if the file is of
+        one; colour images as ImageNet's, if not; and other inputs as before.
     path : path
         A safetensors file with the backbone's own names: those of torchvision for its ResNets
         (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model.
@@ -33,10 +42,9 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
     ValueError
         If the file is none, or a weight is missing in it or of another shape: says which.
     """
-    try:
+    with _understood(path):
         tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{Path(path)} cannot be read as a safetensors file: {error}") from error
+    backbone, normalisation = trunk.backbone, _normalisation(tensors, trunk)
     if any(name.startswith(OWN_PREFIX) for name in tensors):
         own = (name for name in tensors if name.startswith(OWN_PREFIX))
         tensors = {name.removeprefix(OWN_PREFIX): tensors[name] for name in own}
@@ -55,10 +63,55 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
         problems += [f"and {more} more"] if more else []
         raise ValueError(
             f"the weights in {Path(path)} do not fit the backbone: {', '.join(problems)}."
-            + (f" {_STEM}" if odd == ["conv1.weight"] else "")
+            + (_stem(tensors[odd[0]], wanted[odd[0]]) if odd == ["conv1.weight"] else "")
         )
     fitting = {n: t for n, t in tensors.items() if n in wanted}
     backbone.load_state_dict(fitting, strict=False)
+    trunk.mean, trunk.std = normalisation
+
+
+def channels_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the channels of the images that weights are for; None if no first layer says so.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read.
+    """
+    with _understood(path), safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118  # it is no dict
+            if name.removeprefix(OWN_PREFIX) == "conv1.weight":
+                return int(file.get_slice(name).get_shape()[1])
+    return None
+
+
+@contextmanager
+def _understood(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"{Path(path)} cannot be read as a safetensors file: {error} (docs/tutorial.md shows "
+            "how to make one of a .pth file)"
+        ) from error
+
+
+def _normalisation(tensors: dict[str, Tensor], trunk: Trunk) -> tuple[Tensor, Tensor]:
+    """Return the mean and the deviation that the weights of a file expect inputs to be freed of."""
+    own = [tensors[name] for name in OWN_NORMALISATION if name in tensors]
+    if len(own) == 2 and all(t.shape == trunk.mean.shape for t in own):
+        return own[0], own[1]
+    if trunk.mean.shape == (3, 1, 1):
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
+        return mean, std
+    return trunk.mean, trunk.std
+
+
+def _stem(given: Tensor, wanted: Tensor) -> str:
+    """Say why the first convolution alone does not fit."""
+    if given.shape[1] != wanted.shape[1]:
+        return f" They are for images of {given.shape[1]} channel(s), not of {wanted.shape[1]}."
+    return f" {_STEM}"
 
 
 def _shape(tensor: Tensor) -> str:

@@ -63,7 +63,12 @@ class Batch:
 
 
 def read_source(
-    source: Path, *, shape: InputShape | None = None, size: Size | None = None, val: float = 0.0
+    source: Path,
+    *,
+    shape: InputShape | None = None,
+    size: Size | None = None,
+    colour: bool = False,
+    val: float = 0.0,
 ) -> Batch:
     """Read labelled samples.
 
@@ -76,10 +81,14 @@ def read_source(
         The model's ``input_shape_``, to which images are brought; None if there is no model yet.
     size : int, (height, width) or None
         Then: the size to which images are brought; None lets them decide.
+    colour : bool, default=False
+        Then: take images as coloured, even if all are grey.
     val : float, default=0.0
         Share of each class that is held out, if the source does not hold out some by itself.
     """
     if source.suffix.lower() == ".npz":
+        if size is not None and shape is None:
+            raise UsageError(f"--size is for image files; the arrays of {source} stay as they are")
         return _read_arrays(source, val)
     files: Files
     test: Files = {}
@@ -95,7 +104,7 @@ def read_source(
         parts = {label: held_out(paths, val) for label, paths in files.items()}
         files = {label: kept for label, (kept, _) in parts.items()}
         test = {label: held for label, (_, held) in parts.items() if held}
-    form = form_of(shape) if shape else _common(files, size)
+    form = form_of(shape) if shape else _common(files, size, colour)
     unreadable: list[UnreadableImageError] = []
     X, y = read_files(files, *form, unreadable)
     X_val, y_val = read_files(test, *form, unreadable) if test else (X[:0], y[:0])
@@ -116,9 +125,9 @@ def form_of(shape: InputShape) -> tuple[tuple[int, int], Mode]:
     return (height, width), "L" if channels == 1 else "RGB"
 
 
-def _common(files: Files, size: Size | None) -> tuple[Size, Mode]:
+def _common(files: Files, size: Size | None, colour: bool) -> tuple[Size, Mode]:
     common_size, mode = common_form(path for paths in files.values() for path in paths)
-    return size or common_size, mode
+    return size or common_size, "RGB" if colour else mode
 
 
 def _listed(source: Path) -> Files:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lmrc.labels import capacity
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
+from lmrc.practice.log import well_formed
 from lmrc.practice.models import backbone_name, find_class, open_model, refuse_unfinished
-from lmrc.practice.usage import Say, bytes_in_words, count, percent
+from lmrc.practice.usage import Say, bytes_in_words, count
 from lmrc.store import folder as store
 from lmrc.store import unfinished
-from lmrc.store.folder import ModelFileError
 from lmrc.training.rotations import TURNS
 
 NO_IMAGES = "no images are stored in this model"
@@ -23,7 +21,7 @@ NO_IMAGES = "no images are stored in this model"
 def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model = open_model(path, "cpu")
-    with _well_formed(path):
+    with well_formed(path):
         expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
     return {
         "path": str(path),
@@ -34,6 +32,7 @@ def describe(path: Path) -> dict[str, Any]:
         "backbone": backbone_name(model),
         "parameters": sum(p.numel() for p in model.network_.parameters()),
         "bytes": store.size(path),
+        "bytes_of_all_versions": store.size_of_all(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,
         "statistics": model.statistics,
         "statistics_bytes": sum(t.nbytes for t in (model.statistics_ | model.readout_).values()),
@@ -64,7 +63,8 @@ def tell_info(path: Path, say: Say) -> None:
     else:
         say(f"takes vectors of {channels} features")
     say(f"backbone {info['backbone']}, {info['parameters']:,} parameters")
-    say(f"{bytes_in_words(info['bytes'])} on disk, {count(info['versions'], 'version')} kept")
+    more = f", {bytes_in_words(info['bytes_of_all_versions'])} with all {info['versions']} versions"
+    say(f"{bytes_in_words(info['bytes'])} on disk{more if info['versions'] > 1 else ''}")
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
     if info["statistics"] != "none":
@@ -77,55 +77,6 @@ def tell_info(path: Path, say: Say) -> None:
     )
     if info["unfinished"]:
         say(f"a class batch is unfinished: lmrc learn {path} --resume goes on with it")
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """Return the versions that are kept, oldest first: plain values."""
-    kept = store.versions(path)
-    with _well_formed(path):
-        return [
-            {
-                "version": version["number"],
-                "saved": version["saved"],
-                "classes": len(version["model"].get("classes", [])),
-                **version["note"],
-            }
-            for version in kept
-        ]
-
-
-def tell_log(path: Path, say: Say) -> None:
-    """Say which versions a model keeps, newest first."""
-    entries = history(path)
-    with _well_formed(path):
-        lines = [_log_line(entry) for entry in reversed(entries)]
-    for line in lines:
-        say(line)
-
-
-def _log_line(entry: dict[str, Any]) -> str:
-    parts = [f"version {entry['version']}", entry["saved"]]
-    parts.append(count(entry["classes"], "class", "classes"))
-    if "images" in entry:
-        parts[-1] += f", {entry['new_classes']} new"
-        parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
-    parts += [
-        f"{name} {percent(entry[f'{name}_accuracy'])}"
-        for name in ("new", "old")
-        if f"{name}_accuracy" in entry
-    ]
-    return "  ".join(parts)
-
-
-@contextmanager
-def _well_formed(path: Path) -> Iterator[None]:
-    """Say so where a manifest, checksum and all, was made up by someone else."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ModelFileError(
-            f"{path} has a manifest that lmrc did not write: {error!r:.200}"
-        ) from error
 
 
 def roll_back(path: Path, say: Say) -> None:
@@ -148,6 +99,8 @@ def forget(path: Path, name: str, say: Say) -> None:
             return version
         if len(model.classes_) == 1:
             return None
+        if isinstance(model.class_weight, dict):
+            model.class_weight = {k: v for k, v in model.class_weight.items() if k != label}
         return pack(model.forget(label))
 
     with store.writing(path):

@@ -6,107 +6,148 @@ What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+Flag = partial(typer.Option, metavar="")  # else help would ask for a <bool>
+Shape = partial(typer.Option, rich_help_panel="What the first learn fixes")
+Training = partial(typer.Option, rich_help_panel="Training; stays as it is until named again")
+
 Model = Annotated[Path, typer.Argument(help="A model's folder.", metavar="MODEL", file_okay=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors and warnings only.")]
 Check = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing: the exit code tells if all is well.")
+    bool, Flag("--quiet", "-q", help="Print nothing: the exit code tells if all is well.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, Flag("--json", help="Print JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 
-
-class ClassWeight(StrEnum):
-    """How much classes count."""
-
-    balanced = "balanced"
-
-
-class Method(StrEnum):
-    """Which LMRC a model is of."""
-
-    lmrc = "lmrc"
-    lmrc_plus = "lmrc+"
-
-
-class Turned(StrEnum):
-    """Whether images are learnt in quarter turns."""
-
-    none = "none"
-    one = "one"
-    all = "all"
+# What options may be. Lists of the package's own would take torch along; a test compares them.
+ClassWeight = StrEnum("ClassWeight", ["none", "balanced"])
+Method = StrEnum("Method", {"lmrc": "lmrc", "lmrc_plus": "lmrc+"})
+Turned = StrEnum("Turned", ["none", "one", "all"])
+Backbone = StrEnum("Backbone", ["auto", "mlp", "cnn", "resnet18", "resnet34"])
+Augment = StrEnum(
+    "Augment",
+    {
+        "auto": "auto",
+        "none": "none",
+        "crop": "crop",
+        "crop_flip": "crop+flip",
+        "resized_crop_flip": "resized-crop+flip",
+        "strong": "strong",
+    },
+)
 
 
 def learn(
     context: typer.Context,
     model: Annotated[
-        Path, typer.Argument(help="The model's folder; made if there is none.", file_okay=False)
+        Path,
+        typer.Argument(
+            help="The model's folder; made if there is none.", metavar="MODEL", file_okay=False
+        ),
     ],
     source: Annotated[
         Path | None,
         typer.Argument(
             help="A folder with a sub-folder of images for each class (or train/ and val/ with "
             "these), a .csv with the columns path and label, or an .npz with X and y.",
+            metavar="SOURCE",
             exists=True,
         ),
     ] = None,
     method: Annotated[
         Method | None,
-        typer.Option(help="lmrc, the paper's; or lmrc+, more accurate on photographs."),
+        Shape(help="The paper's, or one more accurate on photographs.", show_default="lmrc"),
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="mlp, cnn, resnet18, resnet34; by the images' size if not.")
+        Backbone | None,
+        Shape(help="The network; auto goes by the images' size.", show_default="auto"),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(help="Bring images to SIZE×SIZE, or HEIGHTxWIDTH pixels.", metavar="SIZE"),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images.")] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=2, help="Images in a step; 32 if the first are under 2,000, else 128."),
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the first epochs.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Pull of weights to 0.")] = None,
-    augment: Annotated[
-        str | None, typer.Option(help="auto, none, crop, crop+flip, strong.")
-    ] = None,
-    memory_per_class: Annotated[
-        int | None, typer.Option(min=0, help="Images of each class to store in the model.")
-    ] = None,
-    response_weight: Annotated[
-        float | None, typer.Option(min=0, help="How firmly old heads are held.")
-    ] = None,
-    rotations: Annotated[
-        Turned | None, typer.Option(help="Learn images in quarter turns; lmrc+ has all.")
-    ] = None,
-    class_weight: Annotated[
-        ClassWeight | None, typer.Option(help="balanced: each class counts alike.")
+        Shape(
+            help="Bring images to SIZE×SIZE, or HEIGHTxWIDTH pixels.",
+            metavar="SIZE",
+            show_default="as they are, if all are alike and small; else 64",
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Safetensors file to start the backbone from.", exists=True),
+        Shape(help="Safetensors file to start the backbone from.", metavar="FILE", exists=True),
+    ] = None,
+    rotations: Annotated[
+        Turned | None,
+        Shape(help="Learn images in quarter turns.", show_default="none; all with lmrc+"),
+    ] = None,
+    label_dim: Annotated[
+        int | None, Shape(min=2, help="Length of label vectors.", show_default="100")
+    ] = None,
+    seed: Annotated[int | None, Shape(min=0, help="Of all chance.", show_default="0")] = None,
+    epochs: Annotated[
+        int | None, Training(min=1, help="Passes over the images.", show_default="70")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        Training(
+            min=2,
+            help="Images in a step.",
+            show_default="32 if the first images are under 2,000, else 128",
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, Training(help="Of the first epochs.", show_default="0.05")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, Training(help="Pull of weights to 0.", show_default="0.0005")
+    ] = None,
+    augment: Annotated[
+        Augment | None,
+        Training(help="Vary images in training; auto goes by their size.", show_default="auto"),
+    ] = None,
+    memory_per_class: Annotated[
+        int | None,
+        Training(min=0, help="Images of each class to store in the model.", show_default="0"),
+    ] = None,
+    response_weight: Annotated[
+        float | None,
+        Training(min=0, help="How firmly old heads are held.", show_default="1; 3 with lmrc+"),
+    ] = None,
+    class_weight: Annotated[
+        ClassWeight | None,
+        Training(
+            help="balanced: each class counts alike, however few images it has.",
+            show_default="none",
+        ),
     ] = None,
     freeze: Annotated[
-        bool | None, typer.Option("--freeze/--no-freeze", help="Train the heads alone.")
+        bool | None, Training("--freeze/--no-freeze", help="Train the heads alone.", metavar="")
     ] = None,
-    label_dim: Annotated[int | None, typer.Option(min=2, help="Length of label vectors.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Highest cosine between label vectors.")
+        float | None,
+        Training(help="Highest cosine between label vectors.", show_default="0.15"),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        Training(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another parameter of the classifier, such as momentum=0.8 or halve_at=[20,30]; "
+            "can be repeated.",
+        ),
     ] = None,
     val: Annotated[
         float, typer.Option(min=0, max=0.9, help="Share of each class to hold out and test on.")
     ] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of all chance; 0 if not given.")] = None,
     keep: Annotated[int, typer.Option(min=1, help="Versions to keep, this one included.")] = 2,
     device: Device = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was stopped.")] = False,
-    discard: Annotated[bool, typer.Option("--discard", help="Drop what was stopped.")] = False,
+    resume: Annotated[bool, Flag("--resume", help="Go on where it was stopped.")] = False,
+    discard: Annotated[bool, Flag("--discard", help="Drop what was stopped.")] = False,
     checkpoint_every: Annotated[
         float, typer.Option(min=0, help="Seconds between states kept for --resume.")
     ] = 60.0,
@@ -120,17 +161,23 @@ def learn(
 
     Example: lmrc learn pets.lmrc week1/ --val 0.1
     """
+    from lmrc.experiments import options
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
+    from lmrc.practice.settings import OWN_OPTIONS
     from lmrc.practice.usage import UsageError, speaker
 
+    try:
+        others = options.learner_settings(setting, OWN_OPTIONS) or {}
+    except options.UsageError as error:
+        raise typer.BadParameter(str(error), ctx=context) from error
     given = {
-        "backbone": backbone,
+        "backbone": backbone and backbone.value,
         "epochs": epochs,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "weight_decay": weight_decay,
-        "augment": augment,
+        "augment": augment and augment.value,
         "memory_per_class": memory_per_class,
         "response_weight": response_weight,
         "rotations": rotations and rotations.value,
@@ -141,7 +188,9 @@ def learn(
         "threshold": threshold,
         "random_state": seed,
     }
-    settings = {name: value for name, value in given.items() if value is not None}
+    settings = {name: value for name, value in given.items() if value is not None} | others
+    if class_weight is ClassWeight.none:
+        settings["class_weight"] = None
     if resume and (source or discard or settings or size or val or method):
         raise UsageError(
             "--resume remembers its folder and options: write lmrc learn MODEL --resume alone"
@@ -171,6 +220,7 @@ def predict(
         typer.Argument(
             help="Image files, folders or patterns; - reads an image or a list of paths from "
             "standard input.",
+            metavar="IMAGE",
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Classes to name.")] = 1,
@@ -178,16 +228,17 @@ def predict(
         float | None,
         typer.Option(help="Answer unknown below this similarity; evaluate --unknown finds one."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on each line.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="A table with commas.")] = False,
+    as_json: Annotated[bool, Flag("--json", help="One JSON object on each line.")] = False,
+    as_csv: Annotated[bool, Flag("--csv", help="A table with commas.")] = False,
     device: Device = "auto",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not name images that cannot be read.")
+        bool, Flag("--quiet", "-q", help="Do not name images that cannot be read.")
     ] = False,
 ) -> None:
-    """Name what is in images: class, similarity (at most 1) and head.
+    """Name what is in images: class, similarity and head, best first.
 
-    An image that cannot be read does not stop the others; the exit code is 1 then.
+    A similarity is at most 1; models of lmrc+ have a score instead, which may be more. An image
+    that cannot be read does not stop the others; the exit code is 1 then.
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
     """
@@ -200,9 +251,11 @@ def predict(
     if not images and sys.stdin.isatty():
         raise UsageError("name the images, or send their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
-    answers = work.predict(open_model(model, device), found, top=top, reject_below=reject_below)
+    asked = open_model(model, device)
+    answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
-    if work.write_answers(answers, form, sys.stdout, quiet=quiet):
+    width = max(len(str(label)) for label in [*asked.classes_, work.UNKNOWN])
+    if work.write_answers(answers, form, sys.stdout, quiet=quiet, width=min(width, 30)):
         raise typer.Exit(1)
 
 
@@ -210,7 +263,7 @@ def evaluate(
     model: Model,
     source: Annotated[
         Path,
-        typer.Argument(help="Labelled images, as learn takes them.", exists=True),
+        typer.Argument(help="Labelled images, as learn takes them.", metavar="SOURCE", exists=True),
     ],
     unknown: Annotated[
         Path | None,
@@ -248,12 +301,8 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc info pets.lmrc
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import speaker
 
-    if as_json and not quiet:
-        _print_json(care.describe(model))
-    else:
-        care.tell_info(model, speaker(quiet))
+    _show(model, care.describe, care.tell_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
@@ -261,13 +310,9 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc log pets.lmrc
     """
-    from lmrc.practice import care
-    from lmrc.practice.usage import speaker
+    from lmrc.practice import log as work
 
-    if as_json and not quiet:
-        _print_json(care.history(model))
-    else:
-        care.tell_log(model, speaker(quiet))
+    _show(model, work.history, work.tell_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:
@@ -298,7 +343,9 @@ def forget(
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Argument(help="The ONNX file to write.", dir_okay=False)],
+    out: Annotated[
+        Path, typer.Argument(help="The ONNX file to write.", metavar="FILE", dir_okay=False)
+    ],
     quiet: Quiet = False,
 ) -> None:
     """Write a model as an ONNX file that runs without torch and lmrc.
@@ -314,6 +361,21 @@ def export(
 
 
 COMMANDS = (learn, predict, evaluate, info, log, rollback, forget, export)
+
+
+def _show(
+    model: Path,
+    describe: Callable[[Path], Any],
+    tell: Callable[[Path, Callable[[str], None]], None],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from lmrc.practice.usage import speaker
+
+    if as_json and not quiet:
+        _print_json(describe(model))
+    else:
+        tell(model, speaker(quiet))
 
 
 def _print_json(content: Any) -> None:

@@ -31,10 +31,15 @@ from lmrc.report.records import (
 )
 from lmrc.report.write import read_contents, write_contents
 
-QUESTION = (
-    "Each image of the folder is shown to the model, whose heads all answer; the class whose label "
-    "vector is nearest to its own head's answer wins. How often is it the image's own?"
-)
+QUESTION = "Each image is shown to the model, whose heads all answer; {}. How often is it right?"
+#: What wins, by the classifier's ``predict_with``.
+WINS = {
+    "wta": "the class whose label vector is nearest to its own head's answer wins",
+    "lda": "the class wins that is the likeliest by the statistics of the features",
+    "tuned": "the class whose label vector is nearest to the answer of its head, as tuned, wins",
+    "both": "the class wins whose label vector is near to the answer of its head, as tuned, and "
+    "which is likely by the statistics of the features",
+}
 
 
 def evaluate(
@@ -83,11 +88,13 @@ def evaluate(
         threshold, kept, rejected = reject_threshold(similarities.max(axis=1), strangers)
         figures["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
         notes.append(
-            f"--reject-below {threshold:g} keeps {percent(kept)} of these images and rejects "
+            f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
             f"{percent(rejected)} of the {len(strangers):,} unknown ones"
         )
     score = replace(score, settings=pack(model)[0]["settings"], made_with=_made_with(model))
-    page = _write(path, source, out, score, notes, model)
+    command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
+    words = shlex.join(map(str, [*command, "--out", out]))
+    page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     _, contents = read_contents(out)
     for line in (contents.markdown, contents.findings[0], *notes, f"The page: {page}"):
         say(line)
@@ -140,7 +147,7 @@ def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:
 
 
 def _write(
-    path: Path, source: Path, out: Path, score: ModelScore, notes: list[str], model: LMRCClassifier
+    title: str, command: str, out: Path, score: ModelScore, notes: list[str], model: LMRCClassifier
 ) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -152,9 +159,9 @@ def _write(
     }
     description = Description(
         EXPERIMENT,
-        f"{path.name} on {source.name}",
-        QUESTION,
-        shlex.join(["lmrc", "evaluate", str(path), str(source), "--out", str(out)]),
+        title,
+        QUESTION.format(WINS[model.predict_with]),
+        command,
         recipe=settings,
         notes=notes,
     )

@@ -59,6 +59,7 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     form_of(model.input_shape_)  # refuses models that do not take images
     content = to_onnx(model)
     check_answers(model, content)
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)
     channels, height, width = model.input_shape_
     say(

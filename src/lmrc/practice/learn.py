@@ -14,11 +14,12 @@ import numpy as np
 from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.state import pack
+from lmrc.nets.pretrained import channels_of
 from lmrc.practice.batch import Batch, read_source
 from lmrc.practice.checkpoint import FolderCheckpoint
-from lmrc.practice.models import backbone_name, open_model
+from lmrc.practice.models import open_model
+from lmrc.practice.settings import begun, changed
 from lmrc.practice.usage import (
     Say,
     UsageError,
@@ -34,8 +35,6 @@ from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
-
-METHODS = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 UNEVEN = 5  # times as many images of one class as of another
@@ -107,6 +106,8 @@ def learn(
         quiet, say, checkpoint_every = True, speaker(quiet=True), math.inf
     with store.writing(path) if ranks.is_first else nullcontext(path) as place:
         if discard and ranks.is_first:
+            if unfinished.is_there(place):
+                say(f"what was unfinished in {place} is dropped")
             unfinished.discard(place)
         kept = ranks.agree(lambda: _interrupted(place, resume))
         if kept is not None:
@@ -167,44 +168,24 @@ def _remembered(place: Path, kept: unfinished.Kept) -> Request:
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
     """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
-    settings = dict(request.settings)
     # The first of several processes reads it for all: the others may not see its folder.
     content = current().agree(lambda: store.read(place) if store.holds_model(place) else None)
     if content is None:
-        settings.setdefault("random_state", 0)
-        method: type[LMRCClassifier] = METHODS[request.method or "lmrc"]
-        return method(**settings, device=request.device)
+        return begun(request.method, request.settings, request.device)
     model = open_model(place, request.device, content)
-    _, height, width = model.input_shape_ if len(model.input_shape_) == 3 else (0, 0, 0)
-    size = (request.size, request.size) if isinstance(request.size, int) else request.size
-    fixed = {
-        "size": (size and tuple(size), (height, width)),
-        "backbone": (settings.pop("backbone", None), backbone_name(model)),
-        "label_dim": (settings.pop("label_dim", None), model.label_dim),
-        "rotations": (settings.pop("rotations", None), model.rotations),
-        "method": (request.method, _method_of(model)),
-        "random_state": (settings.pop("random_state", None), model.seed_),
-        "weights": (settings.get("weights"), None),
-    }
-    for name, (asked, now) in fixed.items():
-        if asked is not None and asked != now:
-            option = "seed" if name == "random_state" else name.replace("_", "-")
-            was = "×".join(map(str, now)) if isinstance(now, tuple) else now
-            raise UsageError(
-                f"--{option} shapes the network and was fixed by the first learn of {place}"
-                + (f" ({was})" if was is not None else "")
-                + ": leave it out, or begin a new model"
-            )
-    return model.set_params(**settings)  # type: ignore[no-any-return]
-
-
-def _method_of(model: LMRCClassifier) -> str | None:
-    return next((name for name, method in METHODS.items() if type(model) is method), None)
+    return changed(model, place, request.settings, size=request.size, method=request.method)
 
 
 def _read(request: Request, model: LMRCClassifier) -> Batch:
     shape = getattr(model, "input_shape_", None)
-    batch = read_source(Path(request.source), shape=shape, size=request.size, val=request.val)
+    weights = None if shape else request.settings.get("weights")
+    batch = read_source(
+        Path(request.source),
+        shape=shape,
+        size=request.size,
+        colour=weights is not None and channels_of(weights) == 3,
+        val=request.val,
+    )
     taught = {*batch.y.tolist(), *getattr(model, "classes_", batch.y[:0]).tolist()}
     strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
     if strange:
@@ -222,6 +203,9 @@ def _train(
     model.checkpoint = checkpoint
     try:
         model.partial_fit(batch.X, batch.y)
+    except KeyboardInterrupt:
+        warn(f"the model is as before; lmrc learn {place} --resume goes on, --discard drops it")
+        raise
     except Exception as error:
         # What went astray would do so again; where nothing is kept, there is nothing to go on from.
         hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_kept

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from lmrc.data.images import UnreadableImageError, list_images, read_image
+from lmrc.data.images import Mode, Size, UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.batch import form_of
 from lmrc.practice.usage import UsageError, warn
@@ -57,7 +57,7 @@ class Answer:
 
 def predict(
     model: LMRCClassifier,
-    images: Iterable[str | tuple[str, bytes]],
+    images: Iterable[str | tuple[str, bytes] | Answer],
     *,
     top: int = 1,
     reject_below: float | None = None,
@@ -68,7 +68,7 @@ def predict(
     ----------
     model : LMRCClassifier
     images : iterable
-        Paths, or pairs of a name and the bytes of a file.
+        Paths, or pairs of a name and the bytes of a file; or answers, which are passed on.
     top : int, default=1
         How many classes to name.
     reject_below : float or None
@@ -78,19 +78,12 @@ def predict(
     head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
     labels = model.classes_.tolist()
     for chunk in _chunks(images, AT_A_TIME):
-        names, pixels, errors = [], [], {}
-        for position, image in enumerate(chunk):
-            name, file = (image, image) if isinstance(image, str) else (image[0], image[1])
-            names.append(name)
-            try:
-                opened = io.BytesIO(file) if isinstance(file, bytes) else file
-                pixels.append(read_image(opened, size, mode))
-            except UnreadableImageError as error:
-                errors[position] = str(error)
+        read = [_read(image, size, mode) for image in chunk]
+        pixels = [found for _, found in read if not isinstance(found, str)]
         similarities = iter(model.similarities(np.stack(pixels)) if pixels else np.empty((0, 1)))
-        for position, name in enumerate(names):
-            if position in errors:
-                yield Answer(name, [], error=errors[position])
+        for name, found in read:
+            if isinstance(found, str):
+                yield Answer(name, [], error=found)
                 continue
             scores = next(similarities)
             best = np.argsort(-scores, kind="stable")[:top].tolist()
@@ -99,10 +92,22 @@ def predict(
             yield Answer(name, guesses, known)
 
 
-def find_images(arguments: Sequence[str]) -> Iterator[str | tuple[str, bytes]]:
+def _read(image: str | tuple[str, bytes] | Answer, size: Size, mode: Mode) -> tuple[str, Any]:
+    """Return the name of an image, and its pixels or why there are none."""
+    if isinstance(image, Answer):
+        return image.path, image.error
+    name, file = (image, image) if isinstance(image, str) else (image[0], io.BytesIO(image[1]))
+    try:
+        return name, read_image(file, size, mode)
+    except UnreadableImageError as error:
+        return name, str(error)
+
+
+def find_images(arguments: Sequence[str]) -> Iterator[str | tuple[str, bytes] | Answer]:
     """Yield the images that a user means: files, folders, patterns, or standard input.
 
-    Standard input (``-``) is an image, or a list of paths with one on each line.
+    Standard input (``-``) is an image, or a list of paths with one on each line. For a folder or
+    a pattern that has none there is an answer that says so.
     """
     for argument in arguments:
         path = Path(argument)
@@ -110,14 +115,14 @@ def find_images(arguments: Sequence[str]) -> Iterator[str | tuple[str, bytes]]:
             yield from _standard_input()
         elif path.is_dir():
             found = list_images(path)
-            if not found:
-                warn(f"there are no images in {path}")
             yield from map(str, found)
+            if not found:
+                yield Answer(argument, [], error=f"there are no images in {path}")
         elif not path.exists() and glob.has_magic(argument):
             matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
-            if not matching:
-                warn(f"nothing matches {argument}")
             yield from matching
+            if not matching:
+                yield Answer(argument, [], error=f"nothing matches {argument}")
         else:
             yield argument
 
@@ -139,11 +144,12 @@ def _standard_input() -> Iterator[str | tuple[str, bytes]]:
 
 
 def write_answers(
-    answers: Iterable[Answer], form: str, file: TextIO, *, quiet: bool = False
+    answers: Iterable[Answer], form: str, file: TextIO, *, quiet: bool = False, width: int = 0
 ) -> int:
     """Write answers as "text", "csv" or "json" (an object on each line); return the failures.
 
-    Failures are named on standard error, unless quiet.
+    Failures are named on standard error, unless quiet. In text, names of classes take so much width
+    at least.
     """
     failures = 0
     table = csv.writer(file, lineterminator="\n") if form == "csv" else None
@@ -158,7 +164,7 @@ def write_answers(
         elif form == "json":
             file.write(json.dumps(_plain(answer), ensure_ascii=False) + "\n")
         else:
-            file.writelines(_lines(answer))
+            file.writelines(_lines(answer, width))
         file.flush()
     return failures
 
@@ -191,11 +197,11 @@ def _plain(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _lines(answer: Answer, width: int) -> Iterator[str]:
     for rank, guess in enumerate(answer.guesses):
         label = guess.label if answer.known or rank else UNKNOWN
         place = answer.path if not rank else " " * len(answer.path)
-        yield f"{place}  {label}  {guess.similarity:.3f}  head {guess.head}\n"
+        yield f"{place}  {label!s:<{width}}  {guess.similarity:.3f}  head {guess.head}\n"
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -1,13 +1,13 @@
-"""How commands speak: what they say, what they warn of, and how they refuse wrong use."""
+"""How commands speak: what they say, what they warn of, and how they refuse wrong use.
+
+What takes torch along is imported where it is used, for the commands that need none.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from time import monotonic
-
-from lmrc.report.live import Countdown
-from lmrc.training.ranks import current
 
 Say = Callable[[str], None]
 
@@ -27,6 +27,8 @@ def speaker(quiet: bool) -> Say:
 
 def warn(text: str) -> None:
     """Say on standard error, even if quiet, what the user had better know."""
+    from lmrc.training.ranks import current
+
     if current().is_first:
         print(f"lmrc: {text}", file=sys.stderr, flush=True)
 
@@ -41,6 +43,8 @@ def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]
     hushed : bool
         Print nothing: there is a terminal with a bar, say.
     """
+    from lmrc.report.live import Countdown
+
     countdown, last = Countdown(total, done), monotonic()
 
     def tell(now_done: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lmrc.report import consolidation, heads, rehearsal, streams, suppression
+from lmrc.report import consolidation, heads, ladder, rehearsal, rotations, streams, suppression
 from lmrc.report.contents import Contents
 from lmrc.report.records import Description, RunRecord
 
@@ -15,6 +15,8 @@ BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
     "rehearsal": rehearsal.build,
     "consolidation": consolidation.build,
     "heads": heads.build,
+    "ladder": ladder.build,
+    "rotations": rotations.build,
 }
 
 

@@ -16,16 +16,12 @@ from lmrc.report.summary import MethodSummary, csv_text, over_batches, percent, 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: how often the right head wins, and what it costs where it does not."""
     summaries = summarize_methods(records)
-    drawing = _drawing(summaries)
+    choice = drawing(summaries)
     squares = sections.confusions(summaries)
-    caption = (
-        "Solid: how often the prediction is from the right class batch; dotted: accuracy if the "
-        f"class batch were known.{sections.band(summaries)}"
-    )
     result = Section(
         "result",
         "The right head, as heads are added",
-        html.figure(drawing, "head-choice", caption)
+        html.figure(choice, "head-choice", caption(summaries))
         + sections.measured_table(summaries, "head_choice", "The right head wins")
         + sections.measured_table(summaries, "head_given", "Accuracy with the head given")
         + sections.end_table(summaries),
@@ -43,14 +39,23 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         ],
         markdown=_markdown(summaries),
         drawings={
-            "head-choice": drawing,
+            "head-choice": choice,
             **{f"confusion-{_file_name(method)}": square for method, square in squares.items()},
         },
         tables={"confusion": _confusion_csv(summaries)},
     )
 
 
-def _drawing(summaries: Sequence[MethodSummary]) -> Drawing:
+def caption(summaries: Sequence[MethodSummary]) -> str:
+    """Say what the lines of `drawing` are."""
+    return (
+        "Solid: how often the prediction is from the right class batch; dotted: accuracy if the "
+        f"class batch were known.{sections.band(summaries)}"
+    )
+
+
+def drawing(summaries: Sequence[MethodSummary]) -> Drawing:
+    """Draw how often the right head wins, and accuracy with the head given, over time."""
     curves = [
         *_curves(summaries, "head_choice", "right head", "-"),
         *_curves(summaries, "head_given", "head given", ":"),

@@ -48,8 +48,10 @@ class RunRecord:
         Number of threads torch computed with.
     extra : dict
         What is not there for every run: ``execution`` (device, precision, graph and compiler as
-        they came to be), ``class_names`` of the classes that arrived, ``data_note``, and what one
-        experiment measures beyond the others. Plain JSON values.
+        they came to be), ``stored_bytes`` beside the network (images, statistics), ``readouts``
+        (accuracy, head_choice and head_given of each way in which the network can predict),
+        ``class_names`` of the classes that arrived, ``data_note``, and what one experiment
+        measures beyond the others. Plain JSON values.
     """
 
     method: str

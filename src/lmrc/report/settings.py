@@ -11,7 +11,10 @@ from lmrc.report.capacity_records import CapacityRecord
 from lmrc.report.records import Description, RunRecord
 
 #: Settings that say nothing beyond the others, or that stand elsewhere on the page.
-_ELSEWHERE = ("experiment", "title", "question", "settings", "record_outputs")
+_ELSEWHERE = (
+    *("experiment", "title", "question", "record_outputs"),
+    *("settings", "by_method", "variants", "rungs"),
+)
 
 
 def asked(description: Description) -> str:

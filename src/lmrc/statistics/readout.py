@@ -15,6 +15,9 @@ SHRINKAGE = 0.5  # of the covariance towards a sphere
 STEPS, RATE, DRAWS = 150, 5e-4, 32  # of Adam; its first rate; made-up features of a class in each
 TINY = 1e-12
 
+#: Ways to predict: Winner-Take-All, and those that need statistics.
+READOUTS = ("wta", "lda", "tuned", "both")
+
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
@@ -93,6 +96,43 @@ def tune(
         optimiser.step()
         falling.step()
     return {"head_weight": weight.detach().cpu(), "head_bias": bias.detach().cpu()}
+
+
+def possible(kept: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Name those of `READOUTS` that go with what is kept: the discriminant, and tuned heads."""
+    if not kept:
+        return READOUTS[:1]
+    return READOUTS if "head_weight" in kept else READOUTS[:2]
+
+
+def scores_by(
+    ways: Sequence[str],
+    head: MultiHead,
+    features: Tensor,
+    sizes: Sequence[int],
+    kept: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Return the scores of each of some `READOUTS`: (n, classes) each.
+
+    Parameters
+    ----------
+    ways : sequence of str
+        Which; only what they need is computed.
+    head, features, sizes
+        As for `winner_takes_all`.
+    kept : mapping
+        What `discriminant` and `tune` returned.
+    """
+    found = {}
+    if "wta" in ways:
+        found["wta"] = winner_takes_all(head, features, sizes)
+    if "lda" in ways or "both" in ways:
+        found["lda"] = standardised(nearest_gaussian(kept, features))
+    if "tuned" in ways or "both" in ways:
+        found["tuned"] = winner_takes_all(head, features, sizes, kept)
+    if "both" in ways:
+        found["both"] = standardised(found["tuned"]) + found["lda"]
+    return {way: found[way] for way in ways}
 
 
 def winner_takes_all(

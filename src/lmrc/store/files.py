@@ -1,4 +1,7 @@
-"""The files of a model folder: written whole or not at all, and checked when they are read."""
+"""The files of a model folder: written whole or not at all, and checked when they are read.
+
+Torch is imported where there are tensors: to list versions takes none.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,12 @@ import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DRAFT = ".lmrc-"  # how the names of files begin that are not finished, and that of the lock
 LOCK = f"{DRAFT}lock"
@@ -37,6 +39,8 @@ def is_tensor_file(name: str) -> bool:
 
 def write_tensors(folder: Path, group: str, members: Mapping[str, Tensor]) -> dict[str, Any]:
     """Write named tensors into a file named by its content; return its entry in a manifest."""
+    from safetensors.torch import save as tensors_to_bytes
+
     # Clones: safetensors refuses tensors that share memory or are not contiguous.
     content = tensors_to_bytes({name: _plain(t) for name, t in members.items()})
     digest = hashlib.sha256(content).hexdigest()
@@ -72,6 +76,8 @@ def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if hashlib.sha256(content).hexdigest() != digest:
         raise ModelFileError(f"{path} is damaged: its checksum does not match")
+    from safetensors.torch import load as tensors_from_bytes
+
     try:
         return dict(tensors_from_bytes(content))
     except (SafetensorError, KeyError) as error:
@@ -134,6 +140,8 @@ def _size(path: Path) -> int:
 
 
 def _plain(tensor: Tensor) -> Tensor:
+    import torch
+
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 

@@ -19,9 +19,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from lmrc.store.files import (
     DRAFT,
@@ -36,6 +34,9 @@ from lmrc.store.files import (
 )
 from lmrc.store.lock import claimed
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["MANIFEST", "ModelFileError", "read", "write"]
 
 FORMAT = "lmrc-model"
@@ -44,9 +45,9 @@ MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # a class batch that is being learnt, see `unfinished`
 
 #: Named groups of named tensors; each group is one file.
-TensorGroups = Mapping[str, Mapping[str, Tensor]]
+TensorGroups = Mapping[str, Mapping[str, "Tensor"]]
 #: The description and the tensors of a model.
-Model = tuple[dict[str, Any], dict[str, dict[str, Tensor]]]
+Model = tuple[dict[str, Any], dict[str, dict[str, "Tensor"]]]
 #: A version as the manifest has it: number, time, note, description, files.
 Version = dict[str, Any]
 
@@ -167,7 +168,17 @@ def _is_version(version: Any) -> bool:
 
 def size(folder: Path) -> int:
     """Return how many bytes the newest version takes."""
-    return sum(int(entry["bytes"]) for entry in versions(folder)[-1]["files"].values())
+    return _size_of(versions(folder)[-1:])
+
+
+def size_of_all(folder: Path) -> int:
+    """Return how many bytes all versions take: what they share is there once."""
+    return _size_of(versions(folder))
+
+
+def _size_of(kept: list[Version]) -> int:
+    entries = [entry for version in kept for entry in version["files"].values()]
+    return sum({str(entry["name"]): int(entry["bytes"]) for entry in entries}.values())
 
 
 def roll_back(folder: Path) -> None:
@@ -256,7 +267,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = read_json(path)
     except FileNotFoundError:
         if (folder / UNFINISHED).exists():
-            hint = "its first class batch is not finished, go on with lmrc learn --resume"
+            hint = f"its first class batch is not finished, go on with lmrc learn {folder} --resume"
         else:
             hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -58,6 +59,10 @@ def claimed(path: Path) -> Iterator[None]:
             file = open(path, "a+b", opener=_open_itself)  # noqa: SIM115
         except FileNotFoundError:
             continue  # who held it last has just removed the folder, since nothing came of it
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise OSError(f"{path} is a link, which no lock of lmrc's is: remove it") from None
         with file:
             try:
                 with locked(file, wait=False):

@@ -13,15 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lmrc.store.files import (
-    ModelFileError,
-    checksum,
-    is_tensor_file,
-    read_json,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
+from lmrc.store import files
+from lmrc.store.files import ModelFileError
 from lmrc.store.folder import UNFINISHED, fingerprint
 
 GROUP = "training"
@@ -43,11 +36,11 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
     tensors : mapping
         None before the first epoch has ended.
     """
-    state = write_tensors(folder, GROUP, tensors) if tensors else None
+    state = files.write_tensors(folder, GROUP, tensors) if tensors else None
     head = {"format_version": FORMAT_VERSION, "model": fingerprint(folder), "state": state}
-    write_json(folder / UNFINISHED, {**head, "content": dict(content)})
+    files.write_json(folder / UNFINISHED, {**head, "content": dict(content)})
     for path in folder.glob(f"{GROUP}-*"):
-        if is_tensor_file(path.name) and not (state and path.name == state["name"]):
+        if files.is_tensor_file(path.name) and not (state and path.name == state["name"]):
             path.unlink(missing_ok=True)
 
 
@@ -61,19 +54,19 @@ def read(folder: Path) -> Kept | None:
     """
     path = folder / UNFINISHED
     try:
-        kept = read_json(path)
+        kept = files.read_json(path)
     except FileNotFoundError:
         return None
     if kept.get("format_version") != FORMAT_VERSION:
         raise ModelFileError(f"{path} is of another lmrc: go on with that, or --discard it")
-    if kept.get("sha256") != checksum(kept):
+    if kept.get("sha256") != files.checksum(kept):
         raise ModelFileError(f"{path} is damaged: --discard it and learn the class batch anew")
     if kept.get("model") != fingerprint(folder):
         return None  # the class batch has ended, and only the crash came before this file's end
     content, state = kept.get("content"), kept.get("state")
     if not isinstance(content, dict):
         raise ModelFileError(f"{path} does not say what is unfinished: --discard it")
-    return content, read_tensors(folder, state) if state else {}
+    return content, files.read_tensors(folder, state) if state else {}
 
 
 def is_there(folder: Path) -> bool:
@@ -88,5 +81,5 @@ def discard(folder: Path) -> None:
     """Forget the unfinished class batch."""
     (folder / UNFINISHED).unlink(missing_ok=True)
     for path in folder.glob(f"{GROUP}-*"):
-        if is_tensor_file(path.name):
+        if files.is_tensor_file(path.name):
             path.unlink(missing_ok=True)

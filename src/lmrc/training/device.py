@@ -9,9 +9,10 @@ import torch
 
 from lmrc.training.ranks import current, wants_sync_batchnorm
 
-#: Inductor takes most of a minute for a ResNet, and saves a fifth of a step. So many input values
-#: are two million images of 32×32 in colour: from there on it pays.
-WORTH_COMPILING = 6e9
+#: Inductor takes some 20 seconds for a ResNet, once for all class batches, and saves a fifth of a
+#: step. So many input values are 1.3 million images of 32×32 in colour, and 5 seconds saved on an
+#: H200: from there on it pays after a few class batches.
+WORTH_COMPILING = 4e9
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ depend on nothing in the step, are a second branch of its graph.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -83,7 +84,7 @@ class GraphedStep(Step):
 
     def _capture(self, size: int) -> None:
         try:
-            with self._as_compiled(size):
+            with self._as_compiled(size), _nothing_cleared_away():
                 self.graphs[size] = Graphs(self, size)
         except RuntimeError as error:
             self.capturable = False
@@ -160,6 +161,19 @@ class Graphs:
         if self.answer is None or self.taker.frozen is None:
             return nullcontext()
         return self.taker.frozen.answering(self.batch.x, self.answer)
+
+
+@contextmanager
+def _nothing_cleared_away() -> Iterator[None]:
+    """Clear garbage away now and not meanwhile: an old graph that goes would spoil a capture."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -27,6 +27,7 @@ def progress(
     with Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
+        TextColumn("epoch"),
         MofNCompleteColumn(),
         TextColumn("{task.fields[terms]}"),
         TimeRemainingColumn(),

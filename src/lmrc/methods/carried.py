@@ -1,0 +1,128 @@
+"""Statistics of the classes' features in a classifier: kept, carried along, predicted by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.chance import KEEP
+from lmrc.nets.network import Network, on_device
+from lmrc.statistics import readout
+from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.keep import brought_up_to_date
+from lmrc.training.memory import Memory
+from lmrc.training.rotations import TURNS, all_turns
+
+
+class CarriedStatistics(IncrementalClassifier):
+    """A classifier with one head per class batch that may keep statistics, and predict by them.
+
+    Fitted attributes
+    -----------------
+    statistics_, readout_ : dict of Tensor
+        What is kept of the classes' features, and what `predict` makes of it; empty where
+        ``statistics`` is "none".
+    """
+
+    statistics: str
+    predict_with: str
+    scale: float
+    statistics_: dict[str, Tensor]
+    readout_: dict[str, Tensor]
+
+    saved_tensors: ClassVar[tuple[str, ...]] = ("statistics_", "readout_")
+
+    @property
+    def turns(self) -> int | None:
+        """Turns in which images are learnt and looked at; None where they are not turned."""
+        return None if self.rotations == "none" else TURNS
+
+    @property
+    def _sizes(self) -> list[int]:  # classes that each head governs
+        return [len(head) for head in getattr(self, "heads_", ())]
+
+    def keep(self, network: Network, samples: Memory) -> None:
+        """Carry the statistics to where the features are now, and add those of the new classes."""
+        if self.statistics == "none":
+            self.statistics_, self.readout_ = {}, {}
+            return
+        chance = torch.Generator().manual_seed(self._seed(KEEP))
+        batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
+        width, old = network.head.weight.shape[-1], None
+        before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
+        if self.n_batches_:
+            before = self._class_statistics()
+            old = on_device(network.trunk.mean.device, self.network_).trunk
+        statistics, non_negative = brought_up_to_date(
+            before,
+            old,
+            network.trunk,
+            batch,
+            pool,
+            augment=self.augmentation,
+            rotated=self.turns is not None,
+            generator=chance,
+        )
+        self.statistics_, self.readout_ = statistics.tensors(), readout.discriminant(statistics)
+        if self.predict_with in ("tuned", "both"):
+            self.readout_ |= readout.tune(
+                network.head,
+                statistics,
+                self._sizes,
+                scale=self.scale,
+                non_negative=non_negative,
+                generator=chance,
+            )
+
+    def scores_by(self, ways: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
+        """Return the scores of some `lmrc.statistics.readout.READOUTS`: (n, n_classes) each."""
+        inputs = x if self.turns is None else all_turns(x)
+        features = network.trunk(inputs).unflatten(0, (self.turns or 1, -1))
+        kept = getattr(self, "readout_", {})  # Winner-Take-All needs nothing
+        return readout.scores_by(ways, network.head, features, self._sizes, kept)
+
+    @property
+    def readouts_(self) -> tuple[str, ...]:
+        """Values of ``predict_with`` for which the model keeps what they need.
+
+        Without ``statistics`` that is "wta" alone. Heads are tuned where a class batch is learnt
+        with "tuned" or "both".
+        """
+        check_is_fitted(self)
+        return readout.possible(self.readout_)
+
+    def similarities_by_readout(self, X: Any) -> dict[str, NDArray[np.float32]]:
+        """Return the similarities that each of ``readouts_`` gives; one look serves them all."""
+        ways = self.readouts_
+
+        def scores(network: Network, x: Tensor) -> Tensor:
+            return torch.stack([*self.scores_by(ways, network, x).values()], dim=1)
+
+        by_way = np.concatenate(list(self._score_parts(X, scores)))  # (n, ways, n_classes)
+        return {way: by_way[:, i] for i, way in enumerate(ways)}
+
+    def check_saved(self) -> None:
+        """Refuse statistics that are not of these classes and features."""
+        if self.statistics == "none":
+            return
+        statistics, head = self._class_statistics(), self.network_.head
+        statistics.check(len(self.classes_), self.turns or 1, head.weight.shape[-1])
+        readout.check(self.readout_, statistics, head)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.predict_with != "wta" and self.statistics == "none":
+            raise ValueError(
+                f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
+                "the features, and statistics='none' keeps none: set it to 'low-rank', say"
+            )
+
+    def _class_statistics(self) -> ClassStatistics:
+        return ClassStatistics.from_tensors(self.statistics, self.statistics_)

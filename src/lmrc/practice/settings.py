@@ -1,0 +1,95 @@
+"""What a user may choose of a model: all at its first class batch, most of it later, too."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lmrc.data.images import Size
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lmrc_plus import LMRCPlusClassifier
+from lmrc.practice.models import backbone_name
+from lmrc.practice.usage import UsageError
+from lmrc.training.device import pick_device
+
+METHODS: dict[str, type[LMRCClassifier]] = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
+
+#: Parameters that have an option of their own in ``lmrc learn``; ``--set`` is for the others.
+OWN_OPTIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("backbone", "epochs", "batch_size", "learning_rate", "weight_decay", "augment"),
+        *("memory_per_class", "response_weight", "rotations", "class_weight", "weights", "freeze"),
+        *("label_dim", "threshold", "device"),
+    )
+} | {"random_state": "--seed", "verbose": "--quiet"}
+
+
+def begun(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCClassifier:
+    """Return a model that has learnt nothing yet."""
+    cls = METHODS[method or "lmrc"]
+    _refuse_unknown(cls, settings)
+    return _checked(cls(**{"random_state": 0, **settings}, device=device))
+
+
+def changed(
+    model: LMRCClassifier,
+    place: Path,
+    settings: Mapping[str, Any],
+    *,
+    size: Size | None = None,
+    method: str | None = None,
+) -> LMRCClassifier:
+    """Return the model with a user's settings; what shapes it cannot be among them.
+
+    Parameters
+    ----------
+    model : LMRCClassifier
+        As it is on disk.
+    place : Path
+        Where that is.
+    settings : mapping
+        Parameters of the classifier.
+    size : int, (height, width) or None
+        Of images.
+    method : str or None
+        The name of the classifier.
+    """
+    _refuse_unknown(type(model), settings)
+    settings = dict(settings)
+    now: dict[str, Any] = {name: getattr(model, name) for name in model.shaping_parameters}
+    now |= {"backbone": backbone_name(model), "random_state": model.seed_, "weights": None}
+    fixed = {OWN_OPTIONS.get(n, f"--set {n}"): (settings.pop(n, None), v) for n, v in now.items()}
+    sides = model.input_shape_[1:]
+    fixed["--size"] = (size and ((size, size) if isinstance(size, int) else tuple(size)), sides)
+    fixed["--method"] = (method, next((n for n, c in METHODS.items() if type(model) is c), None))
+    for option, (asked, was) in fixed.items():
+        if asked is not None and asked != was:
+            words = "×".join(map(str, was)) if isinstance(was, tuple) else was
+            raise UsageError(
+                f"{option} shapes the network and was fixed by the first learn of {place}"
+                + (f" ({words})" if words not in (None, "") else "")
+                + ": leave it out, or begin a new model"
+            )
+    return _checked(model.set_params(**settings))
+
+
+def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> None:
+    known = cls._get_param_names()
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            raise UsageError(f"--set {name}: {cls.__name__} has no such parameter; {hint}")
+
+
+def _checked(model: LMRCClassifier) -> LMRCClassifier:
+    """Refuse what cannot be before any image is read: that may take long."""
+    try:
+        model._check_parameters()
+        pick_device(model.device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return model

@@ -1,0 +1,182 @@
+"""Report of `ladder`: from LMRC to LMRC+, one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+from lmrc.report import costs, heads, html, sections, streams
+from lmrc.report.contents import Contents
+from lmrc.report.costs import Cost
+from lmrc.report.html import Drawing, Section
+from lmrc.report.ladder_figure import bars
+from lmrc.report.records import Description, RunRecord
+from lmrc.report.summary import MethodSummary, csv_text, percent, summarize_methods
+
+STEPS_NOTE = (
+    "Right head: how often the prediction is from the right class batch, after the last one; head "
+    "given: accuracy if that were known. Rows without seconds are read off the "
+    "network above them, whose seconds hold the statistics, too."
+)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A row: what it came to, what its network cost, and whether a row above has that network."""
+
+    summary: MethodSummary
+    cost: Cost
+    is_read_off: bool
+    needs_statistics: bool
+
+    @property
+    def stored(self) -> float | None:
+        """Bytes for each class."""
+        if self.cost.images is None or self.cost.statistics is None:
+            return None
+        return self.cost.images + self.cost.statistics * self.needs_statistics
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report: what each step brings, and how the choice of the head gets better.
+
+    Accuracy is that of the first choice on every data set: readouts are measured by no other.
+    """
+    rungs = _rungs(description.recipe.get("rungs") or [], records)
+    rows = [rung.summary for rung in rungs]
+    ends = rows if len(rows) < 2 else [rows[0], rows[-1]]
+    chart, choice = _drawing(rows), heads.drawing(ends)
+    caption = "Each row has what the rows above it have." + (
+        " The whiskers are one standard deviation long on either side." * bool(html.n_seeds(rows))
+    )
+    return streams.gather(
+        description,
+        records,
+        summarize_methods(records),
+        headline=_headline(ends),
+        findings=_findings(ends),
+        parts=[
+            Section(
+                "result",
+                "What each step brings",
+                html.figure(chart, "ladder", caption) + _table(rungs),
+            ),
+            Section(
+                "choice",
+                "The right head, as heads are added",
+                html.figure(choice, "head-choice", heads.caption(ends))
+                + sections.measured_table(ends, "head_choice", "The right head wins")
+                + sections.measured_table(ends, "head_given", "Accuracy with the head given"),
+            ),
+            Section("batches", "Class batch after class batch", sections.accuracy_table(rows)),
+        ],
+        markdown=_markdown(rungs),
+        drawings={"ladder": chart, "head-choice": choice},
+        tables={"ladder": _csv(rungs)},
+    )
+
+
+def _rungs(wanted: Sequence[Mapping[str, str]], records: Sequence[RunRecord]) -> list[Rung]:
+    """Return the rows of which there are records."""
+    methods = dict.fromkeys(line.method for line in records)
+    by_method, seen, rungs = costs.costs(records), set(), []
+    for rung in wanted or [{"name": method, "method": method} for method in methods]:
+        lines = [_read(rung, line) for line in records if line.method == rung["method"]]
+        for summary in summarize_methods(lines):
+            is_read_off = rung["method"] in seen
+            cost = by_method[rung["method"]]
+            rungs.append(Rung(summary, cost, is_read_off, rung.get("readout") != "wta"))
+            seen.add(rung["method"])
+    return rungs
+
+
+def _read(rung: Mapping[str, str], line: RunRecord) -> RunRecord:
+    """Return a record under the rung's name, with what its readout measured."""
+    way = rung.get("readout")
+    measured: dict[str, Any] = line.extra["readouts"][way] if way else {}
+    return replace(line, method=rung["name"], record=replace(line.record, **measured))
+
+
+def _drawing(rows: Sequence[MethodSummary]) -> Drawing:
+    return Drawing(
+        bars(rows),
+        "Average incremental accuracy and accuracy after the last class batch, step by step. The "
+        "table below holds the numbers.",
+    )
+
+
+def _table(rungs: Sequence[Rung]) -> str:
+    head = ["step", "average", "last", "right head", "head given", "train, s", "kB / class"]
+    rows = []
+    for rung in rungs:
+        s = rung.summary
+        cells = [html.cell(s.average, "main"), html.cell(s.final, "main")]
+        cells += [html.cell(s.head_choice), html.cell(s.head_given)]
+        cells += [f"<td>{_seconds(rung)}</td>", f"<td>{costs.kilobytes(rung.stored)}</td>"]
+        rows.append([escape(s.method), *cells])
+    caption = (
+        "Accuracy, average over the class batches and after the last one, in percent; "
+        f"{html.over_seeds([rung.summary for rung in rungs])}. Seconds of training, and what is "
+        "stored beside the network."
+    )
+    note = html.note(f"{STEPS_NOTE} {costs.TRAINING} {costs.STORED}")
+    return html.table(caption, head, rows) + note
+
+
+def _seconds(rung: Rung) -> str:
+    return "" if rung.is_read_off else costs.seconds(rung.cost.training)
+
+
+def _markdown(rungs: Sequence[Rung]) -> str:
+    lines = [
+        "| step | average incremental accuracy (%) | after the last class batch (%) "
+        "| right head (%) | training (s) | stored (kB per class) |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for rung in rungs:
+        s = rung.summary
+        cells = [s.method.replace("|", r"\|"), percent(s.average), percent(s.final)]
+        cells += [percent(s.head_choice), _seconds(rung), costs.kilobytes(rung.stored)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _csv(rungs: Sequence[Rung]) -> str:
+    """Return one row per step, shares from 0 to 1, each followed by its deviation (``_sd``)."""
+    shares = ["average_incremental_accuracy", "final_accuracy", "head_choice", "head_given"]
+    head = ["step", "seeds", *(name + end for name in shares for end in ("", "_sd"))]
+    head += ["training_seconds", "stored_bytes_per_class"]
+    rows = []
+    for rung in rungs:
+        s = rung.summary
+        spreads = [
+            spread or ("", "") for spread in (s.average, s.final, s.head_choice, s.head_given)
+        ]
+        training = "" if rung.is_read_off or not rung.cost.training else rung.cost.training.mean
+        rows.append(
+            [s.method, len(s.runs), *(x for pair in spreads for x in pair), training, rung.stored]
+        )
+    return csv_text(head, rows)
+
+
+def _headline(ends: Sequence[MethodSummary]) -> str:
+    first, last = ends[0], ends[-1]
+    if first is last or not (first.average and last.average):
+        return ""
+    return (
+        f"From {first.method} to {last.method}: {100 * first.average.mean:.1f} % to "
+        f"{100 * last.average.mean:.1f} % on average over the class batches."
+    )
+
+
+def _findings(ends: Sequence[MethodSummary]) -> list[str]:
+    """Tell what becomes of the choice between heads."""
+    parts = [
+        f"{s.method} asks the right head for {100 * s.head_choice.mean:.0f} % of the samples, and "
+        f"would be right on {100 * s.head_given.mean:.0f} % if it always did"
+        for s in ends
+        if s.head_choice and s.head_given
+    ]
+    return [f"In the end {'; '.join(parts)}."] if parts else []

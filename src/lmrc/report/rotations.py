@@ -1,0 +1,115 @@
+"""Report of `rotations`: accuracy against seconds, without turns, with one, with all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lmrc.report import costs, figures, html, sections, streams
+from lmrc.report.contents import Contents
+from lmrc.report.costs import Cost
+from lmrc.report.html import Drawing, Section
+from lmrc.report.records import Description, RunRecord
+from lmrc.report.summary import MethodSummary, Spread, metric_name, percent, summarize_methods
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report: what each kind of rotation brings for its seconds."""
+    metric = streams.metric_of(description)
+    summaries, by_method = summarize_methods(records, metric), costs.costs(records)
+    chart = _drawing(summaries, by_method, metric)
+    caption = (
+        f"Average incremental {metric_name(metric)} (full) and after the last class batch (hollow) "
+        "against seconds. Left: training, all class batches. Right: testing all classes, after the "
+        "last class batch."
+    )
+    result = Section(
+        "result",
+        "Accuracy against seconds",
+        html.figure(chart, "cost", caption, panels=2)
+        + sections.accuracy_table(summaries, {}, metric)
+        + sections.end_table(summaries, metric),
+    )
+    return streams.gather(
+        description,
+        records,
+        summaries,
+        headline=_headline(summaries, by_method),
+        findings=[],
+        parts=[result, costs.section([s.method for s in summaries], by_method)],
+        markdown=_markdown(summaries, by_method),
+        drawings={"cost": chart},
+    )
+
+
+def _drawing(
+    summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost], metric: str
+) -> Drawing:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    with figures.style():
+        figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, name in zip(panels, ("training", "testing"), strict=True):
+            for position, s in enumerate(summaries):
+                spread = getattr(by_method[s.method], name)
+                if spread:
+                    _points(axes, spread, s, position)
+            axes.set(xlabel=f"{name} (s)", ylim=(0, 102), xlim=(0, 1.12 * axes.get_xlim()[1]))
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            figures.plain(axes)
+        panels[0].set_ylabel(f"{metric_name(metric)} (%)")
+        figures.legend_below(figure, 3)
+    return Drawing(
+        figure,
+        "Accuracy against seconds of training and of testing. The tables below hold the numbers.",
+    )
+
+
+def _points(axes: Axes, seconds: Spread, summary: MethodSummary, position: int) -> None:
+    look = figures.look(position)
+    for share, hollow in ((summary.average, False), (summary.final, True)):
+        if share is None:
+            continue
+        place = [seconds.mean], [100 * share.mean]
+        spare = seconds.deviation or 0.0, 100 * (share.deviation or 0.0)
+        axes.errorbar(*place, xerr=spare[0], yerr=spare[1], color=look.colour, capsize=2, zorder=2)
+        axes.plot(
+            *place,
+            color=look.colour,
+            marker=look.marker,
+            markerfacecolor="none" if hollow else look.colour,
+            markersize=8,
+            linestyle="none",
+            label=None if hollow else summary.method,
+            zorder=3,
+        )
+
+
+def _headline(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -> str:
+    parts, least = [], None
+    for s in summaries:
+        if not (s.average and (training := by_method[s.method].training)):
+            continue
+        least = least or training.mean
+        parts.append(f"{s.method}: {100 * s.average.mean:.1f} %")
+        parts[-1] += f" in {training.mean / least:.1f} times the time" * (len(parts) > 1)
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _markdown(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -> str:
+    lines = [
+        "| method | average incremental accuracy (%) | after the last class batch (%) "
+        "| training (s) | testing (s) |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for s in summaries:
+        cost = by_method[s.method]
+        cells = [s.method.replace("|", r"\|"), percent(s.average), percent(s.final)]
+        cells += [costs.seconds(cost.training), costs.seconds(cost.testing)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,155 @@
+"""What goes beyond the paper: variants of a method, readouts of one network, uneven batches."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from lmrc.data.stream import ClassStream
+from lmrc.evaluation.readouts import score_readouts
+from lmrc.experiments.inputs import open_dataset, open_stream
+from lmrc.experiments.recipe import load_recipe
+from lmrc.experiments.reproduce import main
+from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.catalog import find_method, make_learner
+from lmrc.report.records import read_records
+from lmrc.statistics import readout
+
+SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
+LADDER = ["LMRC", "+ cosine schedule", "+ λ = 3, statistics", "LMRC+"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_steps():
+    """Tuned heads need not be good here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readout, "STEPS", 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "ladder"
+    main("ladder", "digits", out, **SMALL)
+    return out
+
+
+def by_method(folder):
+    records = {}
+    for record in read_records(folder):
+        records.setdefault(record.method, []).append(record)
+    return records
+
+
+def test_records_carry_the_variants_name_and_all_its_settings(ladder):
+    records = by_method(ladder)
+    assert list(records) == LADDER
+    settings = {method: record[0].settings for method, record in records.items()}
+    assert [settings[m]["schedule"] for m in LADDER] == ["halving", "cosine", "cosine", "cosine"]
+    assert [settings[m]["response_weight"] for m in LADDER] == [1, 1, 3, 3]
+    assert settings["+ λ = 3, statistics"]["classifier"] == "LMRCClassifier"
+    assert {len(record) for record in records.values()} == {5}
+
+
+def test_a_stopped_ladder_goes_on_side_by_side(ladder, tmp_path, monkeypatch):
+    def without_seconds(folder):
+        lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["record"] |= {"train_seconds": 0, "test_seconds": 0}
+        return sorted(
+            lines, key=lambda line: (LADDER.index(line["method"]), line["record"]["batch"])
+        )
+
+    monkeypatch.setattr(readout, "STEPS", 150)  # as in the processes, which are not patched
+    main("ladder", "digits", tmp_path / "whole", **SMALL, methods=["cosine", "statistics"])
+    whole = (tmp_path / "whole" / "records.jsonl").read_text().splitlines(keepends=True)
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "run.json").write_text((tmp_path / "whole" / "run.json").read_text())
+    (half / "records.jsonl").write_text("".join(whole[:6]))
+    main("ladder", "digits", half, **SMALL, methods=["cosine", "statistics"], jobs=2)
+    assert without_seconds(half) == without_seconds(tmp_path / "whole")
+
+
+def test_nothing_is_trained_again(ladder, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("something was trained")
+
+    before = (ladder / "records.jsonl").read_text()
+    monkeypatch.setattr(IncrementalClassifier, "partial_fit", refuse)
+    main("ladder", "digits", ladder, **SMALL)
+    assert (ladder / "records.jsonl").read_text() == before
+
+
+def test_readouts_of_one_network_are_what_each_alone_would_measure(ladder):
+    records = by_method(ladder)
+    assert all("readouts" not in r.extra for m in LADDER[:2] for r in records[m])
+    recipe = load_recipe("ladder", "digits", **{k: SMALL[k] for k in ("seeds", "epochs", "limit")})
+    method = find_method("statistics", recipe.variants)
+    stream = open_stream(recipe, 0, open_dataset(recipe, None))
+    for way in readout.READOUTS:
+        learner = make_learner(method, recipe.settings | {"random_state": 0, "device": "cpu"})
+        for batch in stream[:3]:
+            learner.partial_fit(batch.X_train, batch.y_train)
+        learner.set_params(predict_with=way)
+        X, y = stream.test_up_to(2)
+        found = records[LADDER[2]][2].extra["readouts"][way]
+        assert found["accuracy"] == np.mean(learner.predict(X) == y)
+        if way == "both":
+            main_record = records[LADDER[2]][2].record
+            assert found == {name: getattr(main_record, name) for name in found}
+        assert score_readouts(stream, 2, learner)[way] == found
+
+
+def test_the_page_of_the_ladder_shows_the_readouts(ladder):
+    end = by_method(ladder)["+ λ = 3, statistics"][-1].extra["readouts"]
+    with (ladder / "ladder.csv").open(newline="") as file:
+        rows = {row["step"]: row for row in csv.DictReader(file)}
+    names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA", "tuned": "+ statistics: tuned heads"}
+    assert list(rows) == [
+        "LMRC",
+        "+ cosine schedule",
+        *names.values(),
+        "+ statistics: both",
+        "LMRC+",
+    ]
+    for way, name in names.items():
+        assert float(rows[name]["final_accuracy"]) == end[way]["accuracy"]
+    assert (ladder / "ladder.png").exists()
+    assert (ladder / "head-choice.png").exists()
+
+
+def test_learners_with_one_way_to_predict_have_no_readouts():
+    class Plain:
+        classes_ = np.arange(10)
+
+    assert score_readouts(ClassStream.__new__(ClassStream), 0, Plain()) == {}
+
+
+def test_what_is_stored_beside_the_network_is_recorded(ladder, tmp_path):
+    end = {
+        method: records[-1].extra["stored_bytes"] for method, records in by_method(ladder).items()
+    }
+    assert end["LMRC"] == {"images": 0, "statistics": 0}
+    assert end["LMRC+"]["images"] == 0 < end["LMRC+"]["statistics"]
+    main("incremental", "digits", tmp_path, **SMALL, methods=["joint"])
+    kept = by_method(tmp_path)["Joint"]
+    assert [r.extra["stored_bytes"]["images"] for r in kept] == [
+        2 * 12 * 64 * (i + 1) for i in range(5)
+    ]
+
+
+def test_the_first_class_batch_may_be_larger(tmp_path):
+    main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], first_classes=4, batches=4)
+    records = by_method(tmp_path)["LM"]
+    assert [r.record.n_classes_seen for r in records] == [4, 6, 8, 10]
+    assert records[0].settings["first_classes"] == 4
+    with pytest.raises(FileExistsError, match=r"other settings \(first_classes\)"):
+        main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], batches=4)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_class_batches_that_do_not_divide_are_told_before_anything_is_run(tmp_path, jobs):
+    with pytest.raises(ValueError, match="leaves 5 of 10 classes to 3 more batches"):
+        main("incremental", "digits", tmp_path, **SMALL, first_classes=5, batches=4, jobs=jobs)

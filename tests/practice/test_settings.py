@@ -1,0 +1,81 @@
+"""What can be chosen for a model, and when."""
+
+import inspect
+
+import pytest
+
+import lmrc
+from lmrc.nets.backbones import BACKBONES
+from lmrc.practice import commands
+from lmrc.practice.settings import METHODS, OWN_OPTIONS
+from lmrc.training.augment import AUGMENTATIONS
+from lmrc.training.rotations import ROTATIONS
+
+
+def test_any_parameter_can_be_set_and_stays(place, learn):
+    more = ("--set", "momentum=0.5", "--set", "halve-at=[1,2]", "--set", "precision=fp32")
+    learn("week1", *more, "--set", "compile=false", "--set", "first_epochs=2", fast=True)
+    learn("week2", "--set", "momentum=0.8")
+    model = lmrc.load("m")
+    assert (model.momentum, model.halve_at, model.precision) == (0.8, (1, 2), "fp32")
+    assert model.compile is False
+    assert [record["batch"] for record in model.history_] == [0, 0, 1, 1, 1]
+    learn("week2", "--set", "first_epochs=null")
+    assert lmrc.load("m").first_epochs is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--set", "momentun=0.5"), "no such parameter; did you mean momentum?"),
+        (("--set", "colour=red"), "no such parameter; it has augment, average_last"),
+        (("--set", "momentum"), "'momentum' is not NAME=VALUE"),
+        (("--set", "epochs=3"), "use --epochs"),
+        (("--set", "random_state=3"), "use --seed"),
+        (("--set", "momentum=2"), "momentum=2 is not valid"),
+        (("--set", "predict_with=lda"), "statistics='none' keeps none"),
+        (("--learning-rate", "-1"), "learning_rate=-1.0 is not valid"),
+        (("--threshold", "3"), "threshold=3.0 is not valid"),
+        (("--backbone", "vgg"), "vgg"),
+        (("--augment", "blur"), "blur"),
+        (("--device", "tpu"), "device='tpu' is not known"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_an_image_is_read(place, learn, monkeypatch, words, told):
+    def read(*_, **__):
+        raise AssertionError("images are read")
+
+    monkeypatch.setattr("lmrc.practice.learn.read_source", read)
+    _, out, err = learn("week1", *words, code=2)
+    assert out == ""
+    assert told in err
+    assert err.count("\n") == 1
+    assert not (place / "m").exists()
+
+
+def test_what_shapes_a_model_is_fixed_when_set_as_well(place, learn):
+    learn("week1", "-q", fast=True)
+    err = learn("week2", "--set", "statistics=shared", code=2)[2]
+    assert "--set statistics shapes the network and was fixed by the first learn of m (none)" in err
+    learn("week2", "--set", "statistics=none")
+
+
+def test_class_weight_can_be_taken_back(place, learn):
+    learn("week1", "--class-weight", "balanced", fast=True)
+    learn("week2", "--class-weight", "none")
+    assert lmrc.load("m").class_weight is None
+
+
+def test_every_parameter_has_one_way_to_be_chosen(call):
+    parameters = {n for c in METHODS.values() for n in inspect.signature(c).parameters}
+    assert set(OWN_OPTIONS) <= parameters
+    help_text = call("learn", "--help")[1]
+    for option in OWN_OPTIONS.values():
+        assert option in help_text
+
+
+def test_choices_are_those_of_the_package():
+    assert list(commands.Backbone) == ["auto", *BACKBONES]
+    assert list(commands.Augment) == ["auto", *AUGMENTATIONS]
+    assert list(commands.Turned) == list(ROTATIONS)
+    assert list(commands.Method) == list(METHODS)
