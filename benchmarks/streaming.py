@@ -1,7 +1,7 @@
 """What a folder of images that is not to be in memory takes of it: to list, and to learn from.
 
-    python benchmarks/streaming.py            # 200,000 images of 32×32, made first; some minutes
-    python benchmarks/streaming.py --quick    # 5,000
+    python benchmarks/streaming.py            # 200,000 images of 32×32, a million names; made first
+    python benchmarks/streaming.py --quick    # 5,000 and 20,000
 
 Every stage runs in a process of its own, whose peak of memory is what is said, and that of its
 largest worker, which shares much of it. The machine's memory is made to look too small. Linux.
@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +28,12 @@ from PIL import Image
 
 from lmrc import LMRCClassifier
 from lmrc.data import folders
-from lmrc.data.folders import Files, image_files
+from lmrc.data.folders import image_files
+from lmrc.data.images import read_image
 from lmrc.experiments.environment import hardware, versions
 
-CLASSES, SIDE = 100, 32
+CLASSES, SIDE, JPEGS = 100, 32, 500
+NAMES = "names alone, listed"
 
 
 def main() -> None:
@@ -39,17 +42,18 @@ def main() -> None:
     if options.stage:
         measure(options.stage, options.folder)
         return
-    n = 5_000 if options.quick else options.images
+    n, n_names = (5_000, 20_000) if options.quick else (options.images, 1_000_000)
     with tempfile.TemporaryDirectory() as made:
-        place = options.folder or Path(made)
+        place, names = options.folder or Path(made, "images"), Path(made, "names")
         if not options.folder:
             make(place, n)
+        make_names(names, n_names)
         n = listed(place)
         print(f"{hardware()}; torch {versions()['torch']}, Python {versions()['python']}")
         print(f"{n:,} images; decoded they are {n * SIDE * SIDE * 3 / 2**20:,.0f} MiB\n")
         print(f"{'':<32}{'seconds':>9}{'images/s':>10}{'peak, MiB':>11}{'workers, MiB':>14}")
         for name in STAGES:
-            seconds, count, peak, workers = alone(name, place)
+            seconds, count, peak, workers = alone(name, names if name == NAMES else place)
             rate = f"{count / seconds:,.0f}" if count else ""
             print(f"{name:<32}{seconds:9.1f}{rate:>10}{peak:11,.0f}{workers:14,.0f}", flush=True)
 
@@ -75,10 +79,18 @@ def make(place: Path, n: int) -> None:
         Image.fromarray(pixels).save(place / f"class{i % CLASSES:03}" / f"{i:07}.png")
 
     for label in range(CLASSES):
-        (place / f"class{label:03}").mkdir()
+        (place / f"class{label:03}").mkdir(parents=True)
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(write, range(n)):
             pass
+
+
+def make_names(place: Path, n: int) -> None:
+    """Make files that are called images and are empty: what is listed is not opened."""
+    for label in range(10 * CLASSES):
+        (place / f"class{label:04}").mkdir(parents=True)
+    for i in range(n):
+        (place / f"class{i % (10 * CLASSES):04}" / f"{i:07}.png").touch()
 
 
 def nothing(place: Path) -> int:
@@ -90,21 +102,34 @@ def listed(place: Path) -> int:
     return sum(map(len, files.values()))
 
 
+def jpegs(place: Path) -> int:
+    """Decode JPEGs of a photograph's size, of smoothed noise, and bring them to 224×224."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made, "0.jpg")
+        noise = Image.fromarray(rng.integers(0, 256, (75, 100, 3), dtype=np.uint8))
+        noise.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
+        for _ in range(JPEGS):
+            read_image(path, 224, "RGB")
+    return JPEGS
+
+
 def streamed(place: Path) -> int:
     vars(folders)["memory_at_hand"] = lambda: 0.0
-    return learn(image_files(place)[0])
+    return learn(place)
 
 
-def in_memory(place: Path) -> int:
-    return learn(image_files(place)[0])
+def streamed_plus(place: Path) -> int:
+    vars(folders)["memory_at_hand"] = lambda: 0.0
+    return learn(place, statistics="low-rank", predict_with="lda")
 
 
-def learn(files: Files) -> int:
+def learn(place: Path, **settings: Any) -> int:
     """Take one epoch over all images; reading them first is part of it."""
     warnings.simplefilter("ignore")
-    X, y = folders.read_files(files, SIDE, "RGB", [])
-    model = LMRCClassifier(backbone="mlp", epochs=1, label_dim=200, device="cpu", random_state=0)
-    model.partial_fit(X, y)
+    X, y = folders.read_files(image_files(place)[0], SIDE, "RGB", [])
+    settings |= {"backbone": "mlp", "epochs": 1, "label_dim": 200}
+    LMRCClassifier(**settings, device="cpu", random_state=0).partial_fit(X, y)
     return len(y)
 
 
@@ -131,8 +156,11 @@ def measure(stage: str, place: Path) -> None:
 STAGES: dict[str, Callable[[Path], int]] = {
     "nothing: imports alone": nothing,
     "listed": listed,
+    NAMES: listed,
+    "JPEGs of 500×375 decoded": jpegs,
+    "an epoch of the MLP, in memory": learn,
     "an epoch of the MLP, streamed": streamed,
-    "an epoch of the MLP, in memory": in_memory,
+    "the same with statistics": streamed_plus,
 }
 
 

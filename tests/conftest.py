@@ -30,6 +30,20 @@ def call(monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """Return what writes a user's module ``own`` into a new folder, the current one.
+
+    Processes find it through PYTHONPATH; each has one thread.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield (tmp_path / "own.py").write_text
+    sys.modules.pop("own", None)
+
+
 @pytest.fixture(scope="session")
 def run_jobs():
     """Return what runs commands in processes of their own, at once.

@@ -166,7 +166,7 @@ def test_join_scales_bytes_beside_floats():
 
 def test_statistics_are_per_channel_over_all_chunks():
     images = read_images(BYTES)
-    mean, std = channel_statistics(images, chunk=2)
+    mean, std = channel_statistics(images, values=2 * images[0].numel())
     scaled = BYTES.reshape(-1, 3) / 255
     np.testing.assert_allclose(mean.flatten(), scaled.mean(0), rtol=1e-6)
     np.testing.assert_allclose(std.flatten(), scaled.std(0), rtol=1e-6)

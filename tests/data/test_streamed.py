@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lmrc import LMRCClassifier, cli, load
+from lmrc import LMRCClassifier, LMRCPlusClassifier, cli, load
 from lmrc.data import folders
 from lmrc.data import streamed as streamed_images
 from lmrc.data.datasets import digits
@@ -18,6 +18,7 @@ from lmrc.data.names import Names
 from lmrc.data.stream import ClassStream
 from lmrc.data.streamed import ImageFiles, Streamed, memory_at_hand
 from lmrc.methods.joint import JointClassifier
+from lmrc.statistics import gather, readout
 
 
 @pytest.fixture
@@ -74,24 +75,44 @@ def test_a_folder_larger_than_memory_has_the_same_samples(pictures, request):
     np.testing.assert_array_equal(np.asarray(split.X_test), other.X_test)
 
 
+@pytest.fixture
+def few_at_once(monkeypatch):
+    """More images than a mini-batch of 7 (and a last one of 1) are too many to decode at once."""
+    decode = ImageFiles.__array__
+
+    def decode_few(self, *how, **ever):
+        assert len(self) <= 8, f"{len(self)} images in memory at once"
+        return decode(self, *how, **ever)
+
+    monkeypatch.setattr(ImageFiles, "__array__", decode_few)
+    monkeypatch.setattr(gather, "AT_A_TIME", 7)
+    monkeypatch.setattr(gather, "TOGETHER", 2)
+    monkeypatch.setattr(readout, "STEPS", 5)
+
+
 @pytest.mark.parametrize("pool", [0, 3])
-def test_what_is_streamed_is_learnt_as_what_is_in_memory(pictures, pool, request):
+@pytest.mark.parametrize("method", [LMRCClassifier, LMRCPlusClassifier])
+def test_what_is_streamed_is_learnt_as_what_is_in_memory(
+    pictures, method, pool, few_at_once, request
+):
     there, _ = read(pictures)
     request.getfixturevalue("little_memory")
     streamed, _ = read(pictures)
     learnt = []
     for data in (there, streamed):
         settings = {"backbone": "cnn", "epochs": 2, "batch_size": 7, "memory_per_class": pool}
-        model = LMRCClassifier(**settings, random_state=0, device="cpu")
+        model = method(**settings, augment="crop", random_state=0, device="cpu")
         before = torch.get_rng_state()
         for batch in ClassStream(data, batches=2):
             model.partial_fit(batch.X_train, batch.y_train)
         assert torch.equal(before, torch.get_rng_state())
-        learnt.append((model.network_.state_dict(), model.predict(data.X_test).tolist()))
-    (weights, answers), (weights_streamed, answers_streamed) = learnt
+        kept = {**model.network_.state_dict(), **model.statistics_, **model.readout_}
+        learnt.append((kept, model.predict(data.X_test).tolist()))
+    (kept, answers), (kept_streamed, answers_streamed) = learnt
     assert answers == answers_streamed
-    for name, weight in weights.items():
-        assert torch.equal(weight, weights_streamed[name]), name
+    assert kept.keys() == kept_streamed.keys()
+    for name, value in kept.items():
+        assert torch.equal(value, kept_streamed[name]), name
 
 
 @pytest.mark.filterwarnings("default")
@@ -131,6 +152,9 @@ def test_inputs_on_disk_stand_for_a_tensor(pictures):
     assert x.shape == whole.shape
     for rows in (slice(20, 26), [26, 0, 13], torch.tensor([1, 25]), slice(0, 0)):
         assert torch.equal(x[rows], whole[rows])
+    for n in (0, 20, 24, 25, 27):
+        for part, rows in zip(x.parted(n), (slice(n), slice(n, None)), strict=True):
+            assert torch.equal(part[:], whole[rows])
     with pytest.raises(ValueError, match="floats"):
         x.joined(pool.float())
 

@@ -1,7 +1,6 @@
 """Runs on a Ray cluster of two nodes, one of which is lost: the records do not show it."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -43,16 +42,13 @@ def records(folder):
 
 
 @pytest.fixture
-def two_nodes(tmp_path, monkeypatch):
+def two_nodes(own_module, tmp_path, monkeypatch):
     """Two nodes of one processor each, beside one of none that the driver talks to."""
     # Before ray is imported, which reads it: a busy machine takes longer than its 5 s.
     monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "60")
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
-    (tmp_path / "own.py").write_text(MODULE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    own_module(MODULE)
     monkeypatch.setenv("MEET", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     small = {"object_store_memory": 80 * 2**20}
     cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
     nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]

@@ -64,15 +64,8 @@ class FragileClassifier(FineTuneClassifier):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A folder with a user's module, which processes find through PYTHONPATH."""
-    (tmp_path / "own.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("own", None)
+def here(own_module):
+    own_module(MODULE)
 
 
 @pytest.fixture

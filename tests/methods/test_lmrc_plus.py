@@ -6,7 +6,7 @@ import torch
 
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.statistics import readout
+from lmrc.statistics import gather, readout
 from lmrc.training.batches import MiniBatch
 
 N = 12
@@ -163,6 +163,16 @@ def test_one_look_serves_all_ways_to_predict(settings, ways, monkeypatch):
     for way in ways:
         np.testing.assert_array_equal(got[way], expected[way])
     assert len(seen) == 1
+
+
+def test_features_of_many_images_are_summed_up_part_by_part(monkeypatch):
+    whole = taught(statistics="full", augment="crop", memory_per_class=2)
+    monkeypatch.setattr(gather, "AT_A_TIME", 5)
+    monkeypatch.setattr(gather, "TOGETHER", 2)
+    parts = taught(statistics="full", augment="crop", memory_per_class=2)
+    assert parts.statistics_["counts"].tolist() == [N] * 6
+    for name, value in whole.statistics_.items():
+        torch.testing.assert_close(parts.statistics_[name], value, atol=1e-5, rtol=1e-4)
 
 
 def test_a_forgotten_class_leaves_no_statistics():

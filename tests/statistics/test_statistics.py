@@ -147,6 +147,19 @@ def test_deviations_are_drawn_with_the_covariance(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rounding_does_not_decide_what_is_drawn(kind):
+    """Of equal variances any directions will do, with either sign: they come as they come."""
+    generator = torch.Generator().manual_seed(0)
+    noise = 1e-9 * torch.randn(WIDTH, WIDTH, generator=generator).double()
+    spread = torch.cat([torch.full((RANK,), 2.0), torch.ones(WIDTH - RANK)]).double().diag()
+    drawn = []
+    for matrix in (spread, spread + noise + noise.T):
+        found = COVARIANCES[kind].empty(WIDTH).updated(0, matrix)
+        drawn.append(found.sampler(1, torch.Generator().manual_seed(0))(5))
+    near(*drawn, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_class_is_taken_out(kind):
     rest = learnt(kind).without(1)
     near(rest.means, learnt(kind, (0, 2)).means, 1e-6)

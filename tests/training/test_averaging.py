@@ -56,6 +56,22 @@ def test_an_interrupted_average_goes_on(after):
         assert torch.equal(tensor, again.state_dict()[name]), name
 
 
+def test_what_is_dropped_is_by_seed():
+    """Dropout draws from torch's own generator, which is the user's."""
+    X, y = blobs()[0]
+    layers = [nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8)]
+    learnt = []
+    for users in (1, 2):
+        torch.manual_seed(users)
+        before = torch.get_rng_state()
+        backbone = nn.Sequential(*layers)  # copied, as it is
+        model = LMRCClassifier(backbone=backbone, epochs=2, average_last=1, random_state=0)
+        learnt.append(model.fit(X, y).network_.state_dict())
+        assert torch.equal(before, torch.get_rng_state())
+    for name, tensor in learnt[0].items():
+        assert torch.equal(tensor, learnt[1][name]), name
+
+
 def test_more_epochs_than_there_are_are_all():
     X, y = blobs()[0]
     assert LMRCClassifier(epochs=2, average_last=9, random_state=0).fit(X, y).score(X, y) > 0.5

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional as F
 
 from lmrc import cli, load
 from lmrc.data.datasets import digits
+from lmrc.statistics import readout
 from lmrc.training.ranks import Ranks
 
 PATIENCE = 180  # seconds that a slow machine may take for what usually takes twenty
@@ -33,20 +36,65 @@ class StoppingClassifier(LMRCClassifier):
         return super().losses(*args)
 """
 
+#: What one process or two keep of learning: averaged weights, BatchNorm's and LMRC+'s statistics.
+PROGRAM = """
+import torch
+from pathlib import Path
+from torch import nn
+from lmrc import LMRCPlusClassifier
+from lmrc.data.folders import image_files
+from lmrc.data.streamed import ImageFiles, Streamed
+from lmrc.statistics import readout
+from lmrc.training.batches import Batches
+from lmrc.training.loop import Optimisation, train
+from lmrc.training.ranks import joined
+
+class Bytes(nn.Module):
+    def forward(self, x):
+        return x.flatten(1) / 255
+
+def averaged(x, y, ranks, **how):
+    torch.manual_seed(0)
+    network = nn.Sequential(Bytes(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    how |= {"n_known": 0, "batch_size": 23, "augment": "none", "device": torch.device("cpu")}
+    batches = Batches(x, y, ranks=ranks, **how)
+    plan = Optimisation(2, 0.1, (), 0.9, 0.0, average_last=2)
+    losses = lambda batch: {"new": (network(batch.x)[:, 0] - batch.y).square()}
+    list(train(network, losses, batches, plan, seed=lambda epoch: epoch))
+    return network.state_dict()
+
+def learnt(images, streamed):
+    model = LMRCPlusClassifier(
+        backbone="cnn", epochs=3, batch_size=13, memory_per_class=2, average_last=2,
+        random_state=0, device="cpu",
+    )
+    for week, y in images.values():
+        model.partial_fit(week if streamed else week.__array__(), y)
+    kept = {**model.network_.state_dict(), **model.readout_}
+    return kept | {"scores": torch.from_numpy(model.similarities(week.__array__()))}
+
+readout.STEPS = 20
+with joined() as ranks:
+    images = {}
+    for week in ("week1", "week2"):
+        classes = image_files(Path(week))[0]
+        y = torch.tensor([int(name) for name, files in classes.items() for _ in files])
+        images[week] = ImageFiles(list(classes.values()), (8, 8), "L"), y
+    files, y = images["week1"]
+    x = torch.from_numpy(files.__array__())[:, None]
+    kept = {"resident": averaged(x, y, ranks), "staged": averaged(x, y, ranks, resident=False),
+        "streamed": averaged(Streamed(files), y, ranks), "plus": learnt(images, ranks.are_several)}
+    torch.save([kept, x], f"{ranks.size}-{ranks.rank}.pt")
+"""
+
 #: 2 × 41 training images in steps of 33: 33, 33 and 16, of which the second has 17, 17 and 8.
 SMALL = ["incremental", "--dataset", "digits", "--limit", "41", "--epochs", "3", "--seeds", "1"]
 SMALL += ["--backbone", "cnn", "--batches", "5", "--set", "batch_size=33", "--quiet"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("own", None)
+def here(own_module):
+    own_module(MODULE)
 
 
 @pytest.fixture
@@ -65,10 +113,10 @@ def alone(monkeypatch, capsys):
     return run_here
 
 
-def start(*words, **environment):
+def start(*words, module="lmrc", **environment):
     """Start two processes."""
     return subprocess.Popen(
-        [sys.executable, *TWO, "-m", "lmrc", *map(str, words)],
+        [sys.executable, *TWO, "-m", module, *map(str, words)],
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -76,9 +124,9 @@ def start(*words, **environment):
     )
 
 
-def together(*words):
+def together(*words, module="lmrc"):
     """Run two processes to their end; return what they print."""
-    with start(*words) as process:
+    with start(*words, module=module) as process:
         try:
             output, errors = process.communicate(timeout=PATIENCE)
         finally:
@@ -116,7 +164,7 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     assert process.returncode != 0
     ours = [line for line in errors.splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1
-    assert ours[0].endswith("start the same command again to go on")
+    assert ours[0].endswith("start it again to go on, learn with --resume")
     left = records(tmp_path / "two")
     assert [line["record"]["batch"] for line in left] == [0, 1, 2, 3, 4, 0]
 
@@ -158,7 +206,7 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
         wait_until(lambda: kept.exists() and '"records"' in kept.read_text(), process)
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
-    assert "start the same command again to go on" in errors
+    assert "start it again to go on, learn with --resume" in errors
     together("learn", "two.lmrc", "--resume", "--quiet")
     options[1] = "4"
     together("learn", "two.lmrc", "week2", *options)
@@ -172,6 +220,27 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
         assert a == pytest.approx(b, rel=1e-3)
     for name, weight in one.network_.state_dict().items():
         np.testing.assert_allclose(weight, two.network_.state_dict()[name], atol=1e-3)
+
+
+def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeypatch):
+    (images / "program.py").write_text(PROGRAM)
+    together(module="program")
+    monkeypatch.setattr(readout, "STEPS", readout.STEPS)  # which the program changes
+    runpy.run_path("program.py")
+    (one, x), (two, _), (other, _) = (
+        torch.load(f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
+    )
+    for place in ("resident", "staged", "streamed"):
+        for name, tensor in two[place].items():
+            assert torch.equal(tensor, other[place][name]), (place, name)
+            torch.testing.assert_close(tensor, two["resident"][name])
+        # BatchNorm's are of the averaged weights, and of all samples.
+        found = F.linear(x.flatten(1) / 255, two[place]["1.weight"], two[place]["1.bias"])
+        torch.testing.assert_close(two[place]["2.running_mean"], found.mean(dim=0))
+        torch.testing.assert_close(two[place]["2.running_var"], found.var(dim=0), rtol=0.25, atol=0)
+    for name, tensor in one["plus"].items():
+        assert torch.equal(two["plus"][name], other["plus"][name]), name
+        torch.testing.assert_close(tensor, two["plus"][name], rtol=0, atol=1e-3, msg=name)
 
 
 def test_what_trains_nothing_is_refused(alone, monkeypatch):

@@ -198,11 +198,13 @@ def join(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([a, b])
 
 
-def channel_statistics(inputs: Tensor, chunk: int = 4096) -> tuple[Tensor, Tensor]:
+def channel_statistics(inputs: Tensor, values: int = 3 * 2**22) -> tuple[Tensor, Tensor]:
     """Mean and deviation per channel or feature, shaped to broadcast over one sample.
 
-    Accumulated in float64 over chunks, so that a large uint8 set is never copied whole.
+    Accumulated in float64 over chunks of so many values, so that a large uint8 set, or one on
+    disk, is never copied whole.
     """
+    chunk = max(1, values // inputs.shape[1:].numel())
     axes = [0, *range(2, inputs.ndim)]
     shape = (-1, *[1] * (inputs.ndim - 2))
     count = inputs.numel() / inputs.shape[1]

@@ -191,6 +191,16 @@ class Streamed:
             )
         return Streamed(self.files, torch.cat([self.pool, pool]))
 
+    def taken(self, chosen: Tensor) -> Streamed:
+        """Return the inputs at which a mask holds, on disk still."""
+        on_disk, in_pool = torch.split(chosen, [len(self.files), len(self.pool)])
+        return Streamed(self.files[on_disk.numpy()], self.pool[in_pool])
+
+    def parted(self, n: int) -> tuple[Streamed, Streamed]:
+        """Return the first n inputs and the others, on disk still."""
+        first = torch.arange(len(self)) < n
+        return self.taken(first), self.taken(~first)
+
     def chunks(self, n: int) -> Iterator[Tensor]:
         """Go through all inputs, n at a time at most."""
         for pixels in self.files.chunks(n):

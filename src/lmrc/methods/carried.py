@@ -54,7 +54,7 @@ class CarriedStatistics(IncrementalClassifier):
             self.statistics_, self.readout_ = {}, {}
             return
         chance = torch.Generator().manual_seed(self._seed(KEEP))
-        n = len(samples) - len(self.memory_ or ())  # the pool's come last
+        batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
         width, old = network.head.weight.shape[-1], None
         before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
         if self.n_batches_:
@@ -64,8 +64,8 @@ class CarriedStatistics(IncrementalClassifier):
             before,
             old,
             network.trunk,
-            Memory(samples.x[:n], samples.y[:n]),
-            samples.x[n:],
+            batch,
+            pool,
             augment=self.augmentation,
             rotated=self.turns is not None,
             generator=chance,

@@ -27,6 +27,14 @@ class Summary(NamedTuple):
         centred = (features - mean[:, None]).flatten(0, 1)
         return cls(mean.cpu(), (centred.T @ centred / len(centred)).cpu(), float(n_images))
 
+    def joined(self, other: Summary) -> Summary:
+        """Sum up two lots of features, each counting by its images."""
+        n = self.n_images + other.n_images
+        share, away = other.n_images / n, other.mean - self.mean
+        between = share * (1 - share) * away.T @ away / len(away)  # the two means' distance
+        matrix = share * other.covariance + (1 - share) * self.covariance + between
+        return Summary(self.mean + share * away, matrix, n)
+
 
 @dataclass(frozen=True)
 class ClassStatistics:
@@ -77,13 +85,10 @@ class ClassStatistics:
 
     def learnt(self, row: int, found: Summary) -> Self:
         """Return them with a class: a new one at the row after the last, or one that came again."""
-        mean, matrix, n = found
         if row < len(self.counts):
-            before, known = float(self.counts[row]), self.means[row].double()
-            share, away = n / (before + n), mean - known
-            between = share * (1 - share) * away.T @ away / len(away)  # the two means' distance
-            matrix = share * matrix + (1 - share) * self.covariances.matrix(row) + between
-            mean, n = known + share * away, before + n
+            mean, matrix = self.means[row].double(), self.covariances.matrix(row)
+            found = Summary(mean, matrix, float(self.counts[row])).joined(found)
+        mean, matrix, n = found
         return type(self)(
             with_row(self.counts, row, torch.tensor(n)),
             with_row(self.means, row, mean),

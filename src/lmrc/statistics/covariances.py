@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 RANK = 24  # directions of a class's features that a low-rank covariance keeps
 
@@ -205,13 +206,13 @@ class LowRank(Covariances):
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
         """Return what draws deviations for each class."""
-        along, deviation = _sampler(self.factors, generator), self.diagonal.sqrt()[:, None]
+        u, deviation = self.factors, self.diagonal.sqrt()[:, None]
+        directions = F.normalize(u, dim=1)
 
         def draw(n: int) -> Tensor:
-            aside = torch.randn(
-                *self.diagonal[:, None].expand(-1, n, -1).shape, generator=generator
-            )
-            return along(n) + aside * deviation
+            noise = torch.randn(2, len(u), n, u.shape[1], generator=generator)
+            along = noise[0] @ directions @ u.mT  # by the root of U Uᵀ that `_root` takes, too
+            return along + noise[1] * deviation
 
         return draw
 
@@ -237,9 +238,13 @@ def with_row(rows: Tensor, row: int, new: Tensor) -> Tensor:
 
 
 def _root(matrix: Tensor) -> Tensor:
-    """Return R with R Rᵀ = Σ, for a Σ of any rank."""
+    """Return R with R Rᵀ = Σ, for a Σ of any rank.
+
+    The symmetric one, as there is but one: directions come with either sign, and rounding decides
+    with which, so that draws by another root would be others with other threads or processes.
+    """
     values, directions = torch.linalg.eigh(matrix)
-    root: Tensor = directions * values.clamp(min=0).sqrt()
+    root: Tensor = directions * values.clamp(min=0).sqrt() @ directions.T
     return root
 
 

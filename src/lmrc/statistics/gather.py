@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -12,14 +13,16 @@ from lmrc.training.batches import Batches
 
 PASSES = 2  # looks at each image, augmented otherwise each time
 AT_A_TIME = 128  # images in a mini-batch
+TOGETHER = 32  # mini-batches whose features are in memory at once
 
 
 def gather(
     trunks: Sequence[Trunk], x: Tensor, *, augment: str, rotated: bool, generator: torch.Generator
-) -> list[Tensor]:
-    """Return features of images, augmented as in training: one (turns, n, width) for each trunk.
+) -> Iterator[list[Tensor]]:
+    """Yield features of images, augmented as in training: one (turns, n, width) for each trunk.
 
-    In float64, and on the device where that is computed there.
+    In float64, and on the device where that is computed there; some thousand at a time, as those
+    of all images may take more room than the images.
 
     Parameters
     ----------
@@ -46,14 +49,16 @@ def gather(
     )
     turns = batches.rotations.copies
     home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
-    parts: list[list[Tensor]] = [[] for _ in trunks]
-    for _ in range(PASSES if augment != "none" else 1):
-        batches.draw(generator)
-        for positions in torch.split(torch.arange(len(x), device=device), batches.sizes):
-            batches.stage()
-            inputs = batches.at(positions).x
-            for trunk, part in zip(trunks, parts, strict=True):
+
+    def looks() -> Iterator[list[Tensor]]:
+        for _ in range(PASSES if augment != "none" else 1):
+            batches.draw(generator)
+            for _, positions in batches.shares():
+                inputs = batches.at(positions).x
                 with torch.no_grad():
-                    features = trunk(inputs).float().to(home, torch.float64)
-                part.append(features.unflatten(0, (turns, -1)))
-    return [torch.cat(part, dim=1) for part in parts]
+                    features = [trunk(inputs).float().to(home, torch.float64) for trunk in trunks]
+                yield [part.unflatten(0, (turns, -1)) for part in features]
+
+    left = looks()
+    while some := list(islice(left, TOGETHER)):
+        yield [torch.cat(part, dim=1) for part in zip(*some, strict=True)]

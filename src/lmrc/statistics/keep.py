@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ def brought_up_to_date(
     old: Trunk | None,
     new: Trunk,
     batch: Memory,
-    pool: Tensor,
+    pool: Memory,
     *,
     augment: str,
     rotated: bool,
@@ -33,7 +35,7 @@ def brought_up_to_date(
         The network before the class batch, None at the first, and after it.
     batch : Memory
         The class batch.
-    pool : Tensor
+    pool : Memory
         Pooled images of earlier class batches: they tell how features moved, too.
     augment, rotated, generator
         As for `gather`.
@@ -49,22 +51,24 @@ def brought_up_to_date(
     drift, lowest = Drift(before.means.shape[-1]), 0.0
     found: dict[int, Summary] = {}
 
-    def look_at(x: Tensor) -> Tensor:
-        now, *earlier = gather(trunks, x, augment=augment, rotated=rotated, generator=generator)
-        for then in earlier:
-            drift.add(then.flatten(0, 1), now.flatten(0, 1))
-        return now
+    def look_at(x: Tensor) -> Summary:
+        nonlocal lowest
+        parts = []
+        for now, *earlier in gather(
+            trunks, x, augment=augment, rotated=rotated, generator=generator
+        ):
+            for then in earlier:
+                drift.add(then.flatten(0, 1), now.flatten(0, 1))
+            lowest = min(lowest, float(now.min()))
+            parts.append(Summary.of(now, now.shape[1]))
+        # An image that was looked at twice is one image, still.
+        return reduce(Summary.joined, parts)._replace(n_images=float(len(x)))
 
-    for row in torch.unique(
-        batch.y
-    ).tolist():  # in order; one at a time, as features take much room
-        images = batch.x[batch.y == row]
-        features = look_at(images)
-        found[row] = Summary.of(features, len(images))
-        lowest = min(lowest, float(features.min()))
+    for row in torch.unique(batch.y).tolist():  # in order
+        found[row] = look_at(batch.of_class(row).x)
     if old is not None:
         if len(pool):
-            look_at(pool)
+            look_at(pool.x)
         before = before.carried(drift.fit())
     for row, summary in found.items():
         before = before.learnt(row, summary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lmrc.training.batches import Batches
@@ -31,7 +31,13 @@ def take_average(optimiser: torch.optim.Optimizer) -> None:
 
 
 def renew_batch_norm(network: nn.Module, batches: Batches, *, bf16: bool = False) -> None:
-    """Take BatchNorm's statistics anew, over the epoch drawn: the old are of other weights."""
+    """Take BatchNorm's statistics anew, over the epoch drawn: the old are of other weights.
+
+    They are the plain mean over all mini-batches. Each of several ranks looks at its shares, which
+    are normalised each for itself, as in training; the mean is then over all shares, by their
+    samples. What one process finds that way differs as in training: in the variances, which are
+    those within a share, and in all that lies behind a layer normalised by them.
+    """
     network.train()
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
     if not layers:
@@ -39,12 +45,17 @@ def renew_batch_norm(network: nn.Module, batches: Batches, *, bf16: bool = False
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # the plain mean over all mini-batches
-    positions = torch.arange(len(batches.y), device=batches.device)
+    ranks, weight = batches.ranks, 0.0
     autocast = torch.autocast(batches.device.type, torch.bfloat16, enabled=bf16)
     with torch.no_grad(), autocast:
-        for part in torch.split(positions, batches.sizes):
-            batches.stage()
-            network(batches.at(part).x)
+        for size, positions in batches.shares():
+            share = ranks.counts(size) * len(positions) / size
+            weight += share
+            for layer in layers:
+                layer.momentum = share / weight if weight else 0.0
+            network(batches.at(positions).x)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
+        for statistic in (layer.running_mean, layer.running_var):
+            if ranks.are_several and statistic is not None:
+                distributed.all_reduce(statistic.mul_(weight / len(batches.sizes)))

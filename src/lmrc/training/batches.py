@@ -7,6 +7,7 @@ epoch starts, and sent to the device: results do not depend on where or how a st
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
 from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.rotations import Rotations
-from lmrc.training.staging import Staging, fits
+from lmrc.training.staging import Source, Staging, fits
 from lmrc.training.streaming import Streaming
 
 
@@ -102,7 +103,7 @@ class Batches:
                     stacklevel=2,
                 )
         self.x = x.to(device) if resident else x
-        self.staging: Staging | Streaming | None = None
+        self.staging: Source | None = None
         if not resident:
             source: Any = Streaming if isinstance(x, Streamed) else Staging
             self.staging = source(x, max(self.sizes), device)
@@ -121,6 +122,18 @@ class Batches:
         if self.staging:
             parts = torch.split(order, self.sizes)
             self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
+
+    def shares(self) -> Iterator[tuple[int, Tensor]]:
+        """Go through the epoch drawn: samples of each mini-batch, and positions of a rank's share.
+
+        When they come, `at` has them.
+        """
+        start = 0
+        for size in self.sizes:
+            share = self.ranks.share(size)
+            self.stage()
+            yield size, torch.arange(start + share.start, start + share.stop, device=self.device)
+            start += size
 
     def stage(self) -> None:
         """Bring the inputs of the next mini-batch to the device, where they are not there yet."""

@@ -54,15 +54,7 @@ class DistributedStep(Step):
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch; then let all ranks have the same sums and buffers."""
-        start = 0
-        for size, rate in zip(self.batches.sizes, rates, strict=True):
-            self.set_rate(rate)
-            self.size = size
-            self.batches.stage()
-            share = self.batches.ranks.share(size)
-            positions = self.positions(start + share.start, share.stop - share.start)
-            self(self.batches.at(positions))
-            start += size
+        super().steps(rates)
         distributed.all_reduce(self.sums)
         self.sums /= self.batches.ranks.size
         for buffer in self.network.buffers():

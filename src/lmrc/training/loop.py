@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -110,14 +111,7 @@ def train(
         rates = optimisation.rates(epoch, len(batches.sizes))
         batches.draw(torch.Generator().manual_seed(seed(epoch)))
         network.train()
-        # Dropout and the like draw from torch's global generators: lend them this epoch's seed,
-        # and each rank another, as it drops for other samples.
-        chance = seed(epoch) + batches.ranks.rank
-        devices = [batches.device] if on_gpu else []
-        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
-            torch.default_generator.manual_seed(chance)
-            if on_gpu:
-                torch.cuda.manual_seed(chance)
+        with torch.enable_grad(), lent_chance(seed(epoch), batches):
             means = step.epoch(rates)
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
@@ -134,5 +128,20 @@ def train(
     if optimisation.average_last:
         take_average(optimiser)
         batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
-        renew_batch_norm(network, batches, bf16=bf16)
+        with lent_chance(seed(optimisation.epochs), batches):
+            renew_batch_norm(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def lent_chance(seed: int, batches: Batches) -> Iterator[None]:
+    """Lend torch's global generators, which dropout and the like draw from, an epoch's seed.
+
+    Each rank has another, as it drops for other samples.
+    """
+    on_gpu = batches.device.type == "cuda"
+    with torch.random.fork_rng(devices=[batches.device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed + batches.ranks.rank)
+        if on_gpu:
+            torch.cuda.manual_seed(seed + batches.ranks.rank)
+        yield

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmrc.data.inputs import join
+from lmrc.data.streamed import Streamed
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,17 @@ class Memory:
         kept = self.y != index
         y = self.y[kept]
         return Memory(self.x[kept], y - (y > index).long())
+
+    def of_class(self, index: int) -> Memory:
+        """Return the samples of a class; those on disk stay there."""
+        chosen = self.y == index
+        x: Any = self.x.taken(chosen) if isinstance(self.x, Streamed) else self.x[chosen]
+        return Memory(x, self.y[chosen])
+
+    def parted(self, n: int) -> tuple[Memory, Memory]:
+        """Return the first n samples and the others; those on disk stay there."""
+        x: Any = self.x.parted(n) if isinstance(self.x, Streamed) else (self.x[:n], self.x[n:])
+        return Memory(x[0], self.y[:n]), Memory(x[1], self.y[n:])
 
     def updated(self, x: Tensor, y: Tensor, per_class: int, generator: torch.Generator) -> Memory:
         """Return a pool that also holds the classes of y, at most ``per_class`` samples of each.

@@ -26,7 +26,7 @@ SYNC_BATCHNORM = "LMRC_SYNC_BATCHNORM"
 # large folder, to score a large test set.
 PATIENCE = timedelta(hours=2)
 
-_GO_ON = "start the same command again to go on"
+_GO_ON = "start it again to go on, learn with --resume"
 # What gloo and NCCL say when a peer is gone.
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "NCCL", "Socket closed")
 

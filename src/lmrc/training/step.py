@@ -45,6 +45,7 @@ class Step:
         self.names: tuple[str, ...] = ()
         self.sums = torch.zeros(0)
         self.rate: float | None = None
+        self.size = 0  # samples of the mini-batch at hand, over all ranks
 
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
@@ -81,12 +82,10 @@ class Step:
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch."""
-        start = 0
-        for size, rate in zip(self.batches.sizes, rates, strict=True):
+        for rate, (size, positions) in zip(rates, self.batches.shares(), strict=True):
             self.set_rate(rate)
-            self.batches.stage()
-            self(self.batches.at(self.positions(start, size)))
-            start += size
+            self.size = size
+            self(self.batches.at(positions))
 
     def set_rate(self, rate: float) -> None:
         """Give the optimiser the learning rate of the next step."""
