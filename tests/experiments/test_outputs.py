@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lmrc import FineTuneClassifier
+from lmrc import FineTuneClassifier, LMRCPlusClassifier
 from lmrc.data.dataset import Dataset
 from lmrc.data.stream import ClassStream
 from lmrc.experiments.outputs import mean_outputs
@@ -47,6 +47,19 @@ def test_similarities_are_left_as_they_are(stream):
         pytest.approx([0.4, 0.4, -0.1, -0.1]),
         pytest.approx([-0.1, -0.1, 0.4, 0.4]),
     ]
+
+
+def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(stream):
+    settings = {"rotations": "none", "objective": "cosine", "epochs": 20, "batch_size": 4}
+    learner = LMRCPlusClassifier(**settings, random_state=0, device="cpu")
+    for batch in stream:
+        learner.partial_fit(batch.X_train, batch.y_train)
+    X = stream.dataset.X_test
+    assert learner.similarities(X).max() > 1
+    outputs = mean_outputs(stream, learner)
+    wta = learner.similarities_by_readout(X)["wta"]
+    assert outputs["means"][0] == pytest.approx(wta[:10].mean(axis=0).tolist(), abs=1e-6)
+    assert np.abs(outputs["means"]).max() <= 1
 
 
 @pytest.mark.parametrize("classifier", [FineTuneClassifier, LwFClassifier])

@@ -8,6 +8,7 @@ from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import EXPERIMENTS, load_recipe
 from lmrc.experiments.reproduce import default_folder
 from lmrc.experiments.runs import check_settings, plan, settings_of
+from lmrc.training.schedule import halving
 
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])
@@ -31,6 +32,19 @@ def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
         assert chosen.settings_of(method)["epochs"] == 2
     again = load_recipe("incremental", "cifar100")
     assert again == recipe
+
+
+@pytest.mark.parametrize("dataset", ["digits", "cifar100", "imagenet200"])
+def test_with_fewer_epochs_the_rate_is_halved_as_often(dataset):
+    def rates(epochs=None, **changes):
+        settings = load_recipe("incremental", dataset, epochs=epochs, **changes).settings
+        return {halving(at, settings["epochs"], settings["halve_at"]) for at in range(epochs or 80)}
+
+    assert rates(30) == rates()
+    assert rates(30, settings={"halve_at": [40]}) == {1.0}  # as it was asked for
+    # Those who name the recipe's own number go on with what they have.
+    usual = load_recipe("incremental", dataset)
+    assert load_recipe("incremental", dataset, epochs=usual.settings["epochs"]) == usual
 
 
 def test_the_steps_from_lmrc_to_lmrc_plus_add_up():

@@ -141,6 +141,15 @@ def test_fisher_accumulates_over_batches():
     assert model.fisher_["trunk.backbone.1.weight"].sum() > first["trunk.backbone.1.weight"].sum()
 
 
+def test_the_fisher_information_goes_where_the_network_is():
+    """From a file it comes on the CPU; a step on a GPU must not fetch it each time."""
+    model = quick(EWCClassifier).partial_fit(X, Y)
+    kept = model.fisher_
+    model.start(copy.deepcopy(model.network_).to("meta"), torch.from_numpy(X2))
+    assert {f.device.type for f in model.fisher_.values()} == {"meta"}
+    assert {f.device.type for f in kept.values()} == {"cpu"}  # replaced, not changed
+
+
 def test_ewc_holds_the_weights_that_matter():
     moved = {}
     for penalty in (0.0, 1e5):

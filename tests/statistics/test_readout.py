@@ -80,6 +80,26 @@ def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
     torch.testing.assert_close(readout.winner_takes_all(head, x, SIZES), expected)
 
 
+def test_of_two_classes_both_goes_by_more_than_rounding():
+    """Standardised, two scores are always 1 and −1: the sum of two ways that disagree is a tie."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 100, WIDTH, generator=generator)
+    kept = {
+        "lda_weight": torch.randn(1, 2, WIDTH, generator=generator),
+        "lda_bias": torch.zeros(1, 2),
+        "head_weight": torch.randn(1, 20, WIDTH, generator=generator),
+        "head_bias": torch.zeros(1, 20),
+    }
+    head = MultiHead(WIDTH, 20, n_heads=1)
+    head.add_label_vectors(F.normalize(torch.randn(2, 20, generator=generator), dim=-1))
+    ways = readout.scores_by(readout.READOUTS, head, x, [2], kept)
+    disagree = ways["lda"].argmax(dim=1) != ways["tuned"].argmax(dim=1)
+    margins = ways["both"].diff(dim=1).abs()
+    assert disagree.sum() > 20
+    assert margins[disagree].median() > 0.01
+    assert len(margins.unique()) > 50  # near and far apart are not the same
+
+
 def test_standardised_scores_of_one_class_are_no_nan():
     assert readout.standardised(torch.ones(3, 1)).tolist() == [[0.0]] * 3
 

@@ -48,7 +48,9 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
 
 
 def _outputs(learner: Any, X: Any) -> NDArray[np.float64]:
-    if hasattr(learner, "similarities"):
+    if hasattr(learner, "similarities_by_readout"):
+        scores = learner.similarities_by_readout(X)["wta"]  # cosines, whatever it predicts by
+    elif hasattr(learner, "similarities"):
         scores = learner.similarities(X)
     elif hasattr(learner, "predict_proba"):
         scores = learner.predict_proba(X)

@@ -114,6 +114,8 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     by_backbone = merged.pop("with", {})
     backbone = changes.get("backbone") or merged["settings"].get("backbone")
     merged = _overlay(merged, {"settings": by_backbone.get(backbone, {})})
+    if changes.get("epochs") not in (None, merged["settings"]["epochs"]):
+        merged["settings"]["halve_at"] = _as_shares(merged["settings"])
     for name, value in changes.items():
         if value is None:
             continue
@@ -146,6 +148,12 @@ def _merge(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     common = {name: value for name, value in recipe.items() if name not in sections}
     merged = _overlay(common, sections["default"])
     return _overlay(merged, sections.get(dataset, {}))
+
+
+def _as_shares(settings: dict[str, Any]) -> list[float]:
+    """Return when the rate is halved as shares of the epochs, which hold for fewer of them, too."""
+    epochs, milestones = settings["epochs"], settings["halve_at"]
+    return [at / epochs if isinstance(at, int) else at for at in milestones]
 
 
 def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

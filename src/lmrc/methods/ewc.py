@@ -53,6 +53,16 @@ class EWCClassifier(FineTuneClassifier):
         super().__init__(**settings)
         self.penalty = penalty
 
+    def start(self, frozen: Network | None, x: Tensor) -> Network:
+        """Return the network to train; bring the Fisher information to where it is.
+
+        Once, and not at each step: one that comes from a file is on the CPU, and a captured step
+        can take nothing from there.
+        """
+        if frozen is not None:
+            self.fisher_ = {n: self.fisher_[n].to(p) for n, p in frozen.named_parameters()}
+        return super().start(frozen, x)
+
     def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
         """Return the cross-entropy and the penalty for moving weights that mattered."""
         terms = dict(super().losses(network, frozen, batch))
@@ -67,7 +77,7 @@ class EWCClassifier(FineTuneClassifier):
         new = [p[: len(o)] for o, p in zip(old.values(), network.parameters(), strict=True)]
         # A stiffness over 1 / learning rate makes SGD overshoot and diverge. A weight that stiff
         # does not move anyway, so it is enough to hold it that hard.
-        fisher = flat(self.fisher_[name].to(o) for name, o in old.items())
+        fisher = flat(self.fisher_[name] for name in old)
         stiffness = (self.penalty * fisher).clamp(max=1 / self.learning_rate)
         return 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()
 

@@ -73,7 +73,8 @@ class LMRCClassifier(CarriedStatistics):
     predict_with : {"wta", "lda", "tuned", "both"}, default="wta"
         Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
         copies of the heads tuned on features made up from the statistics; or the sum of these two,
-        each standardised. All but the first need ``statistics``.
+        each standardised, from three classes on: for two it is "tuned". All but the first need
+        ``statistics``.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
@@ -272,7 +273,7 @@ class LMRCClassifier(CarriedStatistics):
         """Return the cosine of each class's label vector to its head's response.
 
         Where ``predict_with`` is not "wta", the scores that it goes by: standardised for each
-        sample with "lda" and "both".
+        sample with "lda", and with "both" from three classes on.
 
         Parameters
         ----------

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from lmrc.nets.backbones import BasicBlock, ResNet, pad_channels
@@ -63,7 +64,7 @@ class FoldedBlock(nn.Module):
         if isinstance(block.downsample, nn.Sequential):
             conv, bn = block.downsample
             assert isinstance(conv, nn.Conv2d)
-            assert isinstance(bn, nn.BatchNorm2d)
+            assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, of several processes
             self.shortcut = FoldedConv(conv, bn, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class FoldedConv(nn.Module):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype) -> None:
+    def __init__(self, conv: nn.Conv2d, bn: _BatchNorm, dtype: torch.dtype) -> None:
         super().__init__()
         assert bn.running_mean is not None
         assert bn.running_var is not None

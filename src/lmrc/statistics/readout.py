@@ -131,7 +131,10 @@ def scores_by(
     if "tuned" in ways or "both" in ways:
         found["tuned"] = winner_takes_all(head, features, sizes, kept)
     if "both" in ways:
-        found["both"] = standardised(found["tuned"]) + found["lda"]
+        # Of two classes, standardised scores are 1 and −1 however near they are to each other:
+        # where the two ways disagree, the sum would be 0 for both, and rounding would decide.
+        few = found["tuned"].shape[1] <= 2
+        found["both"] = found["tuned"] if few else standardised(found["tuned"]) + found["lda"]
     return {way: found[way] for way in ways}
 
 

@@ -42,7 +42,7 @@ class GraphedStep(Step):
         super().__init__(*args, **settings)
         device = self.batches.device
         self.frozen = frozen
-        self.size = max(self.batches.sizes)
+        self.most = max(self.batches.sizes)
         self.taken = dict.fromkeys(self.batches.sizes, 0)
         self.graphs: dict[int, Graphs] = {}
         self.capturable = True
@@ -97,7 +97,7 @@ class GraphedStep(Step):
 
     def _as_compiled(self, size: int) -> AbstractContextManager[None]:
         """Leave compiled code aside for the short mini-batch: it is not worth another compile."""
-        if size == self.size:
+        if size == self.most:
             return nullcontext()
         eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
         return eager

@@ -143,5 +143,6 @@ def lent_chance(seed: int, batches: Batches) -> Iterator[None]:
     with torch.random.fork_rng(devices=[batches.device] if on_gpu else []):
         torch.default_generator.manual_seed(seed + batches.ranks.rank)
         if on_gpu:
-            torch.cuda.manual_seed(seed + batches.ranks.rank)
+            with torch.cuda.device(batches.device):  # which may not be the current one
+                torch.cuda.manual_seed(seed + batches.ranks.rank)
         yield
