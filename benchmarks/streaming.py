@@ -29,9 +29,10 @@ from PIL import Image
 from lmrc import LMRCClassifier
 from lmrc.data import folders
 from lmrc.data.folders import image_files
+from lmrc.data.images import read_image
 from lmrc.experiments.environment import hardware, versions
 
-CLASSES, SIDE = 100, 32
+CLASSES, SIDE, JPEGS = 100, 32, 500
 NAMES = "names alone, listed"
 
 
@@ -101,6 +102,18 @@ def listed(place: Path) -> int:
     return sum(map(len, files.values()))
 
 
+def jpegs(place: Path) -> int:
+    """Decode JPEGs of a photograph's size, of smoothed noise, and bring them to 224×224."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made, "0.jpg")
+        noise = Image.fromarray(rng.integers(0, 256, (75, 100, 3), dtype=np.uint8))
+        noise.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
+        for _ in range(JPEGS):
+            read_image(path, 224, "RGB")
+    return JPEGS
+
+
 def streamed(place: Path) -> int:
     vars(folders)["memory_at_hand"] = lambda: 0.0
     return learn(place)
@@ -144,6 +157,7 @@ STAGES: dict[str, Callable[[Path], int]] = {
     "nothing: imports alone": nothing,
     "listed": listed,
     NAMES: listed,
+    "JPEGs of 500×375 decoded": jpegs,
     "an epoch of the MLP, in memory": learn,
     "an epoch of the MLP, streamed": streamed,
     "the same with statistics": streamed_plus,

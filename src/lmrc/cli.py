@@ -19,6 +19,7 @@ import typer
 
 from lmrc import __version__
 from lmrc.practice.commands import COMMANDS, Flag
+from lmrc.practice.usage import typed
 
 app = typer.Typer(
     name="lmrc",
@@ -191,7 +192,7 @@ def reproduce(
     from lmrc.experiments import options
 
     try:
-        options.check_options(experiment.value, _typed(context))
+        options.check_options(experiment.value, typed(context))
         changes = {
             "seeds": seeds,
             "methods": options.several(methods),
@@ -241,15 +242,6 @@ def report(
     page = write_contents(folder, description, contents)
     if not quiet:
         print(f"{contents.markdown}\n\nThe page with figures and tables: {page}")
-
-
-def _typed(context: typer.Context) -> list[str]:
-    """Return the options that the user wrote down."""
-    return [
-        option.opts[0]
-        for option in context.command.params
-        if option.name and str(context.get_parameter_source(option.name)).endswith("COMMANDLINE")
-    ]
 
 
 def main() -> None:

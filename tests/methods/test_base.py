@@ -76,7 +76,7 @@ def test_normalisation_is_the_first_batchs_for_good():
         (lambda: (X2, Y2[:-1]), "40 in X, 39 in y"),
         (lambda: (X2[:0], Y2[:0]), "0 sample"),
         (lambda: (np.where(X2 > 3, np.nan, X2), Y2), "NaN"),
-        (lambda: (X2, [f"{label}" for label in Y2]), "keep to one type"),
+        (lambda: (X2, [f"{label}" for label in Y2]), "keep to one kind"),
         (lambda: (X2, None), "requires y"),
     ],
 )
@@ -291,7 +291,16 @@ def test_other_parameters_may_change_between_batches():
     assert [r["learning_rate"] for r in model.history_] == [0.05, 0.025, 0.01, 0.01, 0.01, 0.0025]
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some CPUs have no bf16 of their own
+@pytest.fixture
+def fallen_back():
+    """Where a CPU has no bf16 of its own, torch leaves oneDNN for good: let other tests have it."""
+    before = torch.backends.mkldnn.enabled
+    yield
+    torch._C._set_mkldnn_enabled(before)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+@pytest.mark.usefixtures("fallen_back")
 def test_bf16_trains_and_stays_close_to_fp32():
     exact = quick(epochs=20).fit(X, Y)
     rough = quick(epochs=20, precision="bf16").fit(X, Y)
@@ -460,6 +469,7 @@ def test_images_are_augmented_as_asked(shape, augment, changed):
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+@pytest.mark.usefixtures("fallen_back")
 def test_similarities_are_float32_also_where_the_network_is_bf16():
     scores = quick(precision="bf16").fit(X, Y).similarities(X)
     rounded = torch.from_numpy(scores).bfloat16().float().numpy()

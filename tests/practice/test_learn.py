@@ -102,6 +102,18 @@ def test_unreadable_files_are_left_out_and_named(place, learn):
     err = learn("week1", fast=True)[2]
     assert err.startswith("lmrc: left out 1 file(s):")
     assert "broken.png" in err
+    assert len(err.splitlines()) == 2
+
+
+def test_images_of_phones_are_not_passed_over_in_silence(place, learn, call):
+    for name in ("a.HEIC", "b.heic", "c.dng", "notes.txt"):
+        (place / "week1" / "one" / name).write_bytes(b"")
+    told = (
+        "lmrc: passed over 2 .heic files: save them as JPEG or PNG\n"
+        "lmrc: passed over 1 .dng file: save them as JPEG or PNG\n"
+    )
+    assert learn("week1", fast=True)[2] == told
+    assert call("evaluate", "m", "week1")[2] == told
 
 
 def test_few_and_uneven_images_work_and_are_warned_about(place, learn):
@@ -292,6 +304,8 @@ def test_changed_images_are_not_gone_on_with(place, learn, killed):
 def test_resume_remembers_and_takes_no_options(place, learn):
     assert "remembers its folder" in learn("--resume", "--epochs", "5", code=2)[2]
     assert "remembers its folder" in learn("week1", "--resume", code=2)[2]
+    for option in (("--keep", "3"), ("--device", "cpu"), ("--set", "momentum=0.5"), ("--discard",)):
+        assert "remembers its folder" in learn("--resume", *option, code=2)[2]
 
 
 def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):

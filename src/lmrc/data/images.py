@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -18,6 +18,10 @@ Pixels = NDArray[np.uint8]
 
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+)
+#: Images that are passed over: those of phones, and raw ones.
+NOT_READ = frozenset(
+    (".arw", ".avif", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd")
 )
 DEFAULT_SIZE = 64  # that of Tiny-ImageNet
 LARGEST_KEPT = 256  # beyond this many pixels a side, networks for small images are no use
@@ -60,10 +64,12 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
     return [Path(folder, name) for name in walk_images(folder)]
 
 
-def walk_images(folder: str | os.PathLike[str], below: str = "") -> Iterator[str]:
+def walk_images(
+    folder: str | os.PathLike[str], below: str = "", suffixes: Container[str] = SUFFIXES
+) -> Iterator[str]:
     """Go through the files that `list_images` lists, by their paths from the folder.
 
-    In memory are the names of one folder at a time.
+    Or those with other suffixes. In memory are the names of one folder at a time.
     """
     try:
         with os.scandir(os.path.join(folder, below)) as found:  # noqa: PTH118  # many names
@@ -73,8 +79,8 @@ def walk_images(folder: str | os.PathLike[str], below: str = "") -> Iterator[str
     for entry in entries:
         name = f"{below}/{entry.name}" if below else entry.name
         if entry.is_dir(follow_symlinks=False):
-            yield from walk_images(folder, name)
-        elif Path(entry.name).suffix.lower() in SUFFIXES and not _is_device(entry):
+            yield from walk_images(folder, name, suffixes)
+        elif Path(entry.name).suffix.lower() in suffixes and not _is_device(entry):
             yield name
 
 

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,10 +16,17 @@ from typing import Any
 import numpy as np
 
 from lmrc.data.dataset import Array
-from lmrc.data.folders import Files, held_out, image_files, read_files
-from lmrc.data.images import Mode, Size, UnreadableImageError, common_form
+from lmrc.data.folders import Files, describe_skipped, held_out, image_files, read_files
+from lmrc.data.images import (
+    NOT_READ,
+    Mode,
+    Size,
+    UnreadableImageError,
+    common_form,
+    walk_images,
+)
 from lmrc.data.streamed import ImageFiles
-from lmrc.practice.usage import UsageError
+from lmrc.practice.usage import UsageError, count, warn
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
@@ -38,6 +46,8 @@ class Batch:
         Held out; maybe none.
     unreadable : list of UnreadableImageError
         Files that were left out.
+    passed_over : dict of str to int
+        How many files have which suffix of images that lmrc does not read.
     """
 
     X: Array
@@ -45,6 +55,14 @@ class Batch:
     X_val: Array
     y_val: Array
     unreadable: list[UnreadableImageError] = field(default_factory=list)
+    passed_over: dict[str, int] = field(default_factory=dict)
+
+    def warn_of_files(self) -> None:
+        """Say which files were left out, if any."""
+        if self.unreadable:
+            warn(describe_skipped(self.unreadable))
+        for suffix, n in self.passed_over.items():
+            warn(f"passed over {count(n, f'{suffix} file')}: save them as JPEG or PNG")
 
     def digest(self) -> str:
         """Return what tells these samples from any others."""
@@ -108,7 +126,9 @@ def read_source(
     unreadable: list[UnreadableImageError] = []
     X, y = read_files(files, *form, unreadable)
     X_val, y_val = read_files(test, *form, unreadable) if test else (X[:0], y[:0])
-    return Batch(X, y, X_val, y_val, unreadable)
+    others = walk_images(source, suffixes=NOT_READ) if source.is_dir() else ()
+    passed_over = Counter(Path(name).suffix.lower() for name in others)
+    return Batch(X, y, X_val, y_val, unreadable, passed_over)
 
 
 def form_of(shape: InputShape) -> tuple[tuple[int, int], Mode]:

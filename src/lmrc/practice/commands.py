@@ -165,7 +165,7 @@ def learn(
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
     from lmrc.practice.settings import OWN_OPTIONS
-    from lmrc.practice.usage import UsageError, speaker
+    from lmrc.practice.usage import UsageError, speaker, typed
 
     try:
         others = options.learner_settings(setting, OWN_OPTIONS) or {}
@@ -191,7 +191,7 @@ def learn(
     settings = {name: value for name, value in given.items() if value is not None} | others
     if class_weight is ClassWeight.none:
         settings["class_weight"] = None
-    if resume and (source or discard or settings or size or val or method):
+    if resume and not set(typed(context)) <= {"model", "--resume", "--checkpoint-every", "--quiet"}:
         raise UsageError(
             "--resume remembers its folder and options: write lmrc learn MODEL --resume alone"
         )
@@ -331,7 +331,7 @@ def forget(
     name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
     quiet: Quiet = False,
 ) -> None:
-    """Take a class out of a model: label vector and stored images, in old versions, too.
+    """Take a class out of a model: label vector, statistics, stored images; in old versions, too.
 
     Example: lmrc forget pets.lmrc fish
     """

@@ -119,8 +119,7 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
     """Read all labelled samples of known classes: where some are set aside for tests, those."""
     batch = read_source(source, shape=model.input_shape_)
     X, y = (batch.X_val, batch.y_val) if len(batch.y_val) else (batch.X, batch.y)
-    if batch.unreadable:
-        warn(describe_skipped(batch.unreadable))
+    batch.warn_of_files()
     known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
     if not known.all():
         strange = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])

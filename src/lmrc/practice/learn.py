@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from lmrc.data.folders import describe_skipped
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
@@ -230,8 +229,7 @@ def _tell_found(batch: Batch, known: Any, say: Say) -> None:
             say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
     held = f", {len(batch.y_val):,} more to validate with" if len(batch.y_val) else ""
     say(f"{count(len(batch.y), 'image')} to learn from{held}")
-    if batch.unreadable:
-        warn(describe_skipped(batch.unreadable))
+    batch.warn_of_files()
 
 
 def _warn_about(batch: Batch, model: LMRCClassifier) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 Say = Callable[[str], None]
 
@@ -18,6 +19,15 @@ class UsageError(ValueError):
     """A command was asked for something that makes no sense. Its exit code is 2."""
 
     exit_code = 2
+
+
+def typed(context: Any) -> list[str]:
+    """Return the options and arguments that the user wrote down, from typer's context."""
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if option.name and str(context.get_parameter_source(option.name)).endswith("COMMANDLINE")
+    ]
 
 
 def speaker(quiet: bool) -> Say:

@@ -18,7 +18,7 @@ from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
 from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.rotations import Rotations
-from lmrc.training.staging import Staging, fits
+from lmrc.training.staging import Source, Staging, fits
 from lmrc.training.streaming import Streaming
 
 
@@ -103,7 +103,7 @@ class Batches:
                     stacklevel=2,
                 )
         self.x = x.to(device) if resident else x
-        self.staging: Staging | Streaming | None = None
+        self.staging: Source | None = None
         if not resident:
             source: Any = Streaming if isinstance(x, Streamed) else Staging
             self.staging = source(x, max(self.sizes), device)

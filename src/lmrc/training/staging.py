@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+from lmrc.data.streamed import Streamed
 
 SHARE = 0.5  # of the device's free memory that inputs may take; the network needs the rest
 
@@ -18,16 +21,13 @@ def fits(x: Tensor, device: torch.device) -> bool:
     return x.nbytes <= SHARE * free
 
 
-class Staging:
-    """Inputs in the host's memory, of which the device sees one mini-batch at a time.
-
-    Mini-batches go over through two page-locked buffers by turns: the next is gathered while the
-    device computes.
+class Source(ABC):
+    """Inputs elsewhere, of which the device sees one mini-batch at a time.
 
     Parameters
     ----------
-    x : Tensor
-        All inputs, on the CPU.
+    x : Tensor or Streamed
+        All inputs.
     most : int
         Samples in the largest mini-batch.
     device : torch.device
@@ -38,10 +38,29 @@ class Staging:
         The mini-batch at hand in its first rows, always in the same memory of the device.
     """
 
+    def __init__(self, x: Tensor | Streamed, most: int, device: torch.device) -> None:
+        self.near = torch.empty((most, *x.shape[1:]), dtype=x.dtype, device=device)
+
+    @abstractmethod
+    def begin(self, parts: Sequence[Tensor]) -> None:
+        """Begin an epoch; each part is the rows of a mini-batch."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Bring the next mini-batch to `near`."""
+
+
+class Staging(Source):
+    """Inputs in the host's memory.
+
+    Mini-batches go over through two page-locked buffers by turns: the next is gathered while the
+    device computes.
+    """
+
     def __init__(self, x: Tensor, most: int, device: torch.device) -> None:
+        super().__init__(x, most, device)
         on_gpu = device.type == "cuda"
         self.x = x
-        self.near = torch.empty((most, *x.shape[1:]), dtype=x.dtype, device=device)
         self.buffers = [
             torch.empty(self.near.shape, dtype=x.dtype, pin_memory=on_gpu) for _ in range(2)
         ]

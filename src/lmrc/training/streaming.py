@@ -10,27 +10,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lmrc.data.streamed import Streamed, n_workers
+from lmrc.training.staging import Source
 
 
-class Streaming:
-    """Inputs on disk, of which the device sees one mini-batch at a time.
-
-    Parameters
-    ----------
-    x : Streamed
-        All inputs.
-    most : int
-        Samples in the largest mini-batch.
-    device : torch.device
-
-    Attributes
-    ----------
-    near : Tensor
-        The mini-batch at hand in its first rows, always in the same memory of the device.
-    """
+class Streaming(Source):
+    """Inputs on disk, which worker processes decode."""
 
     def __init__(self, x: Streamed, most: int, device: torch.device) -> None:
-        self.near = torch.empty((most, *x.shape[1:]), dtype=x.dtype, device=device)
+        super().__init__(x, most, device)
         self.parts = _Parts()
         self.loader = DataLoader(
             _Rows(x),
