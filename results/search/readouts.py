@@ -55,6 +55,7 @@ def main() -> None:
     model = LMRCPlusClassifier(**settings, random_state=options.seed)
     options.out.mkdir(parents=True, exist_ok=True)
     facts = {"settings": settings, "seed": options.seed, "hardware": hardware(pick_device("auto"))}
+    (options.out / "readouts.jsonl").unlink(missing_ok=True)
     (options.out / "about.json").write_text(json.dumps(facts | versions(), indent=1) + "\n")
 
     variants: dict[Any, Any] = dict.fromkeys(variants_of(options.looks))
