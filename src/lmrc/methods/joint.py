@@ -16,8 +16,9 @@ class JointClassifier(FineTuneClassifier):
     Keeps all data of all class batches, in the model and in its file, and with each class batch
     trains a new network on all of it: an upper bound to compare with, not a way to learn in parts.
 
-    Parameters are those of `FineTuneClassifier`; ``memory_per_class`` stays 0. ``weights`` are taken
-    up anew with each class batch, and a model file does not name them: set them again after `load`.
+    Parameters are those of `FineTuneClassifier`; ``memory_per_class`` stays 0. ``weights`` are
+    taken up anew with each class batch, and a model file does not name them: set them again after
+    `load`.
     """
 
     keeps_data = True
