@@ -109,10 +109,11 @@ def train(
     yield from records
     for epoch in range(len(records), optimisation.epochs):
         rates = optimisation.rates(epoch, len(batches.sizes))
-        batches.draw(torch.Generator().manual_seed(seed(epoch)))
+        step.draw(seed(epoch))
         network.train()
         with torch.enable_grad(), lent_chance(seed(epoch), batches):
-            means = step.epoch(rates)
+            coming = seed(epoch + 1) if epoch + 1 < optimisation.epochs else None
+            means = step.epoch(rates, coming)
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
                 f"the loss is no longer a number in epoch {epoch + 1} ({means}): "
