@@ -10,7 +10,7 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,8 +34,8 @@ from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from lmrc.training.compiling import made_fast
 from lmrc.training.device import Execution
-from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
@@ -323,7 +323,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         if self.class_weight is not None:
             of_class = class_weights(self.class_weight, batches.y, self.classes_.tolist())
             losses = weighted(losses, of_class)
-        with compiled(network, frozen) if execution.compiled else nullcontext():
+        with made_fast(network, frozen, batches, execution) as delayed:
             yield from train(
                 network,
                 losses,
@@ -341,6 +341,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
                 frozen=frozen,
                 bf16=execution.bf16,
                 graph=execution.graph,
+                delayed=delayed,
                 checkpoint=self.checkpoint,
             )
 

@@ -30,7 +30,7 @@ def rows_of_block(batches: Batches, size: int) -> int:
         return 1  # only one at a time is on the device
     inputs = batches.rotations.copies * size
     count = batches.sizes.count(size)
-    most = min(INPUTS // inputs, VALUES // (inputs * batches.x[0].numel()), count)
+    most = min(INPUTS // inputs, VALUES // batches.n_values(size), count)
     n_blocks = -(-count // max(1, most))
     return -(-count // n_blocks)
 

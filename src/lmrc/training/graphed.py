@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmrc.nets.network import Frozen
 from lmrc.training.ahead import Ahead, Parts
 from lmrc.training.batches import MiniBatch
+from lmrc.training.delayed import Delayed
 from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
 
@@ -35,19 +36,39 @@ class GraphedStep(Step):
     ----------
     frozen : Frozen, optional
         The network that the losses consult.
+    delayed : Delayed, optional
+        The weights whose gradients are found beside the backward pass.
     *args, **settings
         As for `Step`.
     """
 
-    def __init__(self, *args: Any, frozen: Frozen | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        frozen: Frozen | None = None,
+        delayed: Delayed | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
-        self.frozen = frozen
+        self.frozen, self.delayed = frozen, delayed
         self.most = max(self.batches.sizes)
         self.taken = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
         self.capturable = True
         self.stream = open_stream(self.batches.device, urgency=2)
         self.beside = open_stream(self.batches.device)
+
+    def __call__(self, batch: MiniBatch) -> None:
+        """Take one step."""
+        if self.delayed:
+            self.delayed.begin()
+        super().__call__(batch)
+
+    def backward(self, loss: Tensor) -> None:
+        """Find the gradients of a loss."""
+        super().backward(loss)
+        if self.delayed:
+            self.delayed.join()
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
@@ -169,22 +190,3 @@ def _fastest_algorithms() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-@contextmanager
-def compiled(*networks: nn.Module | None) -> Iterator[None]:
-    """Compile the trunks of networks for as long as they are trained.
-
-    Compiled code is kept by the shapes and the structure of a trunk, so the next class batch's
-    copy finds it ready.
-    """
-    modules = [network.get_submodule("trunk") for network in networks if network]
-    for module in modules:
-        # Many small kernels in one, such as the weights' casts to bfloat16.
-        on_gpu = next(module.buffers()).is_cuda
-        module.compile(dynamic=False, options={"combo_kernels": True} if on_gpu else None)
-    try:
-        yield
-    finally:
-        for module in modules:
-            module._compiled_call_impl = None
