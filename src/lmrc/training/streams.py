@@ -51,7 +51,8 @@ class Graph:
         if stream is None:
             return
         graph = torch.cuda.CUDAGraph()
-        with _nothing_cleared_away(), torch.cuda.graph(graph, stream=stream):
+        # A capture that fails does not leave its stream: `on` does.
+        with _nothing_cleared_away(), on(stream), torch.cuda.graph(graph, stream=stream):
             work()
         self.replay = graph.replay
 
