@@ -34,6 +34,7 @@ from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.parameters import check
 from lmrc.methods.persistence import model_from
 from lmrc.report.records import RunRecord, append_record, read_records
+from lmrc.report.titles import pooled
 from lmrc.store.folder import MANIFEST, Model, read
 from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
@@ -82,8 +83,7 @@ def plan(recipe: Recipe) -> list[Run]:
 
 def title_of(recipe: Recipe, method: str, memory: int) -> str:
     """Return a method's name for tables, with its pool size."""
-    pool = f" + {memory} per class" if memory else ""
-    return find_method(method, recipe.variants).title + pool
+    return pooled(find_method(method, recipe.variants).title, memory)
 
 
 def finished(folder: Path, run: Run) -> int:

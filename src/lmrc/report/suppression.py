@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -25,6 +25,7 @@ class Outputs:
     """A method's mean outputs over its seeds: for old and for new samples, at each position."""
 
     method: str
+    place: int
     kind: str
     positions: list[str]
     means: list[list[Spread | None]]
@@ -42,8 +43,8 @@ class Outputs:
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: which outputs old and new samples raise."""
-    outputs = _collect(records)
     summaries = summarize_methods(records)
+    outputs = _collect(records, {s.method: s.place for s in summaries})
     drawings = {"outputs": _drawing(outputs)} if outputs else {}
     result = html.note(sections.NOT_ENDED)
     if outputs:
@@ -68,7 +69,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
 
 
-def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
+def _collect(records: Sequence[RunRecord], places: Mapping[str, int]) -> list[Outputs]:
     collected = []
     names = class_names(records)
     for method, seeds in by_method_and_seed(records).items():
@@ -83,7 +84,8 @@ def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
             [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
             for samples in range(len(SAMPLES))
         ]
-        collected.append(Outputs(method, found[0]["kind"], named if same else general, means))
+        positions = named if same else general
+        collected.append(Outputs(method, places[method], found[0]["kind"], positions, means))
     return collected
 
 
@@ -91,7 +93,7 @@ def _table(outputs: Sequence[Outputs]) -> str:
     head = ["method", "samples", *outputs[0].positions, "old classes", "new classes"]
     rows = []
     half = len(outputs[0].positions) // 2
-    for position, one in enumerate(outputs):
+    for one in outputs:
         for samples, word in enumerate(SAMPLES):
             sums = (
                 [one.share(samples, range(half)), one.share(samples, range(half, 2 * half))]
@@ -100,7 +102,7 @@ def _table(outputs: Sequence[Outputs]) -> str:
             )
             cells = [f"<td>{word}</td>", *(_cell(spread) for spread in one.means[samples])]
             cells += ["<td>–</td>" if x is None else f'<td class="main">{x:.2f}</td>' for x in sums]
-            rows.append([html.name(one.title, position), *cells])
+            rows.append([html.name(one.title, one.place), *cells])
     caption = (
         "Mean output at each position, and what the old and the new classes get of a probability "
         "of 1."
@@ -125,7 +127,7 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
         panels = figure.subplots(1, 2, sharey=True)
         for samples, (axes, word) in enumerate(zip(panels, SAMPLES, strict=True)):
             for i, one in enumerate(outputs):
-                colour = figures.look(i).colour
+                colour = figures.look(one.place).colour
                 similar = one.kind == "similarity"
                 spreads = [spread or Spread(0.0, None) for spread in one.means[samples]]
                 axes.bar(
