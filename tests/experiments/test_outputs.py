@@ -74,6 +74,16 @@ def test_outputs_of_a_softmax_sum_to_one_and_are_those_that_decide(stream, class
     assert max(outputs[0][2:]) > 0.6
 
 
+def test_outputs_of_one_softmax_per_head_sum_to_one_in_each(stream):
+    learner = LwFClassifier(heads="multi", epochs=2, batch_size=4, random_state=0, device="cpu")
+    for batch in stream:
+        learner.partial_fit(batch.X_train, batch.y_train)
+    outputs = mean_outputs(stream, learner)
+    assert outputs["kind"] == "probability within a head"
+    sums = [sum(half) for row in outputs["means"] for half in (row[:2], row[2:])]
+    assert sums == pytest.approx([1, 1, 1, 1])
+
+
 def test_a_learner_without_outputs_is_named(stream):
     class Mute:
         classes_ = np.arange(4)
