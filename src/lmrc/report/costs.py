@@ -12,8 +12,8 @@ from lmrc.report.summary import MethodSummary, Spread
 
 TRAINING = "Training: all class batches, by the clock, with whatever else ran beside it."
 TESTING = (
-    "Testing: all classes, after the last class batch; each sample is looked at twice, to predict "
-    "and to score."
+    "Testing: all classes, after the last class batch, to predict and to score; older records took "
+    "two looks at each sample for it."
 )
 STORED = "Stored: what the model keeps of its data beside the network, for each class."
 
