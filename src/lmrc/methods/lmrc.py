@@ -79,8 +79,8 @@ class LMRCClassifier(CarriedStatistics):
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
-        weights of labels, 1 for those that are not in it; only their ratios matter. Statistics
-        take all classes alike.
+        weights of labels, 1 for those that are not in it; only their ratios matter. Some may be of
+        classes yet to come, but not all. Statistics take all classes alike.
     weights : path or None, default=None
         A safetensors file to start the backbone from at the first class batch, such as that of a
         torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.
