@@ -248,7 +248,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
 
     def _commit(self, draft: Self, X: Any, y: Any, classes: Any) -> Self:
         """Let a copy learn, and become that copy if it succeeds: all of it, or nothing."""
-        draft._learn(X, y, classes)
+        with torch.inference_mode(False):  # where the caller is in it, there are no gradients
+            draft._learn(X, y, classes)
         self.__dict__ = draft.__dict__
         return self
 
