@@ -1,11 +1,15 @@
 """What to keep of the features, and how to predict by it: many ways, read off one training.
 
-    python results/search/readouts.py --data-dir D --out results/search/readouts \
-        --epochs 30 --set first_epochs=100 --set augment=strong
+    python results/search/readouts.py --data-dir D --out results/search/readouts-base \
+        --set first_epochs=100 --set augment=strong --set objective=both
 
 LMRC+ learns CIFAR-100 class batch after class batch, without a tenth of the training images, which
 are scored on. Statistics do not change the training: after each class batch every variant carries
 its own along, and each of its readouts is scored. A line of `readouts.jsonl` for each of them.
+
+All is computed on the device, with whole covariances: a study of what could be, not the product's
+code. `--first MODEL` shares the first class batch among several trainings, `--later` changes
+settings behind it.
 """
 
 from __future__ import annotations
@@ -13,33 +17,36 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+import lmrc
 from lmrc import LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.options import learner_settings
 from lmrc.experiments.recipe import load_recipe
-from lmrc.methods.chance import KEEP
-from lmrc.nets.network import Network, on_device
-from lmrc.statistics import covariances, drift, readout
-from lmrc.statistics.classes import ClassStatistics
-from lmrc.statistics.keep import brought_up_to_date
+from lmrc.nets.network import Network, Trunk, on_device
+from lmrc.statistics import readout
+from lmrc.training.batches import Batches
 from lmrc.training.device import pick_device
-from lmrc.training.memory import Memory
 from lmrc.training.rotations import all_turns
 
-# Each as it is in the product, then one change at a time.
-KINDS = [("low-rank", 24), ("low-rank", 64), ("shared", 0), ("full", 0)]
-RIDGES = [0.01, 0.001, 0.1]
-SHRINKAGES = [0.5, 0.1, 0.9]
-TUNINGS = [(150, 5e-4), (500, 5e-4), (500, 2e-3)]  # steps of Adam and its first rate
+DEVICE = pick_device("auto")
+WIDTHS = {"last": slice(256, 768), "two": slice(0, 768)}  # of layer3's and layer4's features
+LOOKS = ("plain", "crop+flip", "strong")
+RIDGES = (0.01, 0.001, 0.1)
+SHRINKAGES = (0.02, 0.1, 0.3, 0.5)
+OWN = ((0.5, 0.1), (0.5, 0.3), (0.2, 0.1), (0.8, 0.3))  # share of a class's own Σ, shrinkage
+TUNINGS = ((150, 5e-4), (500, 2e-3), (1500, 2e-3))
+DRAWS = 32
 
 
 def main() -> None:
@@ -51,31 +58,53 @@ def main() -> None:
         "epochs": options.epochs,
         "backbone": options.backbone,
     }
-    settings |= {"statistics": "shared", "predict_with": "lda", **(options.settings or {})}
-    model = LMRCPlusClassifier(**settings, random_state=options.seed)
+    settings |= {"statistics": "none", "predict_with": "wta", **(options.settings or {})}
     options.out.mkdir(parents=True, exist_ok=True)
-    facts = {"settings": settings, "seed": options.seed, "hardware": hardware(pick_device("auto"))}
+    facts = {"settings": settings, "later": options.later, "seed": options.seed}
+    facts |= {"fixed_batch_norm": options.fix_batch_norm, "hardware": hardware(DEVICE)}
     (options.out / "readouts.jsonl").unlink(missing_ok=True)
     (options.out / "about.json").write_text(json.dumps(facts | versions(), indent=1) + "\n")
-
-    variants: dict[Any, Any] = dict.fromkeys(variants_of(options.looks))
-    for index in range(options.batches or len(stream)):
+    model = LMRCPlusClassifier(**settings, random_state=options.seed)
+    kept: dict[Any, Kept] = {}
+    lines: list[dict[str, Any]] = []
+    for index in range(options.batches):
         batch = stream[index]
         before = copy.deepcopy(getattr(model, "network_", None))
         began = time.perf_counter()
-        model.partial_fit(batch.X_train, batch.y_train)
-        print(f"class batch {index + 1}: {time.perf_counter() - began:.0f} s", flush=True)
-        rows = torch.from_numpy(rows_of(model, batch.y_train))
-        samples = Memory(as_images(batch.X_train), rows)
-        x, y = stream.test_up_to(index)
-        seen = Seen(model, as_images(x), torch.from_numpy(rows_of(model, y)))
-        with (options.out / "readouts.jsonl").open("a") as file:
-            for name, kept in variants.items():
-                variants[name], found = carry(name, kept, before, model, samples, seen)
-                for way, accuracy in found.items():
-                    line = {"batch": index, "variant": name, "way": way, "accuracy": accuracy}
-                    file.write(json.dumps(line) + "\n")
-        print(f"  with all variants: {time.perf_counter() - began:.0f} s", flush=True)
+        if index == 0 and options.first:
+            model = shared_first(model, options, batch)
+        else:
+            model.partial_fit(batch.X_train, batch.y_train)
+        if index == 0:
+            model.set_params(**(options.later or {}))
+            fix_batch_norm(options.fix_batch_norm)
+        seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        old = None if before is None else on_device(DEVICE, before).eval().trunk
+        network = on_device(DEVICE, model.network_).eval()
+        x, y = as_images(batch.X_train), rows_of(model, batch.y_train).to(DEVICE)
+        for look in options.looks:
+            pairs = [features_of(trunk, x, look) for trunk in (network.trunk, old) if trunk]
+            for part in WIDTHS:
+                for ridge in RIDGES if look == options.looks[0] else RIDGES[:1]:
+                    name = look, part, ridge
+                    cut = [f[..., WIDTHS[part]] for f in pairs]
+                    kept[name] = kept.get(name, Kept()).carried(cut, ridge).learnt(cut[0], y)
+        tx, ty = stream.test_up_to(index)
+        seen = Seen(network, [len(h) for h in model.heads_], as_images(tx), rows_of(model, ty))
+        full = index in (4, 9) or index == options.batches - 1
+        named = dict(kept)
+        if full:
+            named |= true_statistics(network, model, stream, index, options.looks[0])
+        for name, statistics in named.items():
+            for way, accuracy in score(statistics, seen, name, full).items():
+                lines.append({"batch": index, "variant": name, "way": way, "accuracy": accuracy})
+        with (options.out / "readouts.jsonl").open("w") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        looked = time.perf_counter() - began
+        print(f"class batch {index + 1}: {seconds:.0f} s, {looked:.0f} s of looks", flush=True)
+    if options.dump:
+        dump(options.out, kept[(options.looks[0], "two", RIDGES[0])], seen)
     show(options.out)
 
 
@@ -86,29 +115,56 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batches", type=int, help="class batches; all if not given")
+    parser.add_argument("--batches", type=int, default=10, help="class batches")
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--limit", type=int, help="images per class")
-    parser.add_argument("--looks", nargs="+", default=["crop+flip"], help="augmentations to try")
+    parser.add_argument("--looks", nargs="+", default=LOOKS, help="augmentations to try")
     parser.add_argument("--set", dest="settings", action="append")
+    parser.add_argument("--later", action="append", help="settings from the second class batch on")
+    parser.add_argument("--first", type=Path, help="model of the first class batch, made or read")
+    parser.add_argument("--makes-first", action="store_true", help="make it; others wait for it")
+    parser.add_argument("--fix-batch-norm", action="store_true", help="from the second batch on")
+    parser.add_argument("--dump", action="store_true", help="write features and statistics")
     options = parser.parse_args()
     options.settings = learner_settings(options.settings)
+    options.later = learner_settings(options.later)
     return options
 
 
-def variants_of(looks: list[str]) -> list[tuple[str, int, float, str]]:
-    """List kinds of covariance, ridges and augmentations of the looks at images."""
-    first = (*KINDS[0], RIDGES[0], looks[0])
-    kinds = [(*kind, RIDGES[0], looks[0]) for kind in KINDS]
-    ridges = [(*KINDS[0], ridge, looks[0]) for ridge in RIDGES]
-    others = [(*KINDS[0], RIDGES[0], look) for look in looks]
-    return list(dict.fromkeys([first, *kinds, *ridges, *others]))
+def shared_first(
+    model: LMRCPlusClassifier, options: argparse.Namespace, batch: Any
+) -> LMRCPlusClassifier:
+    """Learn the first class batch and save the model, or take what another run saved."""
+    done = Path(f"{options.first}.done")
+    if options.makes_first:
+        model.partial_fit(batch.X_train, batch.y_train).save(options.first)
+        done.touch()
+    while not done.exists():
+        time.sleep(0.5)
+    settings = model.get_params()
+    loaded: LMRCPlusClassifier = lmrc.load(options.first)
+    return loaded.set_params(**settings)
 
 
-def rows_of(model: LMRCPlusClassifier, y: Any) -> Any:
+def fix_batch_norm(fixed: bool) -> None:
+    """Let BatchNorm go by its running statistics while training, and leave these as they are."""
+    plain = Trunk.train
+
+    def train(self: Trunk, mode: bool = True) -> Trunk:
+        plain(self, mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    if fixed:
+        Trunk.train = train  # type: ignore[method-assign]
+
+
+def rows_of(model: LMRCPlusClassifier, y: Any) -> Tensor:
     """Return the index of each label in the order of arrival."""
     row = {label: i for i, label in enumerate(model.classes_.tolist())}
-    return np.array([row[label] for label in y.tolist()])
+    return torch.tensor([row[label] for label in y.tolist()])
 
 
 def as_images(x: Any) -> Tensor:
@@ -116,78 +172,274 @@ def as_images(x: Any) -> Tensor:
     return torch.as_tensor(x).permute(0, 3, 1, 2).contiguous()
 
 
-class Seen:
-    """The network's features of the images that are scored on, in all four turns."""
+def both_layers(trunk: Trunk, x: Tensor) -> Tensor:
+    """Return the features of layer3 and layer4, averaged over space: (n, 768)."""
+    maps: dict[str, Tensor] = {}
+    backbone: Any = trunk.backbone
+    hooks = [
+        getattr(backbone, name).register_forward_hook(
+            lambda _m, _i, out, name=name: maps.update({name: out})
+        )
+        for name in ("layer3", "layer4")
+    ]
+    with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16, enabled=x.is_cuda):
+        trunk(x)
+    for hook in hooks:
+        hook.remove()
+    return torch.cat([m.float().mean(dim=(2, 3)) for m in maps.values()], dim=1)
 
-    def __init__(self, model: LMRCPlusClassifier, x: Tensor, y: Tensor) -> None:
-        device = pick_device("auto")
-        self.network: Network = on_device(device, model.network_).eval()
-        self.sizes = [len(head) for head in model.heads_]
-        self.y = y.to(device)
-        parts = []
-        with torch.no_grad():
-            for part in x.split(500):
-                parts.append(self.network.trunk(all_turns(part.to(device))).unflatten(0, (4, -1)))
-        self.features = torch.cat(parts, dim=1).float()
+
+def features_of(trunk: Trunk, x: Tensor, look: str) -> Tensor:
+    """Return features in four turns, each image looked at twice: (4, 2n, 768), row i and n + i."""
+    generator = torch.Generator().manual_seed(0)
+    batches = Batches(
+        x,
+        torch.zeros(len(x), dtype=torch.long),
+        n_known=0,
+        batch_size=500,
+        augment="none" if look == "plain" else look,
+        device=DEVICE,
+    )
+    parts = []
+    for time_ in range(2):
+        batches.draw(generator)
+        batches.order.copy_(torch.arange(len(x)))
+        for _, positions in batches.shares():
+            images = batches.at(positions).x
+            if look == "plain" and time_:
+                images = images.flip(-1)
+            parts.append(both_layers(trunk, all_turns(images)).unflatten(0, (4, -1)))
+    return torch.cat(parts, dim=1)
+
+
+class Kept:
+    """Means (classes, 4, width) and covariances (classes, width, width), whole."""
+
+    def __init__(self, means: Any = None, covariances: Any = None) -> None:
+        self.means, self.covariances = means, covariances
+
+    def carried(self, pairs: list[Tensor], ridge: float) -> Kept:
+        """Carry them from old to new features, as `lmrc.statistics.drift` does."""
+        if len(pairs) == 1:
+            return self
+        new, old = (f.flatten(0, 1).double() for f in pairs)
+        middle, target = old.mean(0), new.mean(0)
+        g = (old - middle).T @ (old - middle) / len(old)
+        h = (old - middle).T @ (new - target) / len(old)
+        eye = ridge * g.diagonal().mean() * torch.eye(len(g), dtype=g.dtype, device=g.device)
+        w = torch.linalg.solve(g + eye, h + eye)
+        means = ((self.means.double() - middle) @ w + target).float()
+        w = w.float()
+        return Kept(means, w.T @ self.covariances @ w)
+
+    def learnt(self, features: Tensor, y: Tensor) -> Kept:
+        """Add new classes; features (4, 2n, width) of images of classes y (n)."""
+        y = y.repeat(2)
+        means, covariances = [], []
+        for row in y.unique().tolist():
+            own = features[:, y == row]
+            means.append(own.mean(dim=1))
+            away = (own - means[-1][:, None]).flatten(0, 1)
+            covariances.append(away.T @ away / len(away))
+        m, c = torch.stack(means), torch.stack(covariances)
+        if self.means is None:
+            return Kept(m, c)
+        return Kept(torch.cat([self.means, m]), torch.cat([self.covariances, c]))
+
+    @property
+    def shared(self) -> Tensor:
+        """The mean covariance."""
+        return torch.as_tensor(self.covariances.mean(dim=0))
+
+
+def true_statistics(
+    network: Network, model: LMRCPlusClassifier, stream: Any, index: int, look: str
+) -> dict[Any, Kept]:
+    """Return what would be known if old images were at hand: the bound of carrying."""
+    found = {part: Kept() for part in WIDTHS}
+    for earlier in range(index + 1):
+        batch = stream[earlier]
+        features = features_of(network.trunk, as_images(batch.X_train), look)
+        y = rows_of(model, batch.y_train).to(DEVICE)
+        for part, cut in WIDTHS.items():
+            found[part] = found[part].learnt(features[..., cut], y)
+    return {("true", part, 0.0): kept for part, kept in found.items()}
+
+
+class Seen:
+    """The network's features of the images that are scored on: (flips, 4, n, 768)."""
+
+    def __init__(self, network: Network, sizes: list[int], x: Tensor, y: Tensor) -> None:
+        self.network, self.sizes, self.y = network, sizes, y.to(DEVICE)
+        self.features = features_of(network.trunk, x, "plain").unflatten(1, (2, -1)).transpose(0, 1)
+        self.tuned: dict[tuple[str, float], dict[str, Tensor]] = {}  # by look and ridge
 
     def accuracy(self, scores: Tensor) -> float:
         """Return the share of images whose class has the highest score."""
         return float((scores.argmax(1) == self.y).float().mean())
 
 
-def carry(
-    name: tuple[str, int, float, str],
-    kept: ClassStatistics | None,
-    before: Network | None,
-    model: LMRCPlusClassifier,
-    samples: Memory,
-    seen: Seen,
-) -> tuple[ClassStatistics, dict[str, float]]:
-    """Bring one variant's statistics up to date, and score all its readouts."""
-    kind, rank, drift.RIDGE, look = name
-    covariances.RANK = rank or covariances.RANK
-    device, chance = seen.y.device, torch.Generator().manual_seed(KEEP)
-    width = seen.features.shape[-1]
-    statistics, non_negative = brought_up_to_date(
-        kept or ClassStatistics.empty(kind, 4, width),
-        None if before is None else on_device(device, before).eval().trunk,
-        seen.network.trunk,
-        samples,
-        Memory(samples.x[:0], samples.y[:0]),
-        augment=look,
-        rotated=True,
-        generator=chance,
-    )
-    head, features, sizes = seen.network.head, seen.features, seen.sizes
-    found = {"wta": seen.accuracy(readout.winner_takes_all(head, features, sizes))}
-    lda = {}
-    for readout.SHRINKAGE in SHRINKAGES:
-        scores = readout.nearest_gaussian(readout.discriminant(statistics), features)
-        lda[readout.SHRINKAGE] = readout.standardised(scores)
-        found[f"lda {readout.SHRINKAGE}"] = seen.accuracy(scores)
-    tunings = TUNINGS if name[:3] == (*KINDS[0], RIDGES[0]) else TUNINGS[:1]
-    for steps, rate in tunings:
-        readout.STEPS, readout.RATE = steps, rate
-        tuned = readout.tune(
-            head, statistics, sizes, scale=16.0, non_negative=non_negative, generator=chance
-        )
-        scores = readout.winner_takes_all(head, features, sizes, tuned)
-        found[f"tuned {steps} {rate}"] = seen.accuracy(scores)
-        for shrinkage, other in lda.items():
-            both = readout.standardised(scores) + other
-            found[f"both {steps} {rate} {shrinkage}"] = seen.accuracy(both)
-    return statistics, found
+def shrunk(covariance: Tensor, share: float) -> Tensor:
+    """Return a covariance, or several, shrunk to a sphere of its size."""
+    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(covariance.shape[-1], device=covariance.device)
+    return (1 - share) * covariance + share * size * eye
+
+
+def lda(kept: Kept, share: float) -> tuple[Tensor, Tensor]:
+    """Return weight (4, classes, width) and bias (4, classes)."""
+    means = kept.means.double().transpose(0, 1)
+    middle = means.mean(dim=1, keepdim=True)
+    away = means - middle
+    inverse = torch.linalg.inv(shrunk(kept.shared, share).double())
+    weight = away @ inverse
+    bias = -(weight * (away / 2 + middle)).sum(dim=-1)
+    return weight.float(), bias.float()
+
+
+def by_own_covariance(kept: Kept, x: Tensor, own: float, share: float) -> Tensor:
+    """Return log-densities by covariances of each class's own: (flips, n, classes)."""
+    mixed = own * kept.covariances + (1 - own) * kept.shared
+    roots = torch.linalg.cholesky(shrunk(mixed, share))
+    logdet = 2 * roots.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    scores = []
+    for row, root in enumerate(roots):
+        away = x - kept.means[row][None, :, None]  # (flips, 4, n, width)
+        z = torch.linalg.solve_triangular(root, away.flatten(0, 2).T, upper=False)
+        scores.append(-0.5 * z.square().sum(0).view(x.shape[:3]).mean(1) - 0.5 * logdet[row])
+    return torch.stack(scores, dim=-1)
+
+
+def made_up(kept: Kept, same: bool) -> Any:
+    """Return what draws features: (4, classes · each, width) behind a ReLU."""
+    covariances = kept.shared[None] if same else kept.covariances
+    roots = torch.linalg.cholesky(shrunk(covariances.double(), 1e-3)).float()
+    classes, each = len(kept.means), DRAWS // 4
+
+    def draw() -> Tensor:
+        noise = torch.randn(classes, 4 * each, roots.shape[-1], device=DEVICE)
+        x = kept.means[:, :, None] + (noise @ roots.mT).view(classes, 4, each, -1)
+        return x.transpose(0, 1).flatten(1, 2).relu()
+
+    return draw
+
+
+def tuned_heads(kept: Kept, seen: Seen, steps: int, rate: float, same: bool) -> Tensor:
+    """Return scores of tuned heads, (flips, n, classes)."""
+    head: Any = seen.network.head
+    weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
+
+    def logits(x: Tensor) -> Tensor:
+        return readout._similarities(x, weight, bias, head.by_turn, seen.sizes)
+
+    learn(logits, [weight, bias], made_up(kept, same), 16.0, steps, rate)
+    with torch.no_grad():
+        return torch.stack([logits(x[..., -512:]).mean(dim=0) for x in seen.features])
+
+
+def tuned_discriminant(kept: Kept, x: Tensor, share: float, steps: int, rate: float) -> Tensor:
+    """Return scores of a linear classifier that begins as the discriminant: (flips, n, classes)."""
+    weight, bias = lda(kept, share)
+    size = weight.norm(dim=-1).mean()  # learn at the scale of 1
+    w, b = (weight / size).requires_grad_(), (bias / size).requires_grad_()
+    temperature = size.log().clone().requires_grad_()
+
+    def logits(x: Tensor) -> Tensor:
+        return temperature.exp() * (x @ w.mT + b[:, None])
+
+    learn(logits, [w, b, temperature], made_up(kept, False), 1.0, steps, rate)
+    with torch.no_grad():
+        return torch.stack([logits(f).mean(dim=0) for f in x])
+
+
+def learn(
+    logits: Any, parts: list[Tensor], draw: Any, scale: float, steps: int, rate: float
+) -> None:
+    """Minimise the cross-entropy of made-up features, by Adam."""
+    torch.manual_seed(0)
+    optimiser = torch.optim.Adam(parts, lr=rate)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        x = draw()
+        y = torch.arange(x.shape[1] // (DRAWS // 4), device=DEVICE).repeat_interleave(DRAWS // 4)
+        scores = scale * logits(x)
+        loss = F.cross_entropy(scores.flatten(0, 1), y.repeat(4))
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        falling.step()
+
+
+def score(kept: Kept, seen: Seen, name: tuple[str, str, float], full: bool) -> dict[str, float]:
+    """Score all readouts of one variant, by the image alone and with its mirror image."""
+    look, part, ridge = name
+    x = seen.features[..., WIDTHS[part]]
+    ways: dict[str, Tensor] = {}
+    for share in SHRINKAGES:
+        weight, bias = lda(kept, share)
+        ways[f"lda {share}"] = torch.stack([(f @ weight.mT + bias[:, None]).mean(0) for f in x])
+    first = ridge in (RIDGES[0], 0.0)
+    if first and full:
+        for own, share in OWN:
+            ways[f"own {own} {share}"] = by_own_covariance(kept, x, own, share)
+        for steps, rate in ((300, 1e-3), (1000, 1e-3)):
+            ways[f"linear {steps} {rate}"] = tuned_discriminant(kept, x, 0.1, steps, rate)
+    if part == "last":
+        head: Any = seen.network.head
+        ways["wta"] = torch.stack(
+            [readout.winner_takes_all(head, f, seen.sizes) for f in x]
+        ).detach()
+        for steps, rate in TUNINGS if first and full else TUNINGS[:1]:
+            for same in (False, True) if first and full and steps == 500 else (False,):
+                word = " shared" if same else ""
+                ways[f"tuned {steps} {rate}{word}"] = tuned_heads(kept, seen, steps, rate, same)
+    alone = {way: scores for way, scores in ways.items() if way[:3] in ("lda", "own", "lin")}
+    tuned = {way: scores for way, scores in ways.items() if way.startswith("tuned")}
+    # Heads go by the last layer's features, the other part of the sum may go by both's.
+    for way, scores in seen.tuned.setdefault((look, ridge), tuned).items():
+        for other in alone:
+            ways[f"{way} + {other}"] = standard(scores) + standard(ways[other])
+    found = {}
+    for way, scores in ways.items():
+        found[way] = seen.accuracy(scores[0])
+        found[f"{way} mirrored"] = seen.accuracy(scores.mean(0))
+    return found
+
+
+def standard(scores: Tensor) -> Tensor:
+    """Return scores with mean 0 and deviation 1 for each image."""
+    return readout.standardised(scores.flatten(0, 1)).view_as(scores)
+
+
+def dump(out: Path, kept: Kept, seen: Seen) -> None:
+    """Write what readouts need, to study others: features, statistics, heads."""
+    values, directions = torch.linalg.eigh(kept.covariances.double())
+    factors = (directions * values.clamp(min=0).sqrt()[:, None])[..., -64:]
+    head: Any = seen.network.head
+    parts = {
+        "features": seen.features.half(),
+        "y": seen.y,
+        "means": kept.means,
+        "factors": factors.half(),
+        "variances": kept.covariances.diagonal(dim1=-2, dim2=-1),
+        "shared": kept.shared,
+        "weight": head.weight,
+        "bias": head.bias,
+        "label_vectors": head.label_vectors,
+    }
+    np.savez(out / "dump.npz", **{k: v.detach().cpu().numpy() for k, v in parts.items()})
 
 
 def show(out: Path) -> None:
-    """Print average and last accuracy of each."""
+    """Print average and last accuracy of the best, by the last."""
     table: dict[tuple[str, str], list[float]] = {}
     for line in (out / "readouts.jsonl").read_text().splitlines():
         entry = json.loads(line)
         table.setdefault((str(entry["variant"]), entry["way"]), []).append(entry["accuracy"])
-    for (variant, way), values in table.items():
+    rows = sorted(table.items(), key=lambda item: -item[1][-1])
+    for (variant, way), values in rows[: int(os.environ.get("ROWS", "60"))]:
         average, last = 100 * sum(values) / len(values), 100 * values[-1]
-        print(f"{variant:44} {way:22} {average:6.1f} {last:6.1f}")
+        print(f"{variant:34} {way:50} {len(values):3} {average:6.1f} {last:6.1f}")
 
 
 if __name__ == "__main__":
