@@ -60,7 +60,7 @@ def test_a_stopped_ladder_goes_on_side_by_side(ladder, tmp_path, monkeypatch):
             lines, key=lambda line: (LADDER.index(line["method"]), line["record"]["batch"])
         )
 
-    monkeypatch.setattr(readout, "STEPS", 150)  # as in the processes, which are not patched
+    monkeypatch.setattr(readout, "STEPS", 300)  # as in the processes, which are not patched
     main("ladder", "digits", tmp_path / "whole", **SMALL, methods=["cosine", "statistics"])
     whole = (tmp_path / "whole" / "records.jsonl").read_text().splitlines(keepends=True)
     half = tmp_path / "half"

@@ -50,7 +50,7 @@ def test_similarities_are_left_as_they_are(stream):
 
 
 def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(stream):
-    settings = {"rotations": "none", "objective": "cosine", "epochs": 20, "batch_size": 4}
+    settings = {"rotations": "none", "objective": "cosine", "first_epochs": 20, "batch_size": 4}
     learner = LMRCPlusClassifier(**settings, random_state=0, device="cpu")
     for batch in stream:
         learner.partial_fit(batch.X_train, batch.y_train)

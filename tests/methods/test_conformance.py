@@ -24,7 +24,9 @@ X, Y = (np.concatenate(part) for part in zip(*blobs(), strict=True))
 
 ESTIMATORS = [
     LMRCClassifier(),  # all defaults: they must do for small tables
-    LMRCPlusClassifier(rotations="none", objective="cosine", predict_with="wta", epochs=15),
+    LMRCPlusClassifier(
+        rotations="none", objective="cosine", predict_with="wta", epochs=15, first_epochs=None
+    ),
     FineTuneClassifier(epochs=15),
     EWCClassifier(epochs=15),
     LwFClassifier(epochs=15),
