@@ -24,9 +24,12 @@ CLASSIFIERS = {
         random_state=0,
         backbone=nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2)),
     ),
-    "lmrc+": LMRCPlusClassifier(epochs=3, random_state=0, rotations="none", predict_with="lda"),
+    "lmrc+": LMRCPlusClassifier(
+        epochs=3, first_epochs=None, random_state=0, rotations="none", predict_with="lda"
+    ),
     "lmrc+ with pool": LMRCPlusClassifier(
         epochs=3,
+        first_epochs=None,
         random_state=0,
         rotations="none",
         objective="both",

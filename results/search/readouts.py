@@ -5,7 +5,8 @@
 
 LMRC+ learns CIFAR-100 class batch after class batch, without a tenth of the training images, which
 are scored on. Statistics do not change the training: after each class batch every variant carries
-its own along, and each of its readouts is scored. A line of `readouts.jsonl` for each of them.
+its own along, and each of its readouts is scored: a line of `readouts.jsonl` each, with the
+accuracies by class batch.
 
 All is computed on the device, with whole covariances: a study of what could be, not the product's
 code. `--first MODEL` shares the first class batch among several trainings, `--later` changes
@@ -41,11 +42,18 @@ from lmrc.training.rotations import all_turns
 
 DEVICE = pick_device("auto")
 WIDTHS = {"last": slice(256, 768), "two": slice(0, 768)}  # of layer3's and layer4's features
-LOOKS = ("plain", "crop+flip", "strong")
-RIDGES = (0.01, 0.001, 0.1)
-SHRINKAGES = (0.02, 0.1, 0.3, 0.5)
-OWN = ((0.5, 0.1), (0.5, 0.3), (0.2, 0.1), (0.8, 0.3))  # share of a class's own Σ, shrinkage
-TUNINGS = ((150, 5e-4), (500, 2e-3), (1500, 2e-3))
+# Of which looks statistics are, with which looks the drift is fitted, and the ridge.
+VARIANTS = (
+    ("strong", "strong", 0.01),
+    ("strong", "strong", 0.003),
+    ("strong", "strong+blended", 0.01),
+    ("strong", "strong+blended", 0.003),
+    ("strong", "strong+patched", 0.01),
+    ("strong", "strong+blended+patched+boxes", 0.01),
+    ("crop+flip", "strong+blended", 0.01),
+)
+SHRINKAGES = (0.02, 0.1)
+TUNING = (300, 2e-3)
 DRAWS = 32
 
 
@@ -66,7 +74,7 @@ def main() -> None:
     (options.out / "about.json").write_text(json.dumps(facts | versions(), indent=1) + "\n")
     model = LMRCPlusClassifier(**settings, random_state=options.seed)
     kept: dict[Any, Kept] = {}
-    lines: list[dict[str, Any]] = []
+    table: dict[Any, dict[int, float]] = {}
     for index in range(options.batches):
         batch = stream[index]
         before = copy.deepcopy(getattr(model, "network_", None))
@@ -83,29 +91,31 @@ def main() -> None:
         old = None if before is None else on_device(DEVICE, before).eval().trunk
         network = on_device(DEVICE, model.network_).eval()
         x, y = as_images(batch.X_train), rows_of(model, batch.y_train).to(DEVICE)
-        for look in options.looks:
-            pairs = [features_of(trunk, x, look) for trunk in (network.trunk, old) if trunk]
-            for part in WIDTHS:
-                for ridge in RIDGES if look == options.looks[0] else RIDGES[:1]:
-                    name = look, part, ridge
-                    cut = [f[..., WIDTHS[part]] for f in pairs]
-                    kept[name] = kept.get(name, Kept()).carried(cut, ridge).learnt(cut[0], y)
+        looks = {look: Look(look, network.trunk, old, x) for look in LOOKS}
+        for look, variety, ridge in VARIANTS:
+            several = [found for name, found in looks.items() if name in variety]
+            for part, cut in WIDTHS.items():
+                name = look, variety, ridge, part
+                moved = kept.get(name, Kept()).carried(several, cut, ridge)
+                kept[name] = moved.learnt(looks[look].new[..., cut], y)
         tx, ty = stream.test_up_to(index)
         seen = Seen(network, [len(h) for h in model.heads_], as_images(tx), rows_of(model, ty))
         full = index in (4, 9) or index == options.batches - 1
         named = dict(kept)
         if full:
-            named |= true_statistics(network, model, stream, index, options.looks[0])
+            named |= true_statistics(network, model, stream, index, VARIANTS[0][0])
         for name, statistics in named.items():
-            for way, accuracy in score(statistics, seen, name, full).items():
-                lines.append({"batch": index, "variant": name, "way": way, "accuracy": accuracy})
+            for way, accuracy in score(statistics, seen, name).items():
+                table.setdefault((name, way), {})[index] = round(accuracy, 4)
         with (options.out / "readouts.jsonl").open("w") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+            for (name, way), found in table.items():
+                line = {"variant": name, "way": way, "accuracies": found}
+                file.write(json.dumps(line) + "\n")
         looked = time.perf_counter() - began
         print(f"class batch {index + 1}: {seconds:.0f} s, {looked:.0f} s of looks", flush=True)
     if options.dump:
-        dump(options.out, kept[(options.looks[0], "two", RIDGES[0])], seen)
-    show(options.out)
+        dump(options.out, kept[(*VARIANTS[0], "two")], seen)
+    show(table)
 
 
 def parse() -> argparse.Namespace:
@@ -118,7 +128,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=10, help="class batches")
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--limit", type=int, help="images per class")
-    parser.add_argument("--looks", nargs="+", default=LOOKS, help="augmentations to try")
     parser.add_argument("--set", dest="settings", action="append")
     parser.add_argument("--later", action="append", help="settings from the second class batch on")
     parser.add_argument("--first", type=Path, help="model of the first class batch, made or read")
@@ -189,9 +198,39 @@ def both_layers(trunk: Trunk, x: Tensor) -> Tensor:
     return torch.cat([m.float().mean(dim=(2, 3)) for m in maps.values()], dim=1)
 
 
+LOOKS = ("strong", "crop+flip", "blended", "patched", "boxes")
+
+
+class Look:
+    """Features of one look at the images, of the network as it is and as it was before."""
+
+    def __init__(self, name: str, new: Trunk, old: Trunk | None, x: Tensor) -> None:
+        self.name, self.new = name, features_of(new, x, name)
+        self.old = None if old is None else features_of(old, x, name)
+
+
+def blended(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return images, each laid over another in random shares."""
+    share = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device)
+    return (share * x.float() + (1 - share) * x.roll(1, 0).float()).round().to(x.dtype)
+
+
+def patched(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return images, each with a rectangle of another in it."""
+    side = x.shape[-1]
+    edges = torch.rand(len(x), 4, generator=generator).to(x.device) * side
+    pixel = torch.arange(side, device=x.device)
+    low, high = edges[:, :2].minimum(edges[:, 2:]), edges[:, :2].maximum(edges[:, 2:])
+    inside = (pixel >= low[..., None]) & (pixel < high[..., None])  # (n, 2, side)
+    where = inside[:, 0, :, None] & inside[:, 1, None, :]
+    return torch.where(where[:, None], x.roll(1, 0), x)
+
+
 def features_of(trunk: Trunk, x: Tensor, look: str) -> Tensor:
     """Return features in four turns, each image looked at twice: (4, 2n, 768), row i and n + i."""
     generator = torch.Generator().manual_seed(0)
+    mixed = {"blended": blended, "patched": patched}.get(look)
+    look = {"boxes": "resized-crop+flip"}.get(look, "strong" if mixed else look)
     batches = Batches(
         x,
         torch.zeros(len(x), dtype=torch.long),
@@ -203,11 +242,14 @@ def features_of(trunk: Trunk, x: Tensor, look: str) -> Tensor:
     parts = []
     for time_ in range(2):
         batches.draw(generator)
-        batches.order.copy_(torch.arange(len(x)))
+        if mixed is None:
+            batches.order.copy_(torch.arange(len(x)))
         for _, positions in batches.shares():
             images = batches.at(positions).x
             if look == "plain" and time_:
                 images = images.flip(-1)
+            if mixed:
+                images = mixed(images, generator)
             parts.append(both_layers(trunk, all_turns(images)).unflatten(0, (4, -1)))
     return torch.cat(parts, dim=1)
 
@@ -218,11 +260,15 @@ class Kept:
     def __init__(self, means: Any = None, covariances: Any = None) -> None:
         self.means, self.covariances = means, covariances
 
-    def carried(self, pairs: list[Tensor], ridge: float) -> Kept:
+    def carried(self, looks: list[Look], cut: slice, ridge: float) -> Kept:
         """Carry them from old to new features, as `lmrc.statistics.drift` does."""
-        if len(pairs) == 1:
+        if self.means is None:
             return self
-        new, old = (f.flatten(0, 1).double() for f in pairs)
+        new = torch.cat([look.new[..., cut].flatten(0, 1) for look in looks]).double()
+        old = torch.cat(
+            [look.old[..., cut].flatten(0, 1) for look in looks if look.old is not None]
+        )
+        old = old.double()
         middle, target = old.mean(0), new.mean(0)
         g = (old - middle).T @ (old - middle) / len(old)
         h = (old - middle).T @ (new - target) / len(old)
@@ -263,7 +309,7 @@ def true_statistics(
         y = rows_of(model, batch.y_train).to(DEVICE)
         for part, cut in WIDTHS.items():
             found[part] = found[part].learnt(features[..., cut], y)
-    return {("true", part, 0.0): kept for part, kept in found.items()}
+    return {("true", "", 0.0, part): kept for part, kept in found.items()}
 
 
 class Seen:
@@ -272,7 +318,6 @@ class Seen:
     def __init__(self, network: Network, sizes: list[int], x: Tensor, y: Tensor) -> None:
         self.network, self.sizes, self.y = network, sizes, y.to(DEVICE)
         self.features = features_of(network.trunk, x, "plain").unflatten(1, (2, -1)).transpose(0, 1)
-        self.tuned: dict[tuple[str, float], dict[str, Tensor]] = {}  # by look and ridge
 
     def accuracy(self, scores: Tensor) -> float:
         """Return the share of images whose class has the highest score."""
@@ -295,19 +340,6 @@ def lda(kept: Kept, share: float) -> tuple[Tensor, Tensor]:
     weight = away @ inverse
     bias = -(weight * (away / 2 + middle)).sum(dim=-1)
     return weight.float(), bias.float()
-
-
-def by_own_covariance(kept: Kept, x: Tensor, own: float, share: float) -> Tensor:
-    """Return log-densities by covariances of each class's own: (flips, n, classes)."""
-    mixed = own * kept.covariances + (1 - own) * kept.shared
-    roots = torch.linalg.cholesky(shrunk(mixed, share))
-    logdet = 2 * roots.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    scores = []
-    for row, root in enumerate(roots):
-        away = x - kept.means[row][None, :, None]  # (flips, 4, n, width)
-        z = torch.linalg.solve_triangular(root, away.flatten(0, 2).T, upper=False)
-        scores.append(-0.5 * z.square().sum(0).view(x.shape[:3]).mean(1) - 0.5 * logdet[row])
-    return torch.stack(scores, dim=-1)
 
 
 def made_up(kept: Kept, same: bool) -> Any:
@@ -370,35 +402,20 @@ def learn(
         falling.step()
 
 
-def score(kept: Kept, seen: Seen, name: tuple[str, str, float], full: bool) -> dict[str, float]:
+def score(kept: Kept, seen: Seen, name: tuple[str, str, float, str]) -> dict[str, float]:
     """Score all readouts of one variant, by the image alone and with its mirror image."""
-    look, part, ridge = name
-    x = seen.features[..., WIDTHS[part]]
+    x = seen.features[..., WIDTHS[name[-1]]]
     ways: dict[str, Tensor] = {}
     for share in SHRINKAGES:
         weight, bias = lda(kept, share)
         ways[f"lda {share}"] = torch.stack([(f @ weight.mT + bias[:, None]).mean(0) for f in x])
-    first = ridge in (RIDGES[0], 0.0)
-    if first and full:
-        for own, share in OWN:
-            ways[f"own {own} {share}"] = by_own_covariance(kept, x, own, share)
-        for steps, rate in ((300, 1e-3), (1000, 1e-3)):
-            ways[f"linear {steps} {rate}"] = tuned_discriminant(kept, x, 0.1, steps, rate)
-    if part == "last":
+    ways["linear"] = tuned_discriminant(kept, x, 0.1, *TUNING)
+    if name[-1] == "last":
         head: Any = seen.network.head
-        ways["wta"] = torch.stack(
-            [readout.winner_takes_all(head, f, seen.sizes) for f in x]
-        ).detach()
-        for steps, rate in TUNINGS if first and full else TUNINGS[:1]:
-            for same in (False, True) if first and full and steps == 500 else (False,):
-                word = " shared" if same else ""
-                ways[f"tuned {steps} {rate}{word}"] = tuned_heads(kept, seen, steps, rate, same)
-    alone = {way: scores for way, scores in ways.items() if way[:3] in ("lda", "own", "lin")}
-    tuned = {way: scores for way, scores in ways.items() if way.startswith("tuned")}
-    # Heads go by the last layer's features, the other part of the sum may go by both's.
-    for way, scores in seen.tuned.setdefault((look, ridge), tuned).items():
-        for other in alone:
-            ways[f"{way} + {other}"] = standard(scores) + standard(ways[other])
+        wta = [readout.winner_takes_all(head, f, seen.sizes) for f in x]
+        ways["wta"] = torch.stack(wta).detach()
+        ways["tuned"] = tuned_heads(kept, seen, *TUNING, same=False)
+        ways["tuned + linear"] = standard(ways["tuned"]) + standard(ways["linear"])
     found = {}
     for way, scores in ways.items():
         found[way] = seen.accuracy(scores[0])
@@ -430,16 +447,12 @@ def dump(out: Path, kept: Kept, seen: Seen) -> None:
     np.savez(out / "dump.npz", **{k: v.detach().cpu().numpy() for k, v in parts.items()})
 
 
-def show(out: Path) -> None:
+def show(table: dict[Any, dict[int, float]]) -> None:
     """Print average and last accuracy of the best, by the last."""
-    table: dict[tuple[str, str], list[float]] = {}
-    for line in (out / "readouts.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        table.setdefault((str(entry["variant"]), entry["way"]), []).append(entry["accuracy"])
-    rows = sorted(table.items(), key=lambda item: -item[1][-1])
-    for (variant, way), values in rows[: int(os.environ.get("ROWS", "60"))]:
-        average, last = 100 * sum(values) / len(values), 100 * values[-1]
-        print(f"{variant:34} {way:50} {len(values):3} {average:6.1f} {last:6.1f}")
+    rows = sorted(table.items(), key=lambda item: -list(item[1].values())[-1])
+    for (variant, way), found in rows[: int(os.environ.get("ROWS", "60"))]:
+        average, last = 100 * sum(found.values()) / len(found), 100 * list(found.values())[-1]
+        print(f"{variant!s:64} {way:24} {len(found):3} {average:6.1f} {last:6.1f}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import Annotated
 import typer
 
 from lmrc import __version__
-from lmrc.practice.commands import COMMANDS, Flag
+from lmrc.practice.commands import COMMANDS
+from lmrc.practice.options import Flag
 from lmrc.practice.usage import typed
 
 app = typer.Typer(

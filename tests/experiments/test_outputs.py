@@ -50,7 +50,7 @@ def test_similarities_are_left_as_they_are(stream):
 
 
 def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(stream):
-    settings = {"rotations": "none", "objective": "cosine", "epochs": 20, "batch_size": 4}
+    settings = {"rotations": "none", "objective": "cosine", "first_epochs": 20, "batch_size": 4}
     learner = LMRCPlusClassifier(**settings, random_state=0, device="cpu")
     for batch in stream:
         learner.partial_fit(batch.X_train, batch.y_train)
@@ -72,6 +72,16 @@ def test_outputs_of_a_softmax_sum_to_one_and_are_those_that_decide(stream, class
     # Softmax suppression itself: even old samples raise the new classes. A softmax over
     # probabilities (rather than logits) could not exceed e / (e + 3) ≈ 0.475 at one position.
     assert max(outputs[0][2:]) > 0.6
+
+
+def test_outputs_of_one_softmax_per_head_sum_to_one_in_each(stream):
+    learner = LwFClassifier(heads="multi", epochs=2, batch_size=4, random_state=0, device="cpu")
+    for batch in stream:
+        learner.partial_fit(batch.X_train, batch.y_train)
+    outputs = mean_outputs(stream, learner)
+    assert outputs["kind"] == "probability within a head"
+    sums = [sum(half) for row in outputs["means"] for half in (row[:2], row[2:])]
+    assert sums == pytest.approx([1, 1, 1, 1])
 
 
 def test_a_learner_without_outputs_is_named(stream):

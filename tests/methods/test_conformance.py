@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -23,7 +24,9 @@ X, Y = (np.concatenate(part) for part in zip(*blobs(), strict=True))
 
 ESTIMATORS = [
     LMRCClassifier(),  # all defaults: they must do for small tables
-    LMRCPlusClassifier(rotations="none", objective="cosine", predict_with="wta", epochs=15),
+    LMRCPlusClassifier(
+        rotations="none", objective="cosine", predict_with="wta", epochs=15, first_epochs=None
+    ),
     FineTuneClassifier(epochs=15),
     EWCClassifier(epochs=15),
     LwFClassifier(epochs=15),
@@ -53,3 +56,13 @@ def test_pipelines_and_searches_work():
     assert cross_val_score(model, X, Y, cv=3).mean() > 0.9
     search = GridSearchCV(model, {"lmrcclassifier__learning_rate": [1e-6, 0.05]}, cv=3)
     assert search.fit(X, Y).best_params_ == {"lmrcclassifier__learning_rate": 0.05}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_it_learns_where_torch_keeps_no_gradients(estimator):
+    first, second, _ = blobs()
+    model = clone(estimator).set_params(epochs=2, random_state=0)
+    there, here = clone(model), model.partial_fit(*first).partial_fit(*second)
+    with torch.inference_mode():
+        there.partial_fit(torch.tensor(first[0]), first[1]).partial_fit(*second)
+    np.testing.assert_array_equal(there.decision_function(X), here.decision_function(X))

@@ -7,6 +7,7 @@ import torch
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
 from lmrc.statistics import gather, readout
+from lmrc.statistics.readout import READOUTS
 from lmrc.training.batches import MiniBatch
 
 N = 12
@@ -33,8 +34,9 @@ BATCHES = [(X[rows], Y[rows]) for rows in ((i == Y // 2) for i in range(3))]
 
 
 def plus(**settings):
-    quick = {"backbone": "mlp", "epochs": 2, "batch_size": 8, "random_state": 0}
-    return LMRCPlusClassifier(**quick | {"learning_rate": 0.02, "predict_with": "lda"} | settings)
+    quick = {"backbone": "mlp", "epochs": 2, "first_epochs": None, "batch_size": 8}
+    quick |= {"first_learning_rate": None, "predict_with": "lda", "mirror": False}
+    return LMRCPlusClassifier(**quick | {"random_state": 0} | settings)
 
 
 def taught(n_batches=3, **settings):
@@ -132,18 +134,19 @@ def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
     for one, other in zip(model.network_.parameters(), lda.network_.parameters(), strict=True):
         assert torch.equal(one, other)
     model.save(tmp_path / "m")
-    for way in ("wta", "lda", "tuned", "both"):
+    for way in ("wta", "lda", "tuned", "both", "linear"):
         loaded = load(tmp_path / "m").set_params(predict_with=way)
         expected = model.set_params(predict_with=way).similarities(X)
         np.testing.assert_array_equal(loaded.similarities(X), expected)
-    with pytest.raises(ValueError, match="no tuned heads"):
+    with pytest.raises(ValueError, match="nothing tuned"):
         lda.set_params(predict_with="tuned").predict(X)
 
 
 @pytest.mark.parametrize(
     ("settings", "ways"),
     [
-        ({"predict_with": "both"}, ["wta", "lda", "tuned", "both"]),
+        ({"predict_with": "both"}, ["wta", "lda", "tuned", "both", "linear"]),
+        ({"predict_with": "linear", "mirror": True, "augment": "crop+flip"}, [*READOUTS]),
         ({"predict_with": "lda", "rotations": "none"}, ["wta", "lda"]),
         ({"predict_with": "wta", "statistics": "none"}, ["wta"]),
     ],
@@ -166,8 +169,8 @@ def test_one_look_serves_all_ways_to_predict(settings, ways, monkeypatch):
 
 
 def test_features_of_many_images_are_summed_up_part_by_part(monkeypatch):
-    whole = taught(statistics="full", augment="crop", memory_per_class=2)
     monkeypatch.setattr(gather, "AT_A_TIME", 5)
+    whole = taught(statistics="full", augment="crop", memory_per_class=2)
     monkeypatch.setattr(gather, "TOGETHER", 2)
     parts = taught(statistics="full", augment="crop", memory_per_class=2)
     assert parts.statistics_["counts"].tolist() == [N] * 6
@@ -219,3 +222,59 @@ def test_the_first_class_batch_may_have_more_epochs():
 def test_statistics_choose_the_right_head_where_the_heads_alone_do_not():
     model = taught(epochs=6, augment="none")
     assert model.score(X, Y) > model.set_params(predict_with="wta").score(X, Y)
+
+
+def test_mirror_images_are_looked_at_where_they_were_learnt_and_nowhere_else():
+    flipping = taught(2, predict_with="wta", augment="crop+flip", mirror=True)
+    assert_near(flipping.similarities(X), flipping.similarities(X[:, :, ::-1]))
+    alone = flipping.set_params(mirror=False).similarities(X)
+    assert np.abs(alone - flipping.similarities(X[:, :, ::-1])).max() > 0.01
+    expected = (alone + flipping.similarities(X[:, :, ::-1])) / 2
+    assert_near(flipping.set_params(mirror=True).similarities(X), expected)
+    cropping = taught(2, predict_with="wta", augment="crop", mirror=True)
+    seen = cropping.similarities(X)
+    assert_near(seen, cropping.set_params(mirror=False).similarities(X))
+
+
+def assert_near(one, other):
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_statistics_of_two_layers_are_of_both(tmp_path):
+    model = taught(2, backbone="resnet18", epochs=1, predict_with="linear")
+    assert model.statistics_["means"].shape == (4, 4, 768)
+    images = torch.from_numpy(X[:3]).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        both = model.network_.trunk.features(images, 2)
+        near(both[:, 256:], model.network_.trunk(images))
+    maps = {}
+    model.network_.trunk.backbone.layer3.register_forward_hook(
+        lambda _module, _input, output: maps.update(third=output)
+    )
+    with torch.no_grad():
+        model.network_.trunk(images)
+    near(both[:, :256], maps["third"].mean(dim=(2, 3)))
+    model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    one_layer = taught(1, backbone="resnet18", epochs=1, feature_layers=1)
+    assert one_layer.statistics_["means"].shape[-1] == 512
+    with pytest.raises(ValueError, match="feature_layers"):
+        one_layer.set_params(feature_layers=2).partial_fit(*BATCHES[1])
+
+
+def test_the_first_class_batch_may_have_another_learning_rate():
+    model = taught(2, epochs=1, learning_rate=0.01, first_learning_rate=0.03, schedule="halving")
+    rates = [entry["learning_rate"] for entry in model.history_]
+    assert rates == [0.03, 0.01]
+
+
+def test_colour_images_are_augmented_strongly_by_default():
+    assert taught(1).augmentation == "strong"
+    assert taught(1, augment="crop").augmentation == "crop"
+    grey = plus().partial_fit(X[..., 0], Y)
+    assert grey.augmentation == "none"
+
+
+def near(one, other):
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

@@ -52,13 +52,13 @@ def test_backbones_and_heads_of_several_sizes(shape, backbone):
     np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["wta", "lda", "tuned", "both"])
+@pytest.mark.parametrize("way", readout.READOUTS)
 def test_rotations_and_statistics_are_in_the_file(way, monkeypatch):
     monkeypatch.setattr(readout, "STEPS", 3)
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), np.arange(30) % 5
     model = lmrc.LMRCPlusClassifier(
-        epochs=1, backbone="cnn", learning_rate=0.01, device="cpu", random_state=0
+        first_epochs=1, epochs=1, backbone="cnn", device="cpu", random_state=0
     )
     for part in (y < 2, y >= 2):
         model.partial_fit(X[part], y[part])

@@ -6,7 +6,7 @@ import pytest
 
 import lmrc
 from lmrc.nets.backbones import BACKBONES
-from lmrc.practice import commands
+from lmrc.practice import options
 from lmrc.practice.settings import METHODS, OWN_OPTIONS
 from lmrc.training.augment import AUGMENTATIONS
 from lmrc.training.rotations import ROTATIONS
@@ -75,7 +75,7 @@ def test_every_parameter_has_one_way_to_be_chosen(call):
 
 
 def test_choices_are_those_of_the_package():
-    assert list(commands.Backbone) == ["auto", *BACKBONES]
-    assert list(commands.Augment) == ["auto", *AUGMENTATIONS]
-    assert list(commands.Turned) == list(ROTATIONS)
-    assert list(commands.Method) == list(METHODS)
+    assert list(options.Backbone) == ["auto", *BACKBONES]
+    assert list(options.Augment) == ["auto", *AUGMENTATIONS]
+    assert list(options.Turned) == list(ROTATIONS)
+    assert list(options.Method) == list(METHODS)

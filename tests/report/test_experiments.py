@@ -60,6 +60,21 @@ def test_the_papers_number_stands_beside_ours(description, records):
     assert "paper" not in cells_of(render(description, records), "method")
 
 
+def test_probabilities_within_a_head_are_not_said_to_share_a_sum(description, records):
+    means = [[0.25, 0.75, 0.5, 0.5], [0.5, 0.5, 0.125, 0.875]]
+    within = {"kind": "probability within a head", "classes": [0, 1, 2, 3], "means": means}
+    heads = [replace(r, extra={"outputs": within}) for r in records if r.method == "steady"]
+    asked = replace(description, experiment="softmax-suppression", headline="", findings=[])
+    contents = build(asked, heads)
+    html = assemble(asked, contents)
+    row = cells_of(html, "steady (within each head)")
+    assert row[1:3] == ["old", "0.25 ± 0.00"]
+    assert row[-2:] == ["–", "–"]  # old and new classes have no common probability to share
+    assert "share a sum of 1" not in html
+    assert "steady (probability within each head)" in html
+    assert contents.headline == ""
+
+
 def test_top_5_is_shown_where_it_is_asked_for(description, records):
     asked = replace(description, recipe={"metric": "top5"}, headline="")
     contents = build(asked, records)

@@ -3,6 +3,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from lmrc.methods.catalog import METHODS
 from lmrc.report import figures, heat
 from lmrc.report.summary import Spread, summarize_methods
 
@@ -69,6 +70,10 @@ def test_what_was_never_measured_is_no_line():
     shown = texts(svg_of(figures.over_batches([there, missing], ylabel="share")))
     assert "there" in shown
     assert "missing" not in shown
+
+
+def test_every_built_in_method_has_a_look_of_its_own():
+    assert len(figures.LOOKS) >= len(METHODS)
 
 
 def test_methods_differ_in_colour_marker_and_dashes():

@@ -39,16 +39,16 @@ def test_the_discriminant_is_bayes_rule_for_gaussians_of_one_covariance():
     kept = statistics()
     lda = readout.discriminant(kept)
     covariance = kept.covariances.mean()
-    shrunk = 0.5 * covariance + 0.5 * covariance.diagonal().mean() * torch.eye(WIDTH)
+    shrunk = 0.9 * covariance + 0.1 * covariance.diagonal().mean() * torch.eye(WIDTH)
     inverse = torch.linalg.inv(shrunk)
     x = features(1, 7)
     away = x[:, :, None] - kept.means.double().transpose(0, 1)[:, None]  # (turns, n, classes, w)
     distance = torch.einsum("tncw,wv,tncv->tnc", away, inverse, away)
-    got = readout.nearest_gaussian(lda, x.float())
+    got = readout.linear(lda, "lda", x.float())
     expected = -distance.mean(dim=0) / 2
     difference = got.double() - expected  # what is the same for all classes is left out
     torch.testing.assert_close(difference, difference[:, :1].expand(-1, 5), atol=1e-3, rtol=1e-3)
-    assert accuracy(lambda x: readout.nearest_gaussian(lda, x)) > 0.99
+    assert accuracy(lambda x: readout.linear(lda, "lda", x)) > 0.99
 
 
 def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
@@ -65,6 +65,43 @@ def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
     assert all(torch.equal(first[name], again) for name, again in tuned().items())
     untuned = accuracy(lambda x: readout.winner_takes_all(head, x, SIZES))
     assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, first)) > untuned + 0.3
+
+
+def test_a_tuned_discriminant_knows_that_classes_spread_differently():
+    """One covariance for all draws the border half-way; it belongs near the narrow class."""
+    kept = ClassStatistics.empty("full", 1, 2)
+    wide, narrow = torch.tensor([4.0, 0.1]), torch.tensor([0.1, 0.1])
+    for row, (middle, spread) in enumerate([(0.0, wide), (6.0, narrow)]):
+        mean = torch.tensor([[middle, 0.0]], dtype=torch.float64)
+        kept = kept.learnt(row, Summary(mean, spread.diag().double(), 100.0))
+    head = MultiHead(2, 4, n_heads=1)
+    head.add_label_vectors(F.normalize(torch.randn(2, 4), dim=-1))
+    settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
+    found = readout.tune(head, kept, [2], **settings)
+    at = torch.tensor([[[4.0, 0.0], [6.0, 0.0]]])  # two deviations from the wide class's mean
+    assert readout.linear(found, "lda", at).argmax(dim=1).tolist() == [1, 1]
+    assert readout.linear(found, "linear", at).argmax(dim=1).tolist() == [0, 1]
+
+
+def test_looks_at_an_image_are_averaged():
+    head, kept = heads(), statistics()
+    settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
+    found = readout.tune(head, kept, SIZES, **settings)
+    x, again = features(0, 6).float(), features(1, 6).float()
+
+    def scores(x, **settings):
+        return readout.scores_by(("wta", "tuned"), head, x, SIZES, found, **settings)
+
+    one, other = scores(x), scores(again)
+    for way, got in scores(torch.cat([x, again], dim=1), looks=2).items():
+        torch.testing.assert_close(got, (one[way] + other[way]) / 2)
+
+
+def test_heads_are_given_the_last_features_alone():
+    head, x = heads(), features(0, 6).float()
+    more = torch.cat([torch.full((4, 6, 3), 7.0), x], dim=-1)
+    (got,) = readout.scores_by(("wta",), head, more, SIZES, {}).values()
+    torch.testing.assert_close(got, readout.winner_takes_all(head, x, SIZES))
 
 
 def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
@@ -92,7 +129,7 @@ def test_of_two_classes_both_goes_by_more_than_rounding():
     }
     head = MultiHead(WIDTH, 20, n_heads=1)
     head.add_label_vectors(F.normalize(torch.randn(2, 20, generator=generator), dim=-1))
-    ways = readout.scores_by(readout.READOUTS, head, x, [2], kept)
+    ways = readout.scores_by(("lda", "tuned", "both"), head, x, [2], kept)
     disagree = ways["lda"].argmax(dim=1) != ways["tuned"].argmax(dim=1)
     margins = ways["both"].diff(dim=1).abs()
     assert disagree.sum() > 20
@@ -107,10 +144,11 @@ def test_standardised_scores_of_one_class_are_no_nan():
 def test_a_class_and_its_head_are_taken_out():
     kept, head = statistics(), heads()
     both = readout.discriminant(kept) | {"head_weight": head.weight, "head_bias": head.bias}
+    both |= {"linear_weight": both["lda_weight"], "linear_bias": both["lda_bias"]}
     readout.check(both, kept, head)
     rest = readout.without_class(both, 2, 1)
     head.remove_head(1)
     readout.check(rest, kept.without(2), head)
     x = features(0, 6).float()
-    expected = readout.nearest_gaussian(both, x)[:, [0, 1, 3, 4]]
-    torch.testing.assert_close(readout.nearest_gaussian(rest, x), expected)
+    expected = readout.linear(both, "lda", x)[:, [0, 1, 3, 4]]
+    torch.testing.assert_close(readout.linear(rest, "lda", x), expected)

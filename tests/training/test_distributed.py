@@ -65,7 +65,7 @@ def averaged(x, y, ranks, **how):
 
 def learnt(images, streamed):
     model = LMRCPlusClassifier(
-        backbone="cnn", epochs=3, batch_size=13, memory_per_class=2, average_last=2,
+        backbone="cnn", epochs=3, first_epochs=3, batch_size=13, memory_per_class=2, average_last=2,
         random_state=0, device="cpu",
     )
     for week, y in images.values():

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from lmrc import LMRCClassifier, load
@@ -33,3 +34,28 @@ def test_weights_by_label_are_in_the_model_file(tmp_path):
     X, y = np.zeros((4, 2), np.float32), np.array([7, 7, 9, 9])
     LMRCClassifier(epochs=1, class_weight={7: 2.0}).fit(X, y).save(tmp_path / "m")
     assert load(tmp_path / "m").class_weight == {7: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("weights", "labels", "problem"),
+    [
+        ({"0": 5}, [0, 1], r"names '0', but the classes are 0, 1: write it as a number"),
+        ({0: 2, "1": 5}, [0, 1], r"names '1', but the classes are 0, 1"),
+        ({7: 5}, ["7", "9"], r"names 7, but the classes are '7', '9': write it as text"),
+        ({"catt": 5}, ["cat", "dog"], r"none of the classes .* names 'catt', and the classes are"),
+    ],
+)
+def test_weights_that_would_be_passed_over_are_refused(weights, labels, problem):
+    X, y = np.zeros((4, 2), np.float32), np.repeat(labels, 2)
+    model = LMRCClassifier(epochs=1, class_weight=weights)
+    with pytest.raises(ValueError, match=problem):
+        model.fit(X, y)
+    assert not hasattr(model, "classes_")
+
+
+@pytest.mark.parametrize("weights", [{}, {0: 2, 9: 5}, {np.int64(1): 2}, {5: 2, 1: 3}])
+def test_weights_may_be_of_some_classes_and_of_classes_yet_to_come(weights):
+    X, y = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
+    model = LMRCClassifier(epochs=1, class_weight=weights, random_state=0).fit(X, y)
+    model.partial_fit(X, y + 8)  # of the classes named, some may be old ones alone
+    assert model.classes_.tolist() == [0, 1, 8, 9]

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation import metrics
+from lmrc.evaluation.look import look
+from lmrc.evaluation.readouts import Readouts, score_readout
 
 
 class Learner(Protocol):
@@ -141,6 +143,37 @@ def evaluate(
     8 classes: 0.4
     10 classes: 0.2
     """
+    for record, _ in evaluate_readouts(
+        stream, learner, announce_classes, start=start, all_ways=False
+    ):
+        yield record
+
+
+def evaluate_readouts(
+    stream: ClassStream,
+    learner: Learner,
+    announce_classes: bool = False,
+    *,
+    start: int = 0,
+    all_ways: bool = True,
+) -> Iterator[tuple[BatchRecord, Readouts]]:
+    """Do as `evaluate`, and score all ways in which the learner can predict in the same look.
+
+    Parameters
+    ----------
+    stream, learner, announce_classes, start
+        As in `evaluate`. Where the learner has `classes_`, `readouts_` and
+        `similarities_by_readout`, it has several ways to predict.
+    all_ways : bool, default=True
+        Whether they are scored.
+
+    Yields
+    ------
+    BatchRecord
+    dict
+        By the name of the way (the value of ``predict_with``): `accuracy`, `head_choice` and
+        `head_given`, as in a `BatchRecord`. Empty for a learner with one way.
+    """
     _check(stream, learner)
     for index in range(start, len(stream)):
         batch = stream[index]
@@ -150,7 +183,7 @@ def evaluate(
         started = perf_counter()
         learner.partial_fit(batch.X_train, batch.y_train, **announced)
         train_seconds = perf_counter() - started
-        yield _score(stream, batch.index, learner, train_seconds)
+        yield _score(stream, batch.index, learner, train_seconds, all_ways)
 
 
 def summarize(records: Iterable[BatchRecord]) -> dict[str, Any]:
@@ -217,14 +250,15 @@ def _check(stream: ClassStream, learner: Learner) -> None:
         )
 
 
-def _score(stream: ClassStream, index: int, learner: Learner, train_seconds: float) -> BatchRecord:
+def _score(
+    stream: ClassStream, index: int, learner: Any, train_seconds: float, all_ways: bool
+) -> tuple[BatchRecord, Readouts]:
     X, y = stream.test_up_to(index)
     started = perf_counter()
-    predicted = np.asarray(learner.predict(X))
-    scored = _class_scores(learner, X)
-    top5 = _top5_labels(learner, X, scored, len(stream.seen(index)))
+    found = look(learner, X, len(stream.seen(index)), readouts=all_ways)
     test_seconds = perf_counter() - started
 
+    predicted, scored, top5 = found.predicted, found.scored, found.top5
     if predicted.shape != y.shape:
         raise ValueError(
             f"{learner!r} predicted an array of shape {predicted.shape} for {len(y)} samples; "
@@ -234,7 +268,7 @@ def _score(stream: ClassStream, index: int, learner: Learner, train_seconds: flo
     true_batch = metrics.batches_of(y, batch_of)
     right = predicted == y
     batch_accuracies = [float(right[true_batch == i].mean()) for i in range(index + 1)]
-    return BatchRecord(
+    record = BatchRecord(
         batch=index,
         classes=stream[index : index + 1].order.tolist(),
         n_classes_seen=len(stream.seen(index)),
@@ -250,30 +284,8 @@ def _score(stream: ClassStream, index: int, learner: Learner, train_seconds: flo
         train_seconds=train_seconds,
         test_seconds=test_seconds,
     )
-
-
-def _class_scores(learner: Any, X: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return scores of shape (n, n_classes) and the label of each column, if there are any."""
-    method = getattr(learner, "similarities", None) or getattr(learner, "decision_function", None)
-    if method is None or not hasattr(learner, "classes_"):
-        return None
-    classes, scores = np.asarray(learner.classes_), np.asarray(method(X))
-    if scores.ndim == 1 and len(classes) == 2:
-        # scikit-learn's convention for two classes: one column, positive for the second.
-        scores = np.column_stack([-scores, scores])
-    # Some decision functions are not by class (one-versus-one): better no figure than a wrong one.
-    return (scores, classes) if scores.shape == (len(X), len(classes)) else None
-
-
-def _top5_labels(
-    learner: Any, X: Any, scored: tuple[NDArray[Any], NDArray[Any]] | None, n_seen: int
-) -> NDArray[Any] | None:
-    if scored is not None:
-        scores, classes = scored
-        return classes[np.argsort(-scores, axis=1, kind="stable")[:, :5]]
-    if hasattr(learner, "predict_topk"):
-        return np.asarray(learner.predict_topk(X, min(5, n_seen)))
-    return None
+    ways = found.by_readout.items()
+    return record, {way: score_readout(y, s, learner.classes_, batch_of) for way, s in ways}
 
 
 def _confusion(true: NDArray[np.intp], predicted: NDArray[np.intp], n: int) -> list[list[int]]:

@@ -34,13 +34,14 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.report.summary import MethodSummary, Spread, markdown_table, summarize_methods
+from lmrc.report.titles import pooled
 from lmrc.report.write import FIGURE_PNG, FIGURE_SVG, PAGE, TABLE, write_report
 
 BATCHES = 5
 POOL = 10
 
 LMRC, LM, FINE_TUNING = "LMRC", "LM", "fine-tuning"
-LMRC_POOL = f"LMRC + {POOL} per class"
+LMRC_POOL = pooled(LMRC, POOL)
 
 #: An order that puts the remedy before what happens without it.
 METHODS = (LMRC, LM, FINE_TUNING, LMRC_POOL)

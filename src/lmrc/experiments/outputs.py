@@ -11,7 +11,7 @@ from scipy.special import softmax
 from lmrc.data.stream import ClassStream
 from lmrc.methods.lwf import LwFClassifier
 
-SIMILARITY, PROBABILITY = "similarity", "probability"
+SIMILARITY, PROBABILITY, WITHIN_HEAD = "similarity", "probability", "probability within a head"
 
 
 def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
@@ -27,24 +27,30 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON-ready. ``kind``: "similarity" or "probability"; ``classes``: the labels of the
-        positions, in order of arrival; ``means``: one row per class batch, of the mean output at
-        each position.
+        JSON-ready. ``kind``: "similarity", "probability" or "probability within a head" (where
+        each head's outputs sum to 1); ``classes``: the labels of the positions, in order of
+        arrival; ``means``: one row per class batch, of the mean output at each position.
     """
     if not hasattr(learner, "classes_"):
         raise ValueError(
             f"{type(learner).__name__} has no classes_, so it is not known which output belongs to "
             "which class: set it in partial_fit"
         )
-    kind = SIMILARITY if hasattr(learner, "similarities") else PROBABILITY
     known = np.asarray(learner.classes_).tolist()
     positions = [known.index(label) for label in stream.order.tolist()]
     means = [_outputs(learner, batch.X_test)[:, positions].mean(axis=0) for batch in stream]
     return {
-        "kind": kind,
+        "kind": _kind(learner),
         "classes": stream.order.tolist(),
         "means": [[float(value) for value in row] for row in means],
     }
+
+
+def _kind(learner: Any) -> str:
+    if hasattr(learner, "similarities"):
+        return SIMILARITY
+    multi = isinstance(learner, LwFClassifier) and learner.heads == "multi"
+    return WITHIN_HEAD if multi else PROBABILITY
 
 
 def _outputs(learner: Any, X: Any) -> NDArray[np.float64]:

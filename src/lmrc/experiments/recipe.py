@@ -123,10 +123,12 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
             {name: value} if name in Recipe.__dataclass_fields__ else {"settings": {name: value}}
         )
         merged = _overlay(merged, change)
-        # What a user chooses holds for all methods.
+        # What a user chooses holds for all methods, and for the first class batch, too.
         for own in merged.get("by_method", {}).values():
-            for parameter in change.get("settings", {}):
+            for parameter, chosen in change.get("settings", {}).items():
                 own.pop(parameter, None)
+                if f"first_{parameter}" in own:
+                    own[f"first_{parameter}"] = chosen
     return Recipe(experiment=experiment, dataset=dataset, **merged)
 
 

@@ -22,8 +22,8 @@ import torch
 
 from lmrc.data.datasets import Dataset
 from lmrc.data.stream import ClassStream
-from lmrc.evaluation.readouts import score_readouts
-from lmrc.evaluation.run import evaluate
+from lmrc.evaluation.readouts import Readouts
+from lmrc.evaluation.run import evaluate_readouts
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream, order_of
 from lmrc.experiments.options import UsageError
@@ -34,6 +34,7 @@ from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.parameters import check
 from lmrc.methods.persistence import model_from
 from lmrc.report.records import RunRecord, append_record, read_records
+from lmrc.report.titles import pooled
 from lmrc.store.folder import MANIFEST, Model, read
 from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
@@ -82,8 +83,7 @@ def plan(recipe: Recipe) -> list[Run]:
 
 def title_of(recipe: Recipe, method: str, memory: int) -> str:
     """Return a method's name for tables, with its pool size."""
-    pool = f" + {memory} per class" if memory else ""
-    return find_method(method, recipe.variants).title + pool
+    return pooled(find_method(method, recipe.variants).title, memory)
 
 
 def finished(folder: Path, run: Run) -> int:
@@ -168,14 +168,14 @@ def measure(
     learner, learnt = _learner(recipe, run, left, done, **where)
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
-    for record in evaluate(stream, learner, start=learnt):
+    for record, readouts in evaluate_readouts(stream, learner, start=learnt):
         entry = RunRecord(
             method=run.title,
             seed=run.seed,
             settings=_settings(recipe, run, learner),
             record=record,
             threads=torch.get_num_threads(),
-            extra=_extra(recipe, stream, learner, record.batch),
+            extra=_extra(recipe, stream, learner, record.batch, readouts),
             **made_with,
         )
         goes_on = record.batch + 1 < len(stream) and isinstance(learner, IncrementalClassifier)
@@ -290,12 +290,14 @@ def remove_model(folder: Path, run: Run) -> None:
     _lock(folder, run).unlink(missing_ok=True)
 
 
-def _extra(recipe: Recipe, stream: ClassStream, learner: Any, batch: int) -> dict[str, Any]:
+def _extra(
+    recipe: Recipe, stream: ClassStream, learner: Any, batch: int, readouts: Readouts
+) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
         extra["stored_bytes"] = _stored_bytes(learner)
-    if readouts := score_readouts(stream, batch, learner):
+    if readouts:
         extra["readouts"] = readouts
     names = stream.dataset.class_names
     if names:

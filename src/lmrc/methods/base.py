@@ -106,6 +106,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         "first_epochs": legal.integer(1, or_none=True),
         "batch_size": legal.integer(2),
         "learning_rate": legal.real(0, closed=False),
+        "first_learning_rate": legal.real(0, closed=False, or_none=True),
         "schedule": legal.one_of(*SCHEDULES),
         "halve_at": legal.milestones(),
         "momentum": legal.real(0, 1),
@@ -129,6 +130,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         first_epochs: int | None = None,
         batch_size: int = 128,
         learning_rate: float = 0.05,
+        first_learning_rate: float | None = None,
         schedule: str = "halving",
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
@@ -150,6 +152,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         self.first_epochs = first_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.first_learning_rate = first_learning_rate
         self.schedule = schedule
         self.halve_at = halve_at
         self.momentum = momentum
@@ -248,7 +251,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
 
     def _commit(self, draft: Self, X: Any, y: Any, classes: Any) -> Self:
         """Let a copy learn, and become that copy if it succeeds: all of it, or nothing."""
-        draft._learn(X, y, classes)
+        with torch.inference_mode(False):  # where the caller is in it, there are no gradients
+            draft._learn(X, y, classes)
         self.__dict__ = draft.__dict__
         return self
 
@@ -330,7 +334,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
                 batches,
                 Optimisation(
                     self.epochs_now,
-                    float(self.learning_rate),
+                    float(self._now("learning_rate")),
                     [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
                     self.momentum,
                     self.weight_decay,
@@ -348,8 +352,12 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     @property
     def epochs_now(self) -> int:
         """Epochs of the class batch that is learnt next: the first may have its own number."""
-        first = getattr(self, "n_batches_", 0) == 0
-        return self.first_epochs if first and self.first_epochs is not None else self.epochs
+        return int(self._now("epochs"))
+
+    def _now(self, name: str) -> Any:
+        """Return a parameter for the class batch that comes next: the first may have its own."""
+        own = getattr(self, f"first_{name}") if getattr(self, "n_batches_", 0) == 0 else None
+        return getattr(self, name) if own is None else own
 
     @property
     def augmentation(self) -> str:
@@ -383,10 +391,9 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     # --- On disk ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a folder; `lmrc.load` reads it back.
+        """Write the model to a folder, for `lmrc.load`, in place of one that was there, at once.
 
-        Weights go into safetensors files, all else into JSON; nothing is pickled. A model that was
-        there before is replaced in one atomic step.
+        Weights go into safetensors files, all else into JSON; nothing is pickled.
         """
         check_is_fitted(self)
         self._check_parameters()  # a file that cannot be loaded again would be of no use

@@ -17,6 +17,7 @@ from lmrc.nets.network import Network, on_device
 from lmrc.statistics import readout
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.keep import brought_up_to_date
+from lmrc.training.augment import flips
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import TURNS, all_turns
 
@@ -32,7 +33,9 @@ class CarriedStatistics(IncrementalClassifier):
     """
 
     statistics: str
+    feature_layers: int
     predict_with: str
+    mirror: bool
     scale: float
     statistics_: dict[str, Tensor]
     readout_: dict[str, Tensor]
@@ -55,7 +58,7 @@ class CarriedStatistics(IncrementalClassifier):
             return
         chance = torch.Generator().manual_seed(self._seed(KEEP))
         batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
-        width, old = network.head.weight.shape[-1], None
+        width, old = self._width(network), None
         before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
         if self.n_batches_:
             before = self._class_statistics()
@@ -66,13 +69,16 @@ class CarriedStatistics(IncrementalClassifier):
             network.trunk,
             batch,
             pool,
+            layers=self.feature_layers,
             augment=self.augmentation,
             rotated=self.turns is not None,
             generator=chance,
         )
-        self.statistics_, self.readout_ = statistics.tensors(), readout.discriminant(statistics)
-        if self.predict_with in ("tuned", "both"):
-            self.readout_ |= readout.tune(
+        self.statistics_ = statistics.tensors()
+        if self.predict_with in ("wta", "lda"):
+            self.readout_ = readout.discriminant(statistics)
+        else:
+            self.readout_ = readout.tune(
                 network.head,
                 statistics,
                 self._sizes,
@@ -83,17 +89,20 @@ class CarriedStatistics(IncrementalClassifier):
 
     def scores_by(self, ways: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some `lmrc.statistics.readout.READOUTS`: (n, n_classes) each."""
-        inputs = x if self.turns is None else all_turns(x)
-        features = network.trunk(inputs).unflatten(0, (self.turns or 1, -1))
+        looks = 2 if self.mirror and flips(self.augmentation) else 1
+        inputs = torch.cat([x, x.flip(-1)]) if looks == 2 else x
+        inputs = inputs if self.turns is None else all_turns(inputs)
+        features = network.trunk.features(inputs, self.feature_layers)
+        features = features.view(self.turns or 1, -1, features.shape[-1])
         kept = getattr(self, "readout_", {})  # Winner-Take-All needs nothing
-        return readout.scores_by(ways, network.head, features, self._sizes, kept)
+        return readout.scores_by(ways, network.head, features, self._sizes, kept, looks)
 
     @property
     def readouts_(self) -> tuple[str, ...]:
         """Values of ``predict_with`` for which the model keeps what they need.
 
-        Without ``statistics`` that is "wta" alone. Heads are tuned where a class batch is learnt
-        with "tuned" or "both".
+        Without ``statistics`` that is "wta" alone. All others are there where a class batch is
+        learnt with one of "tuned", "both" and "linear".
         """
         check_is_fitted(self)
         return readout.possible(self.readout_)
@@ -113,7 +122,7 @@ class CarriedStatistics(IncrementalClassifier):
         if self.statistics == "none":
             return
         statistics, head = self._class_statistics(), self.network_.head
-        statistics.check(len(self.classes_), self.turns or 1, head.weight.shape[-1])
+        statistics.check(len(self.classes_), self.turns or 1, self._width(self.network_))
         readout.check(self.readout_, statistics, head)
 
     def _check_parameters(self) -> None:
@@ -123,6 +132,11 @@ class CarriedStatistics(IncrementalClassifier):
                 f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
                 "the features, and statistics='none' keeps none: set it to 'low-rank', say"
             )
+
+    def _width(self, network: Network) -> int:
+        """Return the number of features that statistics are of."""
+        last: int = network.head.weight.shape[-1]
+        return network.trunk.width_before(self.feature_layers) + last
 
     def _class_statistics(self) -> ClassStatistics:
         return ClassStatistics.from_tensors(self.statistics, self.statistics_)

@@ -78,17 +78,36 @@ def find_method(
             )
         return METHODS[name]
     if name in announced:
-        path = _class_path(announced[name])
-        taken = {method.title for method in METHODS.values()}
-        return Method(path if name in taken else name, _find_class(name, path), {})
+        return Method(title_of(name), _find_class(name, _class_path(announced[name])), {})
     if "." not in name and ":" not in name:
         known = ", ".join([*METHODS, *variants, *announced])
         raise ValueError(
             f"the method {name!r} is not known: use one of {known}, or the dotted path "
             "package.module.Class of a class of your own"
         )
-    path = name.replace(":", ".")
+    path = title_of(name)
     return Method(path, _find_class(name, path), {})
+
+
+def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
+    """Return the title of a method that `find_method` finds, without its class.
+
+    So a page can be made where a method of one's own is not installed.
+
+    Examples
+    --------
+    >>> from lmrc.methods.catalog import title_of
+    >>> title_of("lwf-mt"), title_of("package.module:Class")
+    ('LwF.MT', 'package.module.Class')
+    """
+    if name in variants:
+        return str(variants[name]["title"])
+    if name in METHODS:
+        return METHODS[name].title
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        taken = {method.title for method in METHODS.values()}
+        return _class_path(entry) if name in taken else name
+    return name.replace(":", ".")
 
 
 def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> Any:

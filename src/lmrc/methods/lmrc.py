@@ -70,17 +70,24 @@ class LMRCClassifier(CarriedStatistics):
     statistics : {"none", "shared", "low-rank", "full"}, default="none"
         What is kept of the classes' features, and carried along as they move: means, and one
         covariance for all classes, or one for each, of low rank plus diagonal or whole. No image.
-    predict_with : {"wta", "lda", "tuned", "both"}, default="wta"
+    feature_layers : {1, 2}, default=1
+        Of how many of the network's last layers the features are that statistics are of. Two are
+        to be had of the ResNets; other networks give one.
+    predict_with : {"wta", "lda", "tuned", "both", "linear"}, default="wta"
         Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
-        copies of the heads tuned on features made up from the statistics; or the sum of these two,
-        each standardised, from three classes on: for two it is "tuned". All but the first need
+        copies of the heads tuned on features made up from the statistics; the sum of these two,
+        each standardised, from three classes on: for two it is "tuned"; or a linear classifier
+        that begins as the discriminant and is tuned as the heads are. All but the first need
         ``statistics``.
+    mirror : bool, default=False
+        Look at mirror images, too, when predicting, for twice the work: where ``augment`` has them
+        learnt, and not elsewhere.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
-        weights of labels, 1 for those that are not in it; only their ratios matter. Statistics
-        take all classes alike.
+        weights of labels, 1 for those that are not in it; only their ratios matter. Some may be of
+        classes yet to come, but not all. Statistics take all classes alike.
     weights : path or None, default=None
         A safetensors file to start the backbone from at the first class batch, such as that of a
         torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.
@@ -92,6 +99,8 @@ class LMRCClassifier(CarriedStatistics):
         Epochs of the first class batch, if it is to have others: the later ones build on it.
     batch_size : int, default=128
     learning_rate : float, default=0.05
+    first_learning_rate : float or None, default=None
+        That of the first class batch, if it is to have another: nothing is lost there.
     schedule : {"halving", "cosine"}, default="halving"
         "cosine": up within one epoch, then down to 0 along a cosine.
     halve_at : tuple, default=(50/70, 60/70)
@@ -150,7 +159,7 @@ class LMRCClassifier(CarriedStatistics):
 
     shaping_parameters: ClassVar[tuple[str, ...]] = (
         *IncrementalClassifier.shaping_parameters,
-        *("label_dim", "rotations", "statistics"),
+        *("label_dim", "rotations", "statistics", "feature_layers"),
     )
     saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
     legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
@@ -163,7 +172,9 @@ class LMRCClassifier(CarriedStatistics):
         "objective": legal.one_of(*OBJECTIVES),
         "scale": legal.real(0, closed=False),
         "statistics": legal.one_of("none", *COVARIANCES),
+        "feature_layers": legal.one_of(1, 2),
         "predict_with": legal.one_of(*readout.READOUTS),
+        "mirror": legal.one_of(True, False),
     }
 
     def __init__(
@@ -179,7 +190,9 @@ class LMRCClassifier(CarriedStatistics):
         objective: Literal["cosine", "softmax", "both"] = "cosine",
         scale: float = 16.0,
         statistics: Literal["none", "shared", "low-rank", "full"] = "none",
-        predict_with: Literal["wta", "lda", "tuned", "both"] = "wta",
+        feature_layers: Literal[1, 2] = 1,
+        predict_with: Literal["wta", "lda", "tuned", "both", "linear"] = "wta",
+        mirror: bool = False,
         memory_per_class: int = 0,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
@@ -188,6 +201,7 @@ class LMRCClassifier(CarriedStatistics):
         first_epochs: int | None = None,
         batch_size: int = 128,
         learning_rate: float = 0.05,
+        first_learning_rate: float | None = None,
         schedule: Literal["halving", "cosine"] = "halving",
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
@@ -210,6 +224,7 @@ class LMRCClassifier(CarriedStatistics):
             first_epochs=first_epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
+            first_learning_rate=first_learning_rate,
             schedule=schedule,
             halve_at=halve_at,
             momentum=momentum,
@@ -231,7 +246,9 @@ class LMRCClassifier(CarriedStatistics):
         self.objective = objective
         self.scale = scale
         self.statistics = statistics
+        self.feature_layers = feature_layers
         self.predict_with = predict_with
+        self.mirror = mirror
 
     def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> MultiHead:
         """Return normalised linear heads."""
@@ -273,7 +290,7 @@ class LMRCClassifier(CarriedStatistics):
         """Return the cosine of each class's label vector to its head's response.
 
         Where ``predict_with`` is not "wta", the scores that it goes by: standardised for each
-        sample with "lda", and with "both" from three classes on.
+        sample with "lda" and "linear", and with "both" from three classes on.
 
         Parameters
         ----------

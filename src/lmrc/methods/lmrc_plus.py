@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.training.augment import flips
 
 
 class LMRCPlusClassifier(LMRCClassifier):
     """LMRC that chooses the right head more often, and keeps no image either.
 
     It is `LMRCClassifier` with other defaults. Every class has a label vector for each quarter turn
-    of its images, heads learn by a softmax among their own label vectors, the learning rate falls
-    along a cosine, and prediction goes by statistics of the classes' features, which are carried
-    along as the features move.
+    of its images, heads learn by a softmax among their own label vectors too, the learning rate
+    falls along a cosine, the first class batch is learnt for longest, and prediction goes by
+    statistics of the classes' features, which are carried along as the features move.
 
     It is for square images whose classes are the same when they are turned, as photographs are. For
     digits, where a 6 becomes a 9, and for tables use ``rotations="none"``, and with it
@@ -27,10 +28,18 @@ class LMRCPlusClassifier(LMRCClassifier):
     ----------
     response_weight : float, default=3.0
     rotations : {"none", "one", "all"}, default="all"
-    objective : {"cosine", "softmax", "both"}, default="softmax"
-    schedule : {"halving", "cosine"}, default="cosine"
+    objective : {"cosine", "softmax", "both"}, default="both"
     statistics : {"none", "shared", "low-rank", "full"}, default="low-rank"
-    predict_with : {"wta", "lda", "tuned", "both"}, default="both"
+    feature_layers : {1, 2}, default=2
+    predict_with : {"wta", "lda", "tuned", "both", "linear"}, default="linear"
+    mirror : bool, default=True
+    epochs : int, default=30
+    first_epochs : int or None, default=100
+    learning_rate : float, default=0.02
+    first_learning_rate : float or None, default=0.05
+    schedule : {"halving", "cosine"}, default="cosine"
+    augment : str, default="auto"
+        "auto" is "strong" for colour images.
 
     Examples
     --------
@@ -38,7 +47,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     >>> from lmrc import LMRCPlusClassifier
     >>> X, y = load_digits(return_X_y=True)
     >>> clf = LMRCPlusClassifier(
-    ...     rotations="none", objective="cosine", epochs=10, batch_size=32, random_state=0
+    ...     rotations="none", objective="cosine", first_epochs=30, batch_size=32, random_state=0
     ... )
     >>> for first in (0, 2, 4):
     ...     now = (y == first) | (y == first + 1)
@@ -52,18 +61,36 @@ class LMRCPlusClassifier(LMRCClassifier):
         *,
         response_weight: float = 3.0,
         rotations: Literal["none", "one", "all"] = "all",
-        objective: Literal["cosine", "softmax", "both"] = "softmax",
-        schedule: Literal["halving", "cosine"] = "cosine",
+        objective: Literal["cosine", "softmax", "both"] = "both",
         statistics: Literal["none", "shared", "low-rank", "full"] = "low-rank",
-        predict_with: Literal["wta", "lda", "tuned", "both"] = "both",
+        feature_layers: Literal[1, 2] = 2,
+        predict_with: Literal["wta", "lda", "tuned", "both", "linear"] = "linear",
+        mirror: bool = True,
+        epochs: int = 30,
+        first_epochs: int | None = 100,
+        learning_rate: float = 0.02,
+        first_learning_rate: float | None = 0.05,
+        schedule: Literal["halving", "cosine"] = "cosine",
         **settings: Any,
     ) -> None:
         super().__init__(
             response_weight=response_weight,
             rotations=rotations,
             objective=objective,
-            schedule=schedule,
             statistics=statistics,
+            feature_layers=feature_layers,
             predict_with=predict_with,
+            mirror=mirror,
+            epochs=epochs,
+            first_epochs=first_epochs,
+            learning_rate=learning_rate,
+            first_learning_rate=first_learning_rate,
+            schedule=schedule,
             **settings,
         )
+
+    @property
+    def augmentation(self) -> str:
+        """What ``augment`` comes to for these inputs."""
+        augment = super().augmentation
+        return "strong" if self.augment == "auto" and flips(augment) else augment

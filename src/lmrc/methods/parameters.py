@@ -25,14 +25,19 @@ def integer(low: int, *, or_none: bool = False) -> Legal:
     return Legal(lambda v: (or_none and v is None) or (_is_integer(v) and v >= low), words)
 
 
-def real(low: float, high: float = math.inf, *, closed: bool = True) -> Legal:
-    """Numbers in [low, high), or (low, high) where not ``closed``."""
+def real(
+    low: float, high: float = math.inf, *, closed: bool = True, or_none: bool = False
+) -> Legal:
+    """Numbers in [low, high), or (low, high) where not ``closed``; None where it has a meaning."""
     words = f"a number {'≥' if closed else '>'} {low:g}"
     words += f" and < {high:g}" if math.isfinite(high) else ""
-    return Legal(
-        lambda v: _is_real(v) and (v >= low if closed else v > low) and v < high,
-        words,
-    )
+
+    def test(v: Any) -> bool:
+        if v is None:
+            return or_none
+        return _is_real(v) and (v >= low if closed else v > low) and v < high
+
+    return Legal(test, words + (" or None" if or_none else ""))
 
 
 def one_of(*choices: Any) -> Legal:

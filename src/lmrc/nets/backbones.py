@@ -1,7 +1,8 @@
 """Backbones: from a normalised input to a feature vector.
 
 A backbone is any ``nn.Module`` that maps a batch of inputs to features of shape (batch, width);
-a module that returns feature maps has them averaged over space.
+a module that returns feature maps has them averaged over space. One that has a method ``last_two``
+and a number ``width_before`` also offers the features of the layer before, ahead of its own.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """ResNet with 512 features; parameters are named as torchvision's, so that its weights load."""
 
+    width_before = 256  # features of the layer before the last: see `last_two`
+
     def __init__(self, input_shape: InputShape, depths: tuple[int, int, int, int]) -> None:
         super().__init__()
         channels, *sides = input_shape
@@ -101,10 +104,23 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features of shape (batch, 512)."""
+        return self._level(4, self._level_3(x)).mean(dim=(2, 3))
+
+    def last_two(self, x: Tensor) -> Tensor:
+        """Return the features of the last two layers, (batch, 256 + 512)."""
+        before = self._level_3(x)
+        maps = before, self._level(4, before)
+        return torch.cat([part.mean(dim=(2, 3)) for part in maps], dim=1)
+
+    def _level_3(self, x: Tensor) -> Tensor:
         x = self.maxpool(torch.relu(self.bn1(self._stem(x))))
-        for level in range(1, 5):
-            x = getattr(self, f"layer{level}")(x)
-        return x.mean(dim=(2, 3))
+        for level in range(1, 4):
+            x = self._level(level, x)
+        return x
+
+    def _level(self, level: int, x: Tensor) -> Tensor:
+        out: Tensor = getattr(self, f"layer{level}")(x)
+        return out
 
     def _stem(self, x: Tensor) -> Tensor:
         conv = self.conv1

@@ -53,6 +53,21 @@ class Trunk(nn.Module):
         # Convolutional modules of any origin are welcome: average what is left of space.
         return features.flatten(2).mean(2) if features.ndim > 2 else features
 
+    def features(self, x: Tensor, layers: int = 1) -> Tensor:
+        """Return the features of the last one or two layers, those of `forward` as the last ones.
+
+        A backbone that does not offer two gives those of one.
+        """
+        if self.width_before(layers):
+            both: Tensor = self.backbone.last_two(self.normalise(x))  # type: ignore[operator]
+            return both
+        last: Tensor = self(x)
+        return last
+
+    def width_before(self, layers: int) -> int:
+        """Return how many `features` come before those of the last layer."""
+        return int(getattr(self.backbone, "width_before", 0)) if layers == 2 else 0
+
 
 class Network(nn.Module):
     """A trunk and the head of a method on top of it."""

@@ -31,6 +31,10 @@ def begun(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCC
     """Return a model that has learnt nothing yet."""
     cls = METHODS[method or "lmrc"]
     _refuse_unknown(cls, settings)
+    # What is typed holds for the first class batch, too, if that is not said otherwise.
+    for name in ("epochs", "learning_rate"):
+        if name in settings:
+            settings = {f"first_{name}": None, **settings}
     return _checked(cls(**{"random_state": 0, **settings}, device=device))
 
 

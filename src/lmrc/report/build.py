@@ -8,6 +8,7 @@ from dataclasses import replace
 from lmrc.report import consolidation, heads, ladder, rehearsal, rotations, streams, suppression
 from lmrc.report.contents import Contents
 from lmrc.report.records import Description, RunRecord
+from lmrc.report.titles import in_order
 
 #: By experiment; those of other names (the demo, your own) are shown as `incremental` is.
 BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
@@ -35,5 +36,6 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     # What is told of the data makes them others than the paper's, so its numbers say nothing here.
     notes = list(dict.fromkeys(note for r in records if (note := r.extra.get("data_note"))))
     asked = replace(description, paper={}) if notes else description
-    contents = BUILDERS.get(description.experiment, streams.build)(asked, records)
+    ordered = in_order(records, description.recipe)
+    contents = BUILDERS.get(description.experiment, streams.build)(asked, ordered)
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))

@@ -43,8 +43,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 def _drawing(summaries: Sequence[MethodSummary], metric: str) -> Drawing:
     solid, dotted = [], []
-    for position, s in enumerate(summaries):
-        look, seen = figures.look(position), s.classes_seen
+    for s in summaries:
+        look, seen = figures.look(s.place), s.classes_seen
         whole, old = s.accuracy, over_batches(s.runs, "old_accuracy")
         solid.append(Curve(f"{s.method}, all classes", look._replace(dashes="-"), seen, whole))
         dotted.append(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from lmrc.report import html
 from lmrc.report.html import Section
 from lmrc.report.records import RunRecord, by_method_and_seed
-from lmrc.report.summary import Spread
+from lmrc.report.summary import MethodSummary, Spread
 
 TRAINING = "Training: all class batches, by the clock, with whatever else ran beside it."
 TESTING = (
-    "Testing: all classes, after the last class batch; each sample is looked at twice, to predict "
-    "and to score."
+    "Testing: all classes, after the last class batch, to predict and to score; older records took "
+    "two looks at each sample for it."
 )
 STORED = "Stored: what the model keeps of its data beside the network, for each class."
 
@@ -53,17 +53,17 @@ def costs(records: Iterable[RunRecord]) -> dict[str, Cost]:
     return found
 
 
-def section(names: Sequence[str], by_method: Mapping[str, Cost]) -> Section:
+def section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -> Section:
     """Return a table of what each method costs, in the order and colours of the others."""
-    is_told = any(by_method[name].images is not None for name in names)  # older records do not
+    is_told = any(by_method[s.method].images is not None for s in summaries)  # older records do not
     head = ["method", "training, s", "testing, s"]
     head += ["images, kB per class", "statistics, kB per class"] if is_told else []
     rows = []
-    for position, name in enumerate(names):
-        cost = by_method[name]
+    for s in summaries:
+        cost = by_method[s.method]
         cells = [seconds(cost.training), seconds(cost.testing)]
         cells += [kilobytes(cost.images), kilobytes(cost.statistics)] if is_told else []
-        rows.append([html.name(name, position), *(f"<td>{cell}</td>" for cell in cells)])
+        rows.append([html.name(s.method, s.place), *(f"<td>{cell}</td>" for cell in cells)])
     caption = f"Seconds{', and what is stored' * is_told}; mean over the seeds."
     note = html.note(" ".join([TRAINING, TESTING, *([STORED] if is_told else [])]))
     return Section("cost", "What it costs", html.table(caption, head, rows) + note)
@@ -75,7 +75,7 @@ def seconds(spread: Spread | None) -> str:
     Examples
     --------
     >>> from lmrc.report.costs import seconds
-    >>> from lmrc.report.summary import Spread
+    >>> from lmrc.report.summary import MethodSummary, Spread
     >>> seconds(Spread(1234.5, 20.0)), seconds(Spread(0.52, None)), seconds(None)
     ('1,234', '0.52', '–')
     """

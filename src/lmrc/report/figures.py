@@ -39,7 +39,8 @@ class Look(NamedTuple):
 
 
 #: After Okabe and Ito's palette for the colour-blind. Its orange, sky blue and yellow are darker
-#: here, so that each stands out 3 : 1 from white and from #131416.
+#: here, so that each stands out 3 : 1 from white and from #131416. At least one for each built-in
+#: method.
 LOOKS = (
     Look("#0072b2", "o", "-"),
     Look("#d55e00", "s", (0, (5, 1.6))),
@@ -48,12 +49,13 @@ LOOKS = (
     Look("#b37c00", "v", (0, (3, 1.2))),
     Look("#3f93c6", "P", (0, (3, 1.2, 1, 1.2, 1, 1.2))),
     Look("#8a8168", "X", (0, (8, 2))),
+    Look("#8f6bd1", "*", (0, (2, 0.8))),
 )
 
 
-def look(position: int) -> Look:
-    """Return the look of the method at a position; after the last, they begin anew."""
-    return LOOKS[position % len(LOOKS)]
+def look(place: int) -> Look:
+    """Return the look at a place; after the last, they begin anew."""
+    return LOOKS[place % len(LOOKS)]
 
 
 class Curve(NamedTuple):
@@ -83,8 +85,8 @@ def accuracy_over_batches(
     """
     kind = metric_name(metric)
     curves = [
-        Curve(f"{s.method}: {percent(s.average)}", look(i), s.classes_seen, s.accuracy)
-        for i, s in enumerate(summaries)
+        Curve(f"{s.method}: {percent(s.average)}", look(s.place), s.classes_seen, s.accuracy)
+        for s in summaries
     ]
     return over_batches(
         curves,

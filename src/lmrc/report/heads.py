@@ -70,8 +70,8 @@ def drawing(summaries: Sequence[MethodSummary]) -> Drawing:
 def _curves(
     summaries: Sequence[MethodSummary], measured: str, words: str, dashes: str
 ) -> Iterator[Curve]:
-    for position, s in enumerate(summaries):
-        look = figures.look(position)._replace(dashes=dashes)
+    for s in summaries:
+        look = figures.look(s.place)._replace(dashes=dashes)
         spreads = over_batches(s.runs, measured)
         label = f"{s.method}, {words}"
         yield Curve(label, look, s.classes_seen, spreads, hollow=dashes == ":")

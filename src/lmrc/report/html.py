@@ -56,9 +56,9 @@ def words(key: str) -> str:
     return escape(key.replace("_", " "))
 
 
-def name(method: str, position: int) -> str:
+def name(method: str, place: int) -> str:
     """Return a method's name with the colour of its line before it."""
-    colour = figures.look(position).colour
+    colour = figures.look(place).colour
     key = f'<span class="key" style="background:{colour}"></span>'
     return f'<span class="keyed">{key}{escape(method)}</span>'
 

@@ -80,15 +80,20 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 def _rungs(wanted: Sequence[Mapping[str, str]], records: Sequence[RunRecord]) -> list[Rung]:
     """Return the rows of which there are records."""
-    methods = dict.fromkeys(line.method for line in records)
     by_method, seen, rungs = costs.costs(records), set(), []
-    for rung in wanted or [{"name": method, "method": method} for method in methods]:
-        lines = [_read(rung, line) for line in records if line.method == rung["method"]]
-        for summary in summarize_methods(lines):
-            is_read_off = rung["method"] in seen
-            cost = by_method[rung["method"]]
-            rungs.append(Rung(summary, cost, is_read_off, rung.get("readout") != "wta"))
-            seen.add(rung["method"])
+    steps = [
+        rung
+        for rung in wanted or [{"name": method, "method": method} for method in by_method]
+        if rung["method"] in by_method
+    ]
+    lines = [
+        _read(rung, line) for rung in steps for line in records if line.method == rung["method"]
+    ]
+    for rung, summary in zip(steps, summarize_methods(lines), strict=True):
+        is_read_off = rung["method"] in seen
+        cost = by_method[rung["method"]]
+        rungs.append(Rung(summary, cost, is_read_off, rung.get("readout") != "wta"))
+        seen.add(rung["method"])
     return rungs
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
@@ -18,13 +17,15 @@ from lmrc.report.summary import (
     percent_of,
     summarize_methods,
 )
+from lmrc.report.titles import parted, places
 
 
 @dataclass(frozen=True)
 class Table1:
-    """Average incremental accuracy, ours and the paper's, by method and pool size."""
+    """Average incremental accuracy, ours and the paper's, by method and pool size; its colours."""
 
     methods: list[str]
+    places: dict[str, int]
     pools: list[int]
     ours: dict[tuple[str, int], Spread | None]
     paper: dict[tuple[str, int], float]
@@ -45,12 +46,11 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         _html(table, summaries, metric) + html.figure(drawing, "rehearsal", caption),
     )
     # A method has one colour, whatever its pool.
-    positions = [table.methods.index(_split(s.method)[0]) for s in summaries]
+    alike = [replace(s, place=table.places[parted(s.method)[0]]) for s in summaries]
     detail = Section(
         "batches",
         "Class batch after class batch",
-        sections.accuracy_table(summaries, {}, metric, positions)
-        + sections.end_table(summaries, metric, positions),
+        sections.accuracy_table(alike, {}, metric) + sections.end_table(alike, metric),
     )
     return streams.gather(
         description,
@@ -69,17 +69,11 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
 
 
-def _split(title: str) -> tuple[str, int]:
-    """Part the title of a method with a pool, ``LMRC + 20 per class``, into its two."""
-    found = re.fullmatch(r"(.+) \+ (\d+) per class", title, flags=re.DOTALL)
-    return (found[1], int(found[2])) if found else (title, 0)
-
-
 def _table1(summaries: Sequence[MethodSummary], paper: Mapping[str, float]) -> Table1:
-    ours = {_split(s.method): s.average for s in summaries}
-    printed = {_split(title): share for title, share in paper.items()}
+    ours = {parted(s.method): s.average for s in summaries}
+    printed = {parted(title): share for title, share in paper.items()}
     methods = list(dict.fromkeys(method for method, _ in ours))
-    return Table1(methods, sorted({pool for _, pool in ours}), ours, printed)
+    return Table1(methods, places(methods), sorted({pool for _, pool in ours}), ours, printed)
 
 
 def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> str:
@@ -87,12 +81,12 @@ def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> str
     for pool in table.pools:
         head += [f"{pool} per class", *(["paper"] if table.paper else [])]
     rows = []
-    for position, method in enumerate(table.methods):
+    for method in table.methods:
         cells = []
         for pool in table.pools:
             cells.append(html.cell(table.ours.get((method, pool)), "main"))
             cells += [html.paper_cell(table.paper.get((method, pool)))] if table.paper else []
-        rows.append([html.name(method, position), *cells])
+        rows.append([html.name(method, table.places[method]), *cells])
     caption = (
         f"Average incremental {metric_name(metric)} with a pool of stored images, in percent; "
         f"{html.over_seeds(summaries)}."
@@ -121,8 +115,8 @@ def _drawing(table: Table1, metric: str) -> Drawing:
     with figures.style():
         figure = Figure(figsize=(4.9, 3.6), layout="constrained")
         axes = figure.add_subplot()
-        for position, method in enumerate(table.methods):
-            look = figures.look(position)
+        for method in table.methods:
+            look = figures.look(table.places[method])
             mine = [(p, s) for p in table.pools if (s := table.ours.get((method, p)))]
             deviations = [100 * (spread.deviation or 0.0) for _, spread in mine]
             axes.errorbar(

@@ -39,7 +39,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         summaries,
         headline=_headline(summaries, by_method),
         findings=[],
-        parts=[result, costs.section([s.method for s in summaries], by_method)],
+        parts=[result, costs.section(summaries, by_method)],
         markdown=_markdown(summaries, by_method),
         drawings={"cost": chart},
     )
@@ -55,10 +55,10 @@ def _drawing(
         figure = Figure(figsize=(7.6, 3.6), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         for axes, name in zip(panels, ("training", "testing"), strict=True):
-            for position, s in enumerate(summaries):
+            for s in summaries:
                 spread = getattr(by_method[s.method], name)
                 if spread:
-                    _points(axes, spread, s, position)
+                    _points(axes, spread, s)
             axes.set(xlabel=f"{name} (s)", ylim=(0, 102), xlim=(0, 1.12 * axes.get_xlim()[1]))
             axes.xaxis.set_major_locator(MaxNLocator(5))
             figures.plain(axes)
@@ -70,8 +70,8 @@ def _drawing(
     )
 
 
-def _points(axes: Axes, seconds: Spread, summary: MethodSummary, position: int) -> None:
-    look = figures.look(position)
+def _points(axes: Axes, seconds: Spread, summary: MethodSummary) -> None:
+    look = figures.look(summary.place)
     for share, hollow in ((summary.average, False), (summary.final, True)):
         if share is None:
             continue

@@ -27,23 +27,19 @@ def accuracy_table(
     summaries: Sequence[MethodSummary],
     paper: Mapping[str, float] = MappingProxyType({}),
     metric: str = "accuracy",
-    positions: Sequence[int] | None = None,
 ) -> str:
-    """Return accuracy after each class batch, and its average with the paper's beside it.
-
-    The colours are by `positions`, or else by the order of the methods.
-    """
+    """Return accuracy after each class batch, and its average with the paper's beside it."""
     longest = max(summaries, key=lambda summary: len(summary.accuracy))
     # The average first: of many class batches, a narrow screen shows but the first few.
     head = ["method", "average", *(["paper"] if paper else [])]
     head += [f"{n} classes" for n in longest.classes_seen]
     rows = []
-    for position, s in zip(positions or range(len(summaries)), summaries, strict=True):
+    for s in summaries:
         missing = [None] * (len(longest.accuracy) - len(s.accuracy))
         cells = [html.cell(s.average, "main")]
         cells += [html.paper_cell(paper.get(s.method))] if paper else []
         cells += [html.cell(spread) for spread in [*s.accuracy, *missing]]
-        rows.append([html.name(s.method, position), *cells])
+        rows.append([html.name(s.method, s.place), *cells])
     kind = metric_name(metric).capitalize()
     caption = f"{kind} over all seen classes, in percent; {html.over_seeds(summaries)}."
     return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else "")
@@ -54,26 +50,22 @@ def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str
     longest = max(summaries, key=lambda summary: len(summary.classes_seen))
     head = ["method", *(f"{n} classes" for n in longest.classes_seen)]
     rows = []
-    for position, s in enumerate(summaries):
+    for s in summaries:
         spreads = over_batches(s.runs, measured)
         missing = [None] * (len(longest.classes_seen) - len(spreads))
         cells = [html.cell(spread) for spread in [*spreads, *missing]]
-        rows.append([html.name(s.method, position), *cells])
+        rows.append([html.name(s.method, s.place), *cells])
     return html.table(f"{words}, in percent; {html.over_seeds(summaries)}.", head, rows)
 
 
-def end_table(
-    summaries: Sequence[MethodSummary],
-    metric: str = "accuracy",
-    positions: Sequence[int] | None = None,
-) -> str:
+def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> str:
     """Return what the last class batch leaves: old and new classes, forgetting, heads."""
     first = "all classes" if metric == "accuracy" else "all, top 5"
     head = ["method", first, "old", "newest", "forgetting", "right head", "head given"]
     rows = [
-        [html.name(s.method, i), html.cell(s.final, "main")]
+        [html.name(s.method, s.place), html.cell(s.final, "main")]
         + [html.cell(x) for x in (s.old, s.new, s.forgetting, s.head_choice, s.head_given)]
-        for i, s in zip(positions or range(len(summaries)), summaries, strict=True)
+        for s in summaries
     ]
     note = (
         "Old: classes of all earlier class batches; newest: of the last. Forgetting: how far "

@@ -42,7 +42,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         headline=_headline(summaries, metric),
         parts=[
             result,
-            costs.section([s.method for s in summaries], costs.costs(records)),
+            costs.section(summaries, costs.costs(records)),
             sections.classes_section(summaries),
             sections.heads_section(summaries),
         ],

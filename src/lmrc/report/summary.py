@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import BatchRecord, summarize
 from lmrc.report.records import RunRecord, by_method_and_seed, class_names
+from lmrc.report.titles import places
 
 #: The mean over the class batches of each metric, as `lmrc.evaluation.run.summarize` names it.
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
@@ -49,6 +50,8 @@ class MethodSummary:
     ----------
     method : str
         Its name.
+    place : int
+        Of its colour, marker and dashes in `lmrc.report.figures.LOOKS`.
     runs : list of list of BatchRecord
         One run per seed, in order of class batches.
     classes_seen : list of int
@@ -70,6 +73,7 @@ class MethodSummary:
     """
 
     method: str
+    place: int
     runs: list[list[BatchRecord]]
     classes_seen: list[int]
     accuracy: list[Spread]
@@ -102,13 +106,15 @@ def summarize_methods(
     >>> summarize_methods([])
     []
     """
+    runs = by_method_and_seed(records)
+    place = places(list(runs))
     return [
-        _summarize(method, list(seeds.values()), metric)
-        for method, seeds in by_method_and_seed(records).items()
+        _summarize(method, place[method], list(seeds.values()), metric)
+        for method, seeds in runs.items()
     ]
 
 
-def _summarize(method: str, lines: list[list[RunRecord]], metric: str) -> MethodSummary:
+def _summarize(method: str, place: int, lines: list[list[RunRecord]], metric: str) -> MethodSummary:
     runs = [[line.record for line in run] for run in lines]
     longest = max(runs, key=len)
     # A confusion has a row for every class batch of the stream, so it tells whether all are done.
@@ -117,6 +123,7 @@ def _summarize(method: str, lines: list[list[RunRecord]], metric: str) -> Method
     sums = [summarize(run) for run in whole]
     return MethodSummary(
         method=method,
+        place=place,
         runs=runs,
         classes_seen=[record.n_classes_seen for record in longest],
         accuracy=[spread for spread in over_batches(runs, metric) if spread],

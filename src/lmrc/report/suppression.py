@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import NamedTuple
 
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
@@ -13,11 +14,39 @@ from lmrc.report.records import Description, RunRecord, by_method_and_seed, clas
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
 
 SAMPLES = ("old", "new")
-CAPTION = (
-    "Mean output at each position after the second class batch. Bars of the softmax methods are "
-    "probabilities and share a sum of 1; hatched bars are LMRC's similarities: cosines, no "
-    "probabilities, which need not sum to anything."
-)
+CAPTION = "Mean output at each position after the second class batch."
+
+
+class Kind(NamedTuple):
+    """What outputs are, in a title and in the legend; their bars, what these are, and a finding."""
+
+    title: str = ""
+    legend: str = ""
+    hatch: str | None = None
+    caption: str = "Full bars are probabilities and share a sum of 1."
+    finding: str = ""
+
+
+#: By what the records call it.
+KINDS = {
+    "probability": Kind(),
+    "probability within a head": Kind(
+        " (within each head)",
+        " (probability within each head)",
+        "....",
+        "Dotted bars are probabilities within each head: those of each class batch sum to 1.",
+        "has a softmax for each class batch alone: new classes take nothing from old ones, and the "
+        "highest of all wins.",
+    ),
+    "similarity": Kind(
+        " (similarities)",
+        " (similarity, no probability)",
+        "////",
+        "Hatched bars are similarities: cosines, no probabilities, which need not sum to anything.",
+        "has no softmax: its outputs are similarities, which do not take from one another; the "
+        "highest wins.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -25,14 +54,15 @@ class Outputs:
     """A method's mean outputs over its seeds: for old and for new samples, at each position."""
 
     method: str
+    place: int
     kind: str
     positions: list[str]
     means: list[list[Spread | None]]
 
     @property
     def title(self) -> str:
-        """The method, and what its outputs are if they are no probabilities."""
-        return f"{self.method} (similarities)" if self.kind == "similarity" else self.method
+        """The method, and what its outputs are if they are no probabilities over all classes."""
+        return self.method + KINDS[self.kind].title
 
     def share(self, samples: int, positions: Sequence[int]) -> float:
         """Return the sum of the means at some positions."""
@@ -42,13 +72,15 @@ class Outputs:
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: which outputs old and new samples raise."""
-    outputs = _collect(records)
     summaries = summarize_methods(records)
+    outputs = _collect(records, {s.method: s.place for s in summaries})
     drawings = {"outputs": _drawing(outputs)} if outputs else {}
     result = html.note(sections.NOT_ENDED)
     if outputs:
         several = " Lines on the bars: one standard deviation." if html.n_seeds(summaries) else ""
-        figure = html.figure(drawings["outputs"], "outputs", CAPTION + several, panels=2)
+        kinds = [kind.caption for name, kind in KINDS.items() if name in {o.kind for o in outputs}]
+        caption = " ".join([CAPTION, *kinds]) + several
+        figure = html.figure(drawings["outputs"], "outputs", caption, panels=2)
         result = figure + _table(outputs)
     return streams.gather(
         description,
@@ -68,7 +100,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
 
 
-def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
+def _collect(records: Sequence[RunRecord], places: Mapping[str, int]) -> list[Outputs]:
     collected = []
     names = class_names(records)
     for method, seeds in by_method_and_seed(records).items():
@@ -83,7 +115,8 @@ def _collect(records: Sequence[RunRecord]) -> list[Outputs]:
             [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
             for samples in range(len(SAMPLES))
         ]
-        collected.append(Outputs(method, found[0]["kind"], named if same else general, means))
+        positions = named if same else general
+        collected.append(Outputs(method, places[method], found[0]["kind"], positions, means))
     return collected
 
 
@@ -91,7 +124,7 @@ def _table(outputs: Sequence[Outputs]) -> str:
     head = ["method", "samples", *outputs[0].positions, "old classes", "new classes"]
     rows = []
     half = len(outputs[0].positions) // 2
-    for position, one in enumerate(outputs):
+    for one in outputs:
         for samples, word in enumerate(SAMPLES):
             sums = (
                 [one.share(samples, range(half)), one.share(samples, range(half, 2 * half))]
@@ -100,7 +133,7 @@ def _table(outputs: Sequence[Outputs]) -> str:
             )
             cells = [f"<td>{word}</td>", *(_cell(spread) for spread in one.means[samples])]
             cells += ["<td>–</td>" if x is None else f'<td class="main">{x:.2f}</td>' for x in sums]
-            rows.append([html.name(one.title, position), *cells])
+            rows.append([html.name(one.title, one.place), *cells])
     caption = (
         "Mean output at each position, and what the old and the new classes get of a probability "
         "of 1."
@@ -125,20 +158,20 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
         panels = figure.subplots(1, 2, sharey=True)
         for samples, (axes, word) in enumerate(zip(panels, SAMPLES, strict=True)):
             for i, one in enumerate(outputs):
-                colour = figures.look(i).colour
-                similar = one.kind == "similarity"
+                colour = figures.look(one.place).colour
+                kind = KINDS[one.kind]
                 spreads = [spread or Spread(0.0, None) for spread in one.means[samples]]
                 axes.bar(
                     [p + (i - (len(outputs) - 1) / 2) * width for p in range(len(positions))],
                     [spread.mean for spread in spreads],
                     width * 0.92,
                     yerr=[spread.deviation or 0.0 for spread in spreads],
-                    color="none" if similar else colour,
+                    color="none" if kind.hatch else colour,
                     edgecolor=colour,
-                    hatch="////" if similar else None,
+                    hatch=kind.hatch,
                     ecolor=figures.INK,
                     error_kw={"elinewidth": 0.9},
-                    label=one.method + (" (similarity, no probability)" if similar else ""),
+                    label=one.method + kind.legend,
                 )
             axes.set_xticks(range(len(positions)), ["\n".join(wrap(p, 11)) for p in positions])
             axes.set_title(f"{word} test samples")
@@ -173,13 +206,8 @@ def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) ->
     """Return what the outputs come to: how many old samples are still recognised."""
     kept = ", ".join(f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old)
     found = [f"Old samples that are still recognised: {kept}."]
-    found += [
-        f"{one.method} has no softmax: its outputs are similarities, which do not take from one "
-        "another; the highest wins."
-        for one in outputs
-        if one.kind == "similarity"
-    ]
-    return found
+    told = [(one.method, KINDS[one.kind].finding) for one in outputs]
+    return found + [f"{method} {finding}" for method, finding in told if finding]
 
 
 def _markdown(outputs: Sequence[Outputs]) -> str:

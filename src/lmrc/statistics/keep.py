@@ -21,6 +21,7 @@ def brought_up_to_date(
     batch: Memory,
     pool: Memory,
     *,
+    layers: int,
     augment: str,
     rotated: bool,
     generator: torch.Generator,
@@ -37,7 +38,7 @@ def brought_up_to_date(
         The class batch.
     pool : Memory
         Pooled images of earlier class batches: they tell how features moved, too.
-    augment, rotated, generator
+    layers, augment, rotated, generator
         As for `gather`.
 
     Returns
@@ -51,11 +52,17 @@ def brought_up_to_date(
     drift, lowest = Drift(before.means.shape[-1]), 0.0
     found: dict[int, Summary] = {}
 
-    def look_at(x: Tensor) -> Summary:
+    def look_at(x: Tensor, *, blended: bool = False) -> Summary:
         nonlocal lowest
         parts = []
         for now, *earlier in gather(
-            trunks, x, augment=augment, rotated=rotated, generator=generator
+            trunks,
+            x,
+            layers=layers,
+            augment=augment,
+            rotated=rotated,
+            generator=generator,
+            blended=blended,
         ):
             for then in earlier:
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
@@ -69,6 +76,9 @@ def brought_up_to_date(
     if old is not None:
         if len(pool):
             look_at(pool.x)
+        # Images of new classes alone say little of where old classes' features went. Blends of two
+        # are like neither, and reach further.
+        look_at(batch.x, blended=True)
         before = before.carried(drift.fit())
     for row, summary in found.items():
         before = before.learnt(row, summary)

@@ -1,8 +1,8 @@
-"""Scores from what is kept of the classes' features: LDA, and heads tuned on made-up features."""
+"""Scores from what is kept of the classes' features: LDA, and what is tuned on made-up features."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.statistics.classes import ClassStatistics
 
-SHRINKAGE = 0.5  # of the covariance towards a sphere
-STEPS, RATE, DRAWS = 150, 5e-4, 32  # of Adam; its first rate; made-up features of a class in each
+SHRINKAGE = 0.1  # of the covariance towards a sphere
+STEPS, RATE, DRAWS = 300, 2e-3, 32  # of Adam; its first rate; made-up features of a class in each
 TINY = 1e-12
 
 #: Ways to predict: Winner-Take-All, and those that need statistics.
-READOUTS = ("wta", "lda", "tuned", "both")
+READOUTS = ("wta", "lda", "tuned", "both", "linear")
 
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
@@ -51,16 +51,18 @@ def tune(
     non_negative: bool,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """Return weights of heads that tell all classes apart on features made up from statistics.
+    """Return the discriminant, and heads and a linear classifier that tell all classes apart.
 
-    They start from the heads' own. All heads take part in one softmax here: made-up features of
-    all classes are at hand, so none is suppressed.
+    Both are tuned on features made up from statistics: the heads begin as they are, the classifier
+    as the discriminant. All classes take part in one softmax here: made-up features of all of them
+    are at hand, so none is suppressed.
 
     Parameters
     ----------
     head : MultiHead
         Left as it is.
     statistics : ClassStatistics
+        Of the features that the heads are given, or of more that come before them.
     sizes : sequence of int
         Classes that each head governs.
     scale : float
@@ -73,33 +75,76 @@ def tune(
     Returns
     -------
     dict of Tensor
-        ``head_weight`` and ``head_bias``.
+        What `discriminant` returns, ``head_weight`` and ``head_bias`` of the heads' shapes, and
+        ``linear_weight`` and ``linear_bias`` of the discriminant's.
     """
-    device = head.weight.device
+    lda = discriminant(statistics)
+    chance = torch.Generator(head.weight.device)
+    chance.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    made_up = _made_up(statistics, non_negative, chance)
+
     weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
-    optimiser = torch.optim.Adam([weight, bias], lr=RATE)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
+
+    def of_heads(x: Tensor) -> Tensor:
+        return scale * _similarities(x[..., -weight.shape[-1] :], weight, bias, head.by_turn, sizes)
+
+    _minimise(of_heads, [weight, bias], made_up)
+
+    slopes, offsets = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
+    size = slopes.norm(dim=-1).mean() + TINY  # Adam's steps are of one size: weights are, too
+    slopes, offsets = ((part / size).requires_grad_() for part in (slopes, offsets))
+    sharpness = size.log().requires_grad_()
+
+    def linear(x: Tensor) -> Tensor:
+        scores: Tensor = sharpness.exp() * _linear(x, slopes, offsets)
+        return scores
+
+    _minimise(linear, [slopes, offsets, sharpness], made_up)
+    with torch.no_grad():
+        slopes, offsets = (sharpness.exp() * part for part in (slopes, offsets))
+    found = {"head_weight": weight, "head_bias": bias}
+    found |= {"linear_weight": slopes, "linear_bias": offsets}
+    return lda | {name: part.detach().cpu() for name, part in found.items()}
+
+
+def _made_up(
+    statistics: ClassStatistics, non_negative: bool, generator: torch.Generator
+) -> Callable[[], Tensor]:
+    """Return what makes up features, as many of each class: (turns, n, width), class by class."""
     n_classes, turns, _ = statistics.means.shape
     each = max(1, DRAWS // turns)
-    y = torch.arange(n_classes, device=device).repeat_interleave(each)
     deviations = statistics.covariances.sampler(n_classes, generator)
-    means = statistics.means[:, :, None]  # (classes, turns, 1, width)
+    means = statistics.means[:, :, None].to(generator.device)  # (classes, turns, 1, width)
+
+    def draw() -> Tensor:
+        x = means + deviations(turns * each).view(n_classes, turns, each, -1)
+        x = x.transpose(0, 1).flatten(1, 2)
+        return x.relu() if non_negative else x
+
+    return draw
+
+
+def _minimise(
+    logits: Callable[[Tensor], Tensor], parts: list[Tensor], made_up: Callable[[], Tensor]
+) -> None:
+    """Minimise the cross-entropy of logits, (turns, n, classes), of made-up features by Adam."""
+    optimiser = torch.optim.Adam(parts, lr=RATE)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
     for _ in range(STEPS):
-        made_up = means + deviations(turns * each).view(n_classes, turns, each, -1)
-        x = made_up.transpose(0, 1).flatten(1, 2).to(device)  # (turns, classes · each, width)
-        x = x.relu() if non_negative else x
+        x = made_up()
         with torch.enable_grad():
-            scores = _similarities(x, weight, bias, head.by_turn, sizes)
-            loss = F.cross_entropy(scale * scores.flatten(0, 1), y.repeat(turns))
+            scores = logits(x)
+            turns, n, n_classes = scores.shape
+            y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
+            loss = F.cross_entropy(scores.flatten(0, 1), y.repeat(turns))
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         falling.step()
-    return {"head_weight": weight.detach().cpu(), "head_bias": bias.detach().cpu()}
 
 
 def possible(kept: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Name those of `READOUTS` that go with what is kept: the discriminant, and tuned heads."""
+    """Name those of `READOUTS` that go with what is kept: the discriminant, and what is tuned."""
     if not kept:
         return READOUTS[:1]
     return READOUTS if "head_weight" in kept else READOUTS[:2]
@@ -111,6 +156,7 @@ def scores_by(
     features: Tensor,
     sizes: Sequence[int],
     kept: Mapping[str, Tensor],
+    looks: int = 1,
 ) -> dict[str, Tensor]:
     """Return the scores of each of some `READOUTS`: (n, classes) each.
 
@@ -118,18 +164,30 @@ def scores_by(
     ----------
     ways : sequence of str
         Which; only what they need is computed.
-    head, features, sizes
-        As for `winner_takes_all`.
+    head : MultiHead
+    features : Tensor of shape (turns, looks · n, width)
+        Those that the heads are given are the last of them.
+    sizes : sequence of int
+        Classes that each head governs.
     kept : mapping
-        What `discriminant` and `tune` returned.
+        What `discriminant` or `tune` returned.
+    looks : int
+        How often each image was looked at, in the order of all images, then all once more.
     """
     found = {}
+    last = features[..., -head.weight.shape[-1] :]
+
+    def averaged(scores: Tensor) -> Tensor:
+        return scores.view(looks, -1, scores.shape[-1]).mean(dim=0) if looks > 1 else scores
+
     if "wta" in ways:
-        found["wta"] = winner_takes_all(head, features, sizes)
+        found["wta"] = averaged(winner_takes_all(head, last, sizes))
     if "lda" in ways or "both" in ways:
-        found["lda"] = standardised(nearest_gaussian(kept, features))
+        found["lda"] = standardised(averaged(linear(kept, "lda", features)))
     if "tuned" in ways or "both" in ways:
-        found["tuned"] = winner_takes_all(head, features, sizes, kept)
+        found["tuned"] = averaged(winner_takes_all(head, last, sizes, kept))
+    if "linear" in ways:
+        found["linear"] = standardised(averaged(linear(kept, "linear", features)))
     if "both" in ways:
         # Of two classes, standardised scores are 1 and −1 however near they are to each other:
         # where the two ways disagree, the sum would be 0 for both, and rounding would decide.
@@ -157,21 +215,33 @@ def winner_takes_all(
     tuned : mapping, optional
         What `tune` returned, to be asked in place of the heads.
     """
-    if tuned is not None and "head_weight" not in tuned:
-        raise ValueError(
-            "the model has no tuned heads: it learnt its last class batch with another "
-            "predict_with than 'tuned' or 'both'"
-        )
+    if tuned is not None:
+        _check_tuned(tuned)
     weight = head.weight if tuned is None else tuned["head_weight"].to(features.device)
     bias = head.bias if tuned is None else tuned["head_bias"].to(features.device)
     return _similarities(features, weight, bias, head.by_turn, sizes).mean(dim=0)
 
 
-def nearest_gaussian(lda: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Return the scores of `discriminant`, the mean over turns: (n, classes)."""
-    weight, bias = (lda[name].to(features.device) for name in ("lda_weight", "lda_bias"))
+def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
+    """Return the scores of the discriminant, "lda", or of the "linear" classifier: (n, classes)."""
+    if name == "linear":
+        _check_tuned(kept)
+    weight, bias = (kept[f"{name}_{part}"].to(features.device) for part in ("weight", "bias"))
     with torch.autocast(features.device.type, enabled=False):
-        return (torch.bmm(features.float(), weight.mT) + bias[:, None]).mean(dim=0)
+        return _linear(features.float(), weight, bias).mean(dim=0)
+
+
+def _linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return scores of features of each turn, (turns, n, width): (turns, n, classes)."""
+    return torch.bmm(features, weight.mT) + bias[:, None]
+
+
+def _check_tuned(kept: Mapping[str, Tensor]) -> None:
+    if "head_weight" not in kept:
+        raise ValueError(
+            "the model has nothing tuned to predict by: it learnt its last class batch with "
+            "predict_with='wta' or 'lda'"
+        )
 
 
 def standardised(scores: Tensor) -> Tensor:
@@ -198,7 +268,7 @@ def without_class(readout: Mapping[str, Tensor], row: int, head: int | None) -> 
     """Return a readout that does not know a class, nor the head that governed it alone."""
     kept = {}
     for name, tensor in readout.items():
-        axis, index = (1, row) if name.startswith("lda") else (0, head)
+        axis, index = (0, head) if name.startswith("head") else (1, row)
         parts = tensor.tensor_split([index, index + 1], dim=axis) if index is not None else None
         kept[name] = torch.cat([parts[0], parts[2]], dim=axis) if parts else tensor
     return kept
@@ -210,5 +280,6 @@ def check(readout: Mapping[str, Tensor], statistics: ClassStatistics, head: Mult
     wanted = {"lda_weight": (turns, classes, width), "lda_bias": (turns, classes)}
     if "head_weight" in readout:
         wanted |= {"head_weight": tuple(head.weight.shape), "head_bias": tuple(head.bias.shape)}
+        wanted |= {"linear_weight": wanted["lda_weight"], "linear_bias": wanted["lda_bias"]}
     if {name: tuple(tensor.shape) for name, tensor in readout.items()} != wanted:
         raise ValueError("what prediction goes by is not of these classes and heads")

@@ -33,6 +33,11 @@ def pick_augmentation(input_shape: tuple[int, ...]) -> str:
     return "crop" if min(sides) >= 28 else "none"
 
 
+def flips(kind: str) -> bool:
+    """Tell whether an augmentation mirrors images."""
+    return kind == "strong" or kind.endswith("+flip")
+
+
 class Augmentation:
     """The chance of an epoch's images, drawn ahead, and what it does to them.
 

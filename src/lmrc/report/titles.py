@@ -1,0 +1,70 @@
+"""Methods as pages call them: with their pools, in the recipe's order, each in its own colour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from lmrc.methods.catalog import METHODS, title_of
+from lmrc.report.records import RunRecord
+
+#: The place of each built-in method among the looks; the demo writes "fine-tuning" small.
+_PLACES = {method.title.casefold(): place for place, method in enumerate(METHODS.values())}
+
+
+def pooled(title: str, memory: int) -> str:
+    """Return the title of a method with a pool of stored images.
+
+    Examples
+    --------
+    >>> from lmrc.report.titles import parted, pooled
+    >>> pooled("LMRC", 20), pooled("LMRC", 0), parted("LMRC + 20 per class")
+    ('LMRC + 20 per class', 'LMRC', ('LMRC', 20))
+    """
+    return f"{title} + {memory} per class" if memory else title
+
+
+def parted(title: str) -> tuple[str, int]:
+    """Part the title of a method with a pool into its two; 0 without one."""
+    found = re.fullmatch(r"(.+) \+ (\d+) per class", title, flags=re.DOTALL)
+    return (found[1], int(found[2])) if found else (title, 0)
+
+
+def in_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[RunRecord]:
+    """Put the records of a method that the recipe names first before those of the others.
+
+    Runs beside one another end in any order, and a page goes by its records. With pools, all
+    methods with the first come before all with the next, as in one process. Methods that the recipe
+    does not name come last, as they are.
+    """
+    asked = [
+        pooled(title_of(name, recipe.get("variants", {})), memory)
+        for memory in recipe.get("memory") or [0]
+        for name in recipe.get("methods") or []
+    ]
+    position = {title: i for i, title in reversed([*enumerate(asked)])}
+    return sorted(records, key=lambda record: position.get(record.method, len(asked)))
+
+
+def places(methods: Sequence[str]) -> dict[str, int]:
+    """Return the place among the looks of each method of a page.
+
+    A built-in method has the same on every page, and so it has with a pool, where the same page
+    does not show it with another. The rest take, in their order, what those leave.
+
+    Examples
+    --------
+    >>> from lmrc.report.titles import places
+    >>> places(["LM", "my.Method", "LMRC + 20 per class", "LMRC"])
+    {'LM': 2, 'LMRC': 0, 'my.Method': 1, 'LMRC + 20 per class': 3}
+    """
+    given: dict[str, int] = {}
+    for method in sorted(methods, key=lambda method: parted(method)[1]):
+        place = _PLACES.get(parted(method)[0].casefold())
+        if place is not None and place not in given.values():
+            given[method] = place
+    taken = set(given.values())
+    free = (place for place in count() if place not in taken)
+    return given | {method: next(free) for method in methods if method not in given}
