@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -320,10 +321,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
             rotations=self.rotations,
             ranks=current(),
         )
-
-        def losses(batch: MiniBatch) -> Losses:
-            return self.losses(network, frozen, batch)
-
+        losses: Callable[[MiniBatch], Losses] = partial(self.losses, network, frozen)
         if self.class_weight is not None:
             of_class = class_weights(self.class_weight, batches.y, self.classes_.tolist())
             losses = weighted(losses, of_class)
