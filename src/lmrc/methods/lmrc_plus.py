@@ -33,7 +33,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     feature_layers : {1, 2}, default=2
     predict_with : {"wta", "lda", "tuned", "both", "linear"}, default="linear"
     mirror : bool, default=True
-    epochs : int, default=30
+    epochs : int, default=60
     first_epochs : int or None, default=100
     learning_rate : float, default=0.02
     first_learning_rate : float or None, default=0.05
@@ -66,7 +66,7 @@ class LMRCPlusClassifier(LMRCClassifier):
         feature_layers: Literal[1, 2] = 2,
         predict_with: Literal["wta", "lda", "tuned", "both", "linear"] = "linear",
         mirror: bool = True,
-        epochs: int = 30,
+        epochs: int = 60,
         first_epochs: int | None = 100,
         learning_rate: float = 0.02,
         first_learning_rate: float | None = 0.05,

@@ -24,7 +24,6 @@ def gather(
     augment: str,
     rotated: bool,
     generator: torch.Generator,
-    blended: bool = False,
 ) -> Iterator[list[Tensor]]:
     """Yield features of images, augmented as in training: one (turns, n, width) for each trunk.
 
@@ -45,8 +44,6 @@ def gather(
         Whether each image is looked at in all four turns.
     generator : torch.Generator
         Where the chance comes from.
-    blended : bool
-        Whether each image is laid over another, in random shares.
     """
     device = trunks[0].mean.device
     batches = Batches(
@@ -66,8 +63,6 @@ def gather(
             batches.draw(generator)
             for _, positions in batches.shares():
                 inputs = batches.at(positions).x
-                if blended:
-                    inputs = _blend(inputs, turns, generator)
                 with torch.no_grad():
                     found = [trunk.features(inputs, layers).float() for trunk in trunks]
                 yield [f.view(turns, -1, f.shape[-1]).to(home, torch.float64) for f in found]
@@ -75,12 +70,3 @@ def gather(
     left = looks()
     while some := list(islice(left, TOGETHER)):
         yield [torch.cat(part, dim=1) for part in zip(*some, strict=True)]
-
-
-def _blend(x: Tensor, turns: int, generator: torch.Generator) -> Tensor:
-    """Lay each input over the one before it, in the same turn, in random shares."""
-    of_turns = x.view(turns, -1, *x.shape[1:])
-    share = torch.rand(of_turns.shape[1], *(1,) * (x.ndim - 1), generator=generator).to(x.device)
-    out = share * of_turns.float() + (1 - share) * of_turns.roll(1, dims=1).float()
-    out = out.round() if x.dtype == torch.uint8 else out
-    return out.to(x.dtype).view_as(x)

@@ -52,17 +52,11 @@ def brought_up_to_date(
     drift, lowest = Drift(before.means.shape[-1]), 0.0
     found: dict[int, Summary] = {}
 
-    def look_at(x: Tensor, *, blended: bool = False) -> Summary:
+    def look_at(x: Tensor) -> Summary:
         nonlocal lowest
         parts = []
         for now, *earlier in gather(
-            trunks,
-            x,
-            layers=layers,
-            augment=augment,
-            rotated=rotated,
-            generator=generator,
-            blended=blended,
+            trunks, x, layers=layers, augment=augment, rotated=rotated, generator=generator
         ):
             for then in earlier:
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
@@ -76,9 +70,6 @@ def brought_up_to_date(
     if old is not None:
         if len(pool):
             look_at(pool.x)
-        # Images of new classes alone say little of where old classes' features went. Blends of two
-        # are like neither, and reach further.
-        look_at(batch.x, blended=True)
         before = before.carried(drift.fit())
     for row, summary in found.items():
         before = before.learnt(row, summary)
