@@ -61,13 +61,14 @@ def test_a_stopped_ladder_goes_on_side_by_side(ladder, tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(readout, "STEPS", 300)  # as in the processes, which are not patched
-    main("ladder", "digits", tmp_path / "whole", **SMALL, methods=["cosine", "statistics"])
+    two = {**SMALL, "batches": 2, "methods": ["cosine", "statistics"]}
+    main("ladder", "digits", tmp_path / "whole", **two)
     whole = (tmp_path / "whole" / "records.jsonl").read_text().splitlines(keepends=True)
     half = tmp_path / "half"
     half.mkdir()
     (half / "run.json").write_text((tmp_path / "whole" / "run.json").read_text())
-    (half / "records.jsonl").write_text("".join(whole[:6]))
-    main("ladder", "digits", half, **SMALL, methods=["cosine", "statistics"], jobs=2)
+    (half / "records.jsonl").write_text("".join(whole[:3]))
+    main("ladder", "digits", half, **two, jobs=2)
     assert without_seconds(half) == without_seconds(tmp_path / "whole")
 
 
@@ -107,6 +108,7 @@ def test_the_page_of_the_ladder_shows_the_readouts(ladder):
     with (ladder / "ladder.csv").open(newline="") as file:
         rows = {row["step"]: row for row in csv.DictReader(file)}
     names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA", "tuned": "+ statistics: tuned heads"}
+    names |= {"linear": "+ statistics: linear classifier"}
     assert list(rows) == [
         "LMRC",
         "+ cosine schedule",

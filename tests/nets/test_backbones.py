@@ -121,3 +121,17 @@ def test_trunk_normalises_bytes_and_floats_alike():
     expected = torch.tensor([[-2.0, -1.2, 1.2, 2.0]])
     torch.testing.assert_close(trunk(pixels), expected)
     torch.testing.assert_close(trunk(pixels.float() / 255), expected)
+
+
+def test_a_resnet_offers_the_features_of_its_last_two_layers():
+    trunk, width = build_trunk("resnet18", (3, 8, 8), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
+    x, maps = torch.randn(2, 3, 8, 8), {}
+    trunk.eval().backbone.layer3.register_forward_hook(
+        lambda _module, _input, output: maps.update(third=output)
+    )
+    with torch.no_grad():
+        last, both = trunk(x), trunk.features(x, 2)
+        assert torch.equal(trunk.features(x), last)
+    assert both.shape == (2, trunk.width_before(2) + width)
+    assert torch.equal(both[:, 256:], last)
+    assert torch.equal(both[:, :256], maps["third"].mean(dim=(2, 3)))

@@ -77,4 +77,4 @@ def test_evaluate_goes_by_what_predict_says(plus, call):
     right = sum(line.split()[1] in line.split()[0] for line in predicted.splitlines())
     assert json.loads(out)["accuracy"] == right / 40
     page = Path(json.loads(out)["page"]).read_text("utf-8")
-    assert "likeliest by a linear classifier of the features" in page
+    assert "likely by a linear classifier of the features" in page

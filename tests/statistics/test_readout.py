@@ -122,15 +122,15 @@ def test_of_two_classes_both_goes_by_more_than_rounding():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 100, WIDTH, generator=generator)
     kept = {
-        "lda_weight": torch.randn(1, 2, WIDTH, generator=generator),
-        "lda_bias": torch.zeros(1, 2),
+        "linear_weight": torch.randn(1, 2, WIDTH, generator=generator),
+        "linear_bias": torch.zeros(1, 2),
         "head_weight": torch.randn(1, 20, WIDTH, generator=generator),
         "head_bias": torch.zeros(1, 20),
     }
     head = MultiHead(WIDTH, 20, n_heads=1)
     head.add_label_vectors(F.normalize(torch.randn(2, 20, generator=generator), dim=-1))
-    ways = readout.scores_by(("lda", "tuned", "both"), head, x, [2], kept)
-    disagree = ways["lda"].argmax(dim=1) != ways["tuned"].argmax(dim=1)
+    ways = readout.scores_by(("tuned", "linear", "both"), head, x, [2], kept)
+    disagree = ways["linear"].argmax(dim=1) != ways["tuned"].argmax(dim=1)
     margins = ways["both"].diff(dim=1).abs()
     assert disagree.sum() > 20
     assert margins[disagree].median() > 0.01

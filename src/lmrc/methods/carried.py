@@ -102,7 +102,7 @@ class CarriedStatistics(IncrementalClassifier):
         """Values of ``predict_with`` for which the model keeps what they need.
 
         Without ``statistics`` that is "wta" alone. All others are there where a class batch is
-        learnt with one of "tuned", "both" and "linear".
+        learnt with one of "tuned", "linear" and "both".
         """
         check_is_fitted(self)
         return readout.possible(self.readout_)

@@ -73,11 +73,11 @@ class LMRCClassifier(CarriedStatistics):
     feature_layers : {1, 2}, default=1
         Of how many of the network's last layers the features are that statistics are of. Two are
         to be had of the ResNets; other networks give one.
-    predict_with : {"wta", "lda", "tuned", "both", "linear"}, default="wta"
+    predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="wta"
         Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
-        copies of the heads tuned on features made up from the statistics; the sum of these two,
-        each standardised, from three classes on: for two it is "tuned"; or a linear classifier
-        that begins as the discriminant and is tuned as the heads are. All but the first need
+        copies of the heads tuned on features made up from the statistics; a linear classifier that
+        begins as the discriminant and is tuned as the heads are; or the sum of the last two, each
+        standardised, from three classes on: for two it is "tuned". All but the first need
         ``statistics``.
     mirror : bool, default=False
         Look at mirror images, too, when predicting, for twice the work: where ``augment`` has them
@@ -191,7 +191,7 @@ class LMRCClassifier(CarriedStatistics):
         scale: float = 16.0,
         statistics: Literal["none", "shared", "low-rank", "full"] = "none",
         feature_layers: Literal[1, 2] = 1,
-        predict_with: Literal["wta", "lda", "tuned", "both", "linear"] = "wta",
+        predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "wta",
         mirror: bool = False,
         memory_per_class: int = 0,
         class_weight: Mapping[Any, float] | str | None = None,

@@ -31,7 +31,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     objective : {"cosine", "softmax", "both"}, default="both"
     statistics : {"none", "shared", "low-rank", "full"}, default="low-rank"
     feature_layers : {1, 2}, default=2
-    predict_with : {"wta", "lda", "tuned", "both", "linear"}, default="linear"
+    predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="both"
     mirror : bool, default=True
     epochs : int, default=60
     first_epochs : int or None, default=100
@@ -64,7 +64,7 @@ class LMRCPlusClassifier(LMRCClassifier):
         objective: Literal["cosine", "softmax", "both"] = "both",
         statistics: Literal["none", "shared", "low-rank", "full"] = "low-rank",
         feature_layers: Literal[1, 2] = 2,
-        predict_with: Literal["wta", "lda", "tuned", "both", "linear"] = "linear",
+        predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "both",
         mirror: bool = True,
         epochs: int = 60,
         first_epochs: int | None = 100,

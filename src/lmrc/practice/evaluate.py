@@ -37,10 +37,10 @@ WINS = {
     "wta": "the class whose label vector is nearest to its own head's answer wins",
     "lda": "the class wins that is the likeliest by the statistics of the features",
     "tuned": "the class whose label vector is nearest to the answer of its head, as tuned, wins",
-    "both": "the class wins whose label vector is near to the answer of its head, as tuned, and "
-    "which is likely by the statistics of the features",
     "linear": "the class wins that is the likeliest by a linear classifier of the features, which "
     "was tuned on features made up from their statistics",
+    "both": "the class wins whose label vector is near to the answer of its head, as tuned, and "
+    "which is likely by a linear classifier of the features",
 }
 
 

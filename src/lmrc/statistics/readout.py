@@ -16,7 +16,7 @@ STEPS, RATE, DRAWS = 300, 2e-3, 32  # of Adam; its first rate; made-up features 
 TINY = 1e-12
 
 #: Ways to predict: Winner-Take-All, and those that need statistics.
-READOUTS = ("wta", "lda", "tuned", "both", "linear")
+READOUTS = ("wta", "lda", "tuned", "linear", "both")
 
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
@@ -182,17 +182,17 @@ def scores_by(
 
     if "wta" in ways:
         found["wta"] = averaged(winner_takes_all(head, last, sizes))
-    if "lda" in ways or "both" in ways:
+    if "lda" in ways:
         found["lda"] = standardised(averaged(linear(kept, "lda", features)))
     if "tuned" in ways or "both" in ways:
         found["tuned"] = averaged(winner_takes_all(head, last, sizes, kept))
-    if "linear" in ways:
+    if "linear" in ways or "both" in ways:
         found["linear"] = standardised(averaged(linear(kept, "linear", features)))
     if "both" in ways:
         # Of two classes, standardised scores are 1 and −1 however near they are to each other:
         # where the two ways disagree, the sum would be 0 for both, and rounding would decide.
         few = found["tuned"].shape[1] <= 2
-        found["both"] = found["tuned"] if few else standardised(found["tuned"]) + found["lda"]
+        found["both"] = found["tuned"] if few else standardised(found["tuned"]) + found["linear"]
     return {way: found[way] for way in ways}
 
 
