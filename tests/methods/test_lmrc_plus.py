@@ -7,6 +7,7 @@ from torch import nn
 
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
+from lmrc.methods import prediction
 from lmrc.statistics import gather, readout
 from lmrc.statistics.readout import READOUTS
 from lmrc.training.batches import MiniBatch
@@ -235,6 +236,16 @@ def test_mirror_images_are_looked_at_where_they_were_learnt_and_nowhere_else():
     cropping = taught(2, predict_with="wta", augment="crop", mirror=True)
     seen = cropping.similarities(X)
     assert_near(seen, cropping.set_params(mirror=False).similarities(X))
+
+
+def test_turned_and_mirrored_images_count_in_what_is_held_in_memory(monkeypatch):
+    monkeypatch.setattr(prediction, "PREDICT_ELEMENTS", 160 * X[0].size)
+    model = taught(1, augment="crop+flip", mirror=True)
+    at_once = []
+    model.network_.trunk.register_forward_hook(lambda _, inputs, __: at_once.append(len(inputs[0])))
+    model.predict(X)
+    assert max(at_once) == 160
+    assert sum(at_once) == len(X) * 4 * 2
 
 
 def assert_near(one, other):
