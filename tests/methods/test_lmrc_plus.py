@@ -8,7 +8,7 @@ from torch import nn
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
 from lmrc.methods import prediction
-from lmrc.statistics import gather, readout
+from lmrc.statistics import covariances, gather, readout
 from lmrc.statistics.readout import READOUTS
 from lmrc.training.batches import MiniBatch
 
@@ -127,6 +127,17 @@ def test_a_saved_model_answers_the_same_and_goes_on_the_same(tmp_path, settings)
         one.partial_fit(*BATCHES[2]).partial_fit(X[Y == 1], Y[Y == 1])
     same(again, model)
     assert model.statistics_["counts"].tolist() == [N, 2 * N, N, N, N, N]
+
+
+def test_a_model_goes_on_with_the_rank_that_it_was_saved_with(tmp_path, monkeypatch):
+    with monkeypatch.context() as then:
+        then.setattr(covariances, "RANK", 24)
+        model = taught(2)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    same(again, model)
+    again.partial_fit(*BATCHES[2])
+    assert again.statistics_["factors"].shape == (6, 256, 24)
 
 
 def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):

@@ -103,7 +103,8 @@ class CarriedStatistics(IncrementalClassifier):
         features = network.trunk.features(inputs, self.feature_layers)
         features = features.view(self.turns or 1, -1, features.shape[-1])
         kept = getattr(self, "readout_", {})  # Winner-Take-All needs nothing
-        return readout.scores_by(ways, network.head, features, self._sizes, kept, 1 + self._mirrored)
+        looks = 1 + self._mirrored
+        return readout.scores_by(ways, network.head, features, self._sizes, kept, looks)
 
     @property
     def readouts_(self) -> tuple[str, ...]:
