@@ -60,6 +60,8 @@ def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
         before = parameters
     kept = {"response_weight", "statistics", "predict_with"}
     assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
+    rest = {"classifier", "objective", "feature_layers", "mirror"}
+    assert steps[4] == rest | {"first_epochs", "learning_rate", "first_learning_rate"}
 
 
 def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
