@@ -60,6 +60,23 @@ def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
         before = parameters
     kept = {"response_weight", "statistics", "predict_with"}
     assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
+    rest = {"classifier", "objective", "feature_layers", "mirror"}
+    assert steps[4] == rest | {"first_epochs", "learning_rate", "first_learning_rate"}
+
+
+@pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])
+def test_what_rotations_cost_is_measured_at_thirty_epochs(dataset):
+    recipe = load_recipe("rotations", dataset)
+    assert {recipe.settings_of(method)["epochs"] for method in recipe.methods} == {30}
+
+
+@pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar100"])
+@pytest.mark.parametrize("experiment", ["incremental", "softmax-suppression", "rotations"])
+def test_what_a_user_chooses_holds_for_the_first_class_batch(experiment, dataset):
+    chosen = {"learning_rate": 0.003, "epochs": 3}
+    recipe = load_recipe(experiment, dataset, settings=chosen, methods=["lmrc+"])
+    found = settings_of(recipe, plan(recipe)[0])
+    assert (found["first_learning_rate"], found["first_epochs"]) == (0.003, 3)
 
 
 def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():

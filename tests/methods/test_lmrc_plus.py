@@ -7,7 +7,8 @@ from torch import nn
 
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.statistics import gather, readout
+from lmrc.methods import prediction
+from lmrc.statistics import covariances, gather, readout
 from lmrc.statistics.readout import READOUTS
 from lmrc.training.batches import MiniBatch
 
@@ -128,6 +129,17 @@ def test_a_saved_model_answers_the_same_and_goes_on_the_same(tmp_path, settings)
     assert model.statistics_["counts"].tolist() == [N, 2 * N, N, N, N, N]
 
 
+def test_a_model_goes_on_with_the_rank_that_it_was_saved_with(tmp_path, monkeypatch):
+    with monkeypatch.context() as then:
+        then.setattr(covariances, "RANK", 24)
+        model = taught(2)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    same(again, model)
+    again.partial_fit(*BATCHES[2])
+    assert again.statistics_["factors"].shape == (6, 256, 24)
+
+
 def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
     model, again = taught(2, predict_with="both"), taught(2, predict_with="both")
     same(model, again)
@@ -235,6 +247,16 @@ def test_mirror_images_are_looked_at_where_they_were_learnt_and_nowhere_else():
     cropping = taught(2, predict_with="wta", augment="crop", mirror=True)
     seen = cropping.similarities(X)
     assert_near(seen, cropping.set_params(mirror=False).similarities(X))
+
+
+def test_turned_and_mirrored_images_count_in_what_is_held_in_memory(monkeypatch):
+    monkeypatch.setattr(prediction, "PREDICT_ELEMENTS", 160 * X[0].size)
+    model = taught(1, augment="crop+flip", mirror=True)
+    at_once = []
+    model.network_.trunk.register_forward_hook(lambda _, inputs, __: at_once.append(len(inputs[0])))
+    model.predict(X)
+    assert max(at_once) == 160
+    assert sum(at_once) == len(X) * 4 * 2
 
 
 def assert_near(one, other):

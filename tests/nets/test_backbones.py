@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc.nets.backbones import BACKBONES, build, pick
+from lmrc.nets.backbones import BACKBONES, ResNet, build, pick
 from lmrc.nets.network import Trunk, build_trunk
 
 SHAPES = {
@@ -135,3 +135,22 @@ def test_a_resnet_offers_the_features_of_its_last_two_layers():
     assert both.shape == (2, trunk.width_before(2) + width)
     assert torch.equal(both[:, 256:], last)
     assert torch.equal(both[:, :256], maps["third"].mean(dim=(2, 3)))
+
+
+class Narrowed(ResNet):
+    """A ResNet with a layer of its own behind, which `last_two` does not know of."""
+
+    def forward(self, x):
+        return super().forward(x)[:, :64]
+
+
+def test_last_two_layers_that_do_not_end_in_the_features_are_refused_before_training():
+    with pytest.raises(ValueError, match=r"256 features .* and then its own 64, .* \(2, 768\)"):
+        trunk_of(Narrowed((3, 8, 8), (1, 1, 1, 1)), (3, 8, 8))
+
+
+def test_a_backbone_without_last_two_gives_one_layer_whatever_else_it_has():
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+    backbone.width_before = 3
+    trunk, width = trunk_of(backbone, (3, 8, 8))
+    assert trunk.features(torch.rand(2, 3, 8, 8), 2).shape == (2, width) == (2, 5)

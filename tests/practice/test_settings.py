@@ -1,12 +1,13 @@
 """What can be chosen for a model, and when."""
 
 import inspect
+import re
 
 import pytest
 
 import lmrc
 from lmrc.nets.backbones import BACKBONES
-from lmrc.practice import options
+from lmrc.practice import commands, options
 from lmrc.practice.settings import METHODS, OWN_OPTIONS
 from lmrc.training.augment import AUGMENTATIONS
 from lmrc.training.rotations import ROTATIONS
@@ -72,6 +73,17 @@ def test_every_parameter_has_one_way_to_be_chosen(call):
     help_text = call("learn", "--help")[1]
     for option in OWN_OPTIONS.values():
         assert option in help_text
+
+
+@pytest.mark.parametrize("name", ["epochs", "learning_rate", "response_weight", "rotations"])
+def test_help_tells_the_defaults_of_both_methods(name):
+    typed = inspect.signature(commands.learn, eval_str=True).parameters[name]
+    (option,) = typed.annotation.__metadata__
+    of_both = [cls().get_params() for cls in METHODS.values()]
+    values = {of_one.get(f"{first}{name}") for of_one in of_both for first in ("", "first_")}
+    for value in values - {None}:
+        words = f"{value:g}" if isinstance(value, float) else str(value)
+        assert words in re.findall(r"[\w.]+", option.show_default)
 
 
 def test_choices_are_those_of_the_package():

@@ -48,6 +48,15 @@ class CarriedStatistics(IncrementalClassifier):
         return None if self.rotations == "none" else TURNS
 
     @property
+    def _mirrored(self) -> bool:  # whether mirror images are looked at: only where they were learnt
+        return self.mirror and flips(self.augmentation)
+
+    @property
+    def looks(self) -> int:  # type: ignore[override]  # others have a number
+        """How often the network looks at each image: in all turns, and mirrored."""
+        return (self.turns or 1) * (1 + self._mirrored)
+
+    @property
     def _sizes(self) -> list[int]:  # classes that each head governs
         return [len(head) for head in getattr(self, "heads_", ())]
 
@@ -89,12 +98,12 @@ class CarriedStatistics(IncrementalClassifier):
 
     def scores_by(self, ways: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some `lmrc.statistics.readout.READOUTS`: (n, n_classes) each."""
-        looks = 2 if self.mirror and flips(self.augmentation) else 1
-        inputs = torch.cat([x, x.flip(-1)]) if looks == 2 else x
+        inputs = torch.cat([x, x.flip(-1)]) if self._mirrored else x
         inputs = inputs if self.turns is None else all_turns(inputs)
         features = network.trunk.features(inputs, self.feature_layers)
         features = features.view(self.turns or 1, -1, features.shape[-1])
         kept = getattr(self, "readout_", {})  # Winner-Take-All needs nothing
+        looks = 1 + self._mirrored
         return readout.scores_by(ways, network.head, features, self._sizes, kept, looks)
 
     @property

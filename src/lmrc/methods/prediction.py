@@ -28,6 +28,8 @@ class Prediction(ClassifierMixin):
     network_: Network
     classes_: NDArray[Any]
     precision: str
+    #: How often the network looks at each sample: turned, mirrored.
+    looks: int = 1
     scores: Callable[[Network, Tensor], Tensor]
 
     def _score_parts(
@@ -42,7 +44,8 @@ class Prediction(ClassifierMixin):
         device = self.network_.trunk.mean.device
         bf16 = use_bf16(self.precision, device)
         for x in read_parts(self, X):
-            rows = min(PREDICT_ELEMENTS // x[0].numel(), SCORES // len(self.classes_), MOST_ROWS)
+            values = self.looks * x[0].numel()
+            rows = min(PREDICT_ELEMENTS // values, SCORES // len(self.classes_), MOST_ROWS)
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:

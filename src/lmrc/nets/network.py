@@ -66,7 +66,8 @@ class Trunk(nn.Module):
 
     def width_before(self, layers: int) -> int:
         """Return how many `features` come before those of the last layer."""
-        return int(getattr(self.backbone, "width_before", 0)) if layers == 2 else 0
+        offered = layers == 2 and hasattr(self.backbone, "last_two")
+        return int(getattr(self.backbone, "width_before", 0)) if offered else 0
 
 
 class Network(nn.Module):
@@ -141,10 +142,11 @@ def build_trunk(
 ) -> tuple[Trunk, int]:
     """Make a trunk and find the width of its features by a dry pass."""
     trunk = Trunk(build(backbone, input_shape).cpu(), mean, std)
-    was_training = trunk.training
+    was_training, x = trunk.training, torch.zeros(2, *input_shape)
     try:
         with torch.no_grad():
-            features = trunk.eval()(torch.zeros(2, *input_shape))
+            features = trunk.eval()(x)
+            both = trunk.features(x, 2) if trunk.width_before(2) else features
     except (RuntimeError, AttributeError, TypeError, IndexError) as error:
         raise ValueError(
             f"the backbone does not map inputs of shape (batch, "
@@ -157,4 +159,11 @@ def build_trunk(
             f"the backbone must map (batch, {', '.join(map(str, input_shape))}) to features of "
             f"shape (batch, width), but a batch of 2 gave {shape}"
         )
-    return trunk, int(features.shape[1])
+    width = features.shape[1]
+    # Else it would show when statistics are made, and all the training would be lost.
+    if both.shape != (2, trunk.width_before(2) + width):
+        raise ValueError(
+            f"the backbone's last_two must return {trunk.width_before(2)} features (width_before) "
+            f"and then its own {width}, but a batch of 2 gave {tuple(both.shape)}"
+        )
+    return trunk, width

@@ -75,7 +75,12 @@ def learn(
     ] = None,
     seed: Annotated[int | None, Shape(min=0, help="Of all chance.", show_default="0")] = None,
     epochs: Annotated[
-        int | None, Training(min=1, help="Passes over the images.", show_default="70")
+        int | None,
+        Training(
+            min=1,
+            help="Passes over the images.",
+            show_default="70; with lmrc+ 60, and 100 at the first learn",
+        ),
     ] = None,
     batch_size: Annotated[
         int | None,
@@ -86,7 +91,10 @@ def learn(
         ),
     ] = None,
     learning_rate: Annotated[
-        float | None, Training(help="Of the first epochs.", show_default="0.05")
+        float | None,
+        Training(
+            help="Of the first epochs.", show_default="0.05; with lmrc+ 0.02 after the first learn"
+        ),
     ] = None,
     weight_decay: Annotated[
         float | None, Training(help="Pull of weights to 0.", show_default="0.0005")

@@ -75,7 +75,7 @@ def seconds(spread: Spread | None) -> str:
     Examples
     --------
     >>> from lmrc.report.costs import seconds
-    >>> from lmrc.report.summary import MethodSummary, Spread
+    >>> from lmrc.report.summary import Spread
     >>> seconds(Spread(1234.5, 20.0)), seconds(Spread(0.52, None)), seconds(None)
     ('1,234', '0.52', '–')
     """

@@ -75,6 +75,8 @@ class ClassStatistics:
         for name, tensor in self.tensors().items():
             shape = none[name].shape  # that of no class
             wanted = (n_classes, *shape[1:]) if shape and shape[0] == 0 else tuple(shape)
+            if name == "factors" and tensor.ndim == 3:  # as many as the model began with
+                wanted = (*wanted[:2], max(1, min(tensor.shape[2], width)))
             if tuple(tensor.shape) != wanted:
                 raise ValueError(f"the statistics' {name} is not of shape {wanted}")
 
