@@ -276,6 +276,10 @@ def _root(matrix: Tensor) -> Tensor:
 def _sampler(roots: Tensor, generator: torch.Generator) -> Sampler:
     """Return what draws from N(0, R Rᵀ) for each R of the roots, (classes, width, rank)."""
     classes, _, rank = roots.shape
-    where = {"generator": generator, "device": generator.device}
-    roots = roots.to(generator.device)
-    return lambda n: torch.randn(classes, n, rank, **where) @ roots.mT
+    device = generator.device
+    roots = roots.to(device)
+
+    def draw(n: int) -> Tensor:
+        return torch.randn(classes, n, rank, generator=generator, device=device) @ roots.mT
+
+    return draw
