@@ -60,8 +60,8 @@ def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
         before = parameters
     kept = {"response_weight", "statistics", "predict_with"}
     assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
-    rest = {"classifier", "objective", "feature_layers", "mirror"}
-    assert steps[4] == rest | {"first_epochs", "learning_rate", "first_learning_rate"}
+    assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
+    assert steps[5] == {"classifier", "objective", "feature_layers", "mirror"}  # and its "auto"
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])

@@ -287,7 +287,7 @@ def test_statistics_of_two_layers_are_of_both(tmp_path):
     plain = taught(2, backbone=TwoLayers, augment="none")
     with torch.no_grad():
         expected = plain.network_.trunk.backbone.last_two(plain.network_.trunk.normalise(x))
-    near(plain.statistics_["means"][3, 0], expected.mean(dim=0))
+    assert_near(plain.statistics_["means"][3, 0], expected.mean(dim=0))
     model.save(tmp_path / "m")
     loaded = load(tmp_path / "m", backbone=TwoLayers)
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
@@ -309,7 +309,3 @@ def test_colour_images_are_augmented_strongly_by_default():
     assert taught(1, augment="crop").augmentation == "crop"
     grey = plus().partial_fit(X[..., 0], Y)
     assert grey.augmentation == "none"
-
-
-def near(one, other):
-    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

@@ -34,7 +34,7 @@ def learnt(kind, seeds=(0, 1, 2), **form):
     return statistics
 
 
-def near(one, other, tolerance=1e-4):
+def assert_near(one, other, tolerance=1e-4):
     torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
@@ -45,14 +45,14 @@ def test_means_and_covariances_are_those_of_the_features(kind, monkeypatch):
     matrices = []
     for row in range(3):
         features = draws(row)
-        near(statistics.means[row].double(), features.mean(dim=1))
+        assert_near(statistics.means[row].double(), features.mean(dim=1))
         centred = (features - features.mean(dim=1, keepdim=True)).flatten(0, 1)
         matrices.append(centred.T @ centred / len(centred))
     mean = torch.stack(matrices).mean(dim=0)
-    near(statistics.covariances.mean().diagonal(), mean.diagonal())
+    assert_near(statistics.covariances.mean().diagonal(), mean.diagonal())
     if kind != "shared":
         for row, matrix in enumerate(matrices):
-            near(statistics.covariances.matrix(row), matrix)
+            assert_near(statistics.covariances.matrix(row), matrix)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,8 +68,10 @@ def test_a_linear_drift_is_followed(kind):
     carried = learnt(kind).carried(found)
     exact = LinearMap(weight, bias)
     for row in range(3):
-        near(carried.means[row].double(), exact(draws(row).mean(dim=1)), 0.08)
-    near(carried.covariances.mean(), weight.T @ learnt(kind).covariances.mean() @ weight, 0.01)
+        assert_near(carried.means[row].double(), exact(draws(row).mean(dim=1)), 0.08)
+    assert_near(
+        carried.covariances.mean(), weight.T @ learnt(kind).covariances.mean() @ weight, 0.01
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,9 +81,9 @@ def test_without_a_drift_nothing_moves(kind):
     after = before
     for _ in range(5):
         after = after.carried(Drift(WIDTH).add(seen, seen).fit())
-    near(after.means, before.means, 1e-5)
+    assert_near(after.means, before.means, 1e-5)
     for row in range(3):
-        near(after.covariances.matrix(row), before.covariances.matrix(row), 1e-5)
+        assert_near(after.covariances.matrix(row), before.covariances.matrix(row), 1e-5)
 
 
 def test_a_low_rank_is_kept_through_a_drift_and_variances_are_exact():
@@ -90,34 +92,34 @@ def test_a_low_rank_is_kept_through_a_drift_and_variances_are_exact():
     even = torch.randn(1, 5000, WIDTH, generator=generator, dtype=torch.float64)
     even[..., 0] *= 4  # one direction that stands out
     before = ClassStatistics.empty("low-rank", 1, WIDTH).learnt(0, Summary.of(even, 5000))
-    near(before.covariances.matrix(0).diagonal(), even[0].var(dim=0, correction=0))
+    assert_near(before.covariances.matrix(0).diagonal(), even[0].var(dim=0, correction=0))
     weight = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator).double()).Q
     after = before.carried(LinearMap(weight, torch.zeros(WIDTH).double()))
     assert after.covariances.tensors()["factors"].shape == (1, WIDTH, RANK)
     exact, found = weight.T @ before.covariances.matrix(0) @ weight, after.covariances.matrix(0)
-    near(found.diagonal(), exact.diagonal())
+    assert_near(found.diagonal(), exact.diagonal())
     drawn = before.covariances.sampler(1, generator)(20_000)[0].double()
-    near(drawn.var(dim=0), even[0].var(dim=0), 0.05)
+    assert_near(drawn.var(dim=0), even[0].var(dim=0), 0.05)
     along = weight[0]  # where the one direction lies now
-    near(along @ found @ along, along @ exact @ along, 0.01)
+    assert_near(along @ found @ along, along @ exact @ along, 0.01)
 
 
 def test_directions_never_seen_to_move_stay():
     seen = draws(7).flatten(0, 1)
     seen[:, 5] = 0.3  # a feature that does not vary
     found = Drift(WIDTH).add(seen, seen).fit()
-    near(found.weight, torch.eye(WIDTH).double(), 1e-8)
+    assert_near(found.weight, torch.eye(WIDTH).double(), 1e-8)
     still = torch.ones(3, WIDTH).double()
-    near(Drift(WIDTH).add(still, still + 1).fit()(still), still + 1, 1e-8)
+    assert_near(Drift(WIDTH).add(still, still + 1).fit()(still), still + 1, 1e-8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_of_classes_does_not_matter(kind):
     one, other = learnt(kind, (0, 1, 2)), learnt(kind, (2, 0, 1))
-    near(one.means, other.means[[1, 2, 0]], 1e-6)
-    near(one.covariances.mean(), other.covariances.mean(), 1e-5)
+    assert_near(one.means, other.means[[1, 2, 0]], 1e-6)
+    assert_near(one.covariances.mean(), other.covariances.mean(), 1e-5)
     for row, same in enumerate((1, 2, 0)):
-        near(one.covariances.matrix(row), other.covariances.matrix(same), 1e-5)
+        assert_near(one.covariances.matrix(row), other.covariances.matrix(same), 1e-5)
 
 
 def test_a_class_that_comes_again_counts_by_its_images():
@@ -126,8 +128,8 @@ def test_a_class_that_comes_again_counts_by_its_images():
     in_parts = ClassStatistics.empty("full", 4, WIDTH).learnt(0, Summary.of(first, 100))
     in_parts = in_parts.learnt(0, Summary.of(rest, 200))
     assert in_parts.counts.tolist() == [300]
-    near(in_parts.means, at_once.means, 1e-5)
-    near(in_parts.covariances.matrix(0), at_once.covariances.matrix(0), 1e-5)
+    assert_near(in_parts.means, at_once.means, 1e-5)
+    assert_near(in_parts.covariances.matrix(0), at_once.covariances.matrix(0), 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +146,7 @@ def test_deviations_are_drawn_with_the_covariance(kind):
     statistics = learnt(kind)
     drawn = statistics.covariances.sampler(3, torch.Generator().manual_seed(0))(20_000).double()
     for row in range(3):
-        near(drawn[row].T.cov(), statistics.covariances.matrix(row), 0.01)
+        assert_near(drawn[row].T.cov(), statistics.covariances.matrix(row), 0.01)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,17 +159,17 @@ def test_rounding_does_not_decide_what_is_drawn(kind):
     for matrix in (spread, spread + noise + noise.T):
         found = COVARIANCES[kind].empty(WIDTH).updated(0, matrix)
         drawn.append(found.sampler(1, torch.Generator().manual_seed(0))(5))
-    near(*drawn, 1e-5)
+    assert_near(*drawn, 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_is_taken_out(kind):
     rest = learnt(kind).without(1)
-    near(rest.means, learnt(kind, (0, 2)).means, 1e-6)
+    assert_near(rest.means, learnt(kind, (0, 2)).means, 1e-6)
     assert len(rest.counts) == 2
     rest.check(2, 4, WIDTH)
     if kind != "shared":
-        near(rest.covariances.matrix(1), learnt(kind).covariances.matrix(2), 1e-6)
+        assert_near(rest.covariances.matrix(1), learnt(kind).covariances.matrix(2), 1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -176,8 +178,8 @@ def test_saved_and_read_back(kind):
     saved = {name: tensor.clone() for name, tensor in statistics.tensors().items()}
     again = ClassStatistics.from_tensors(kind, saved)
     assert type(again.covariances) is COVARIANCES[kind]
-    near(again.covariances.matrix(1), statistics.covariances.matrix(1), 0)
-    near(again.means, statistics.means, 0)
+    assert_near(again.covariances.matrix(1), statistics.covariances.matrix(1), 0)
+    assert_near(again.means, statistics.means, 0)
     assert again.counts.tolist() == [300] * 3
     again.check(3, 4, WIDTH)
     with pytest.raises(ValueError, match="is not of shape"):

@@ -71,14 +71,11 @@ class ClassStatistics:
 
     def check(self, n_classes: int, turns: int, width: int) -> None:
         """Refuse tensors that are not of so many classes, turns and features."""
-        none = type(self).empty(self.covariances.name, turns, width).tensors()
+        wanted = {"counts": (n_classes,), "means": (n_classes, turns, width)}
+        wanted |= self.covariances.shapes(n_classes, width)
         for name, tensor in self.tensors().items():
-            shape = none[name].shape  # that of no class
-            wanted = (n_classes, *shape[1:]) if shape and shape[0] == 0 else tuple(shape)
-            if name == "factors" and tensor.ndim == 3:  # as many as the model began with
-                wanted = (*wanted[:2], max(1, min(tensor.shape[2], width)))
-            if tuple(tensor.shape) != wanted:
-                raise ValueError(f"the statistics' {name} is not of shape {wanted}")
+            if tuple(tensor.shape) != wanted[name]:
+                raise ValueError(f"the statistics' {name} is not of shape {wanted[name]}")
 
     def carried(self, drift: LinearMap) -> Self:
         """Return them where the features have moved: μ W + b, and Wᵀ Σ W."""

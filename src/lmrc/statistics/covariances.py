@@ -34,6 +34,10 @@ class Covariances(ABC):
         """Return those of no class, for features of this width."""
 
     @abstractmethod
+    def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that `tensors` must have for so many classes and features."""
+
+    @abstractmethod
     def matrix(self, row: int) -> Tensor:
         """Return the covariance of a class, (width, width)."""
 
@@ -85,6 +89,10 @@ class Shared(Covariances):
         """Return that of no class."""
         return cls(torch.zeros(width, width), torch.tensor(0.0))
 
+    def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors."""
+        return {"covariance": (width, width), "averaged": ()}
+
     def matrix(self, row: int) -> Tensor:
         """Return the one there is."""
         return self.covariance.double()
@@ -127,6 +135,10 @@ class Full(Covariances):
     def empty(cls, width: int) -> Self:
         """Return those of no class."""
         return cls(torch.zeros(0, width, width))
+
+    def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors."""
+        return {"covariance": (n_classes, width, width)}
 
     def matrix(self, row: int) -> Tensor:
         """Return that of a class."""
@@ -179,6 +191,11 @@ class LowRank(Covariances):
         """Return those of no class."""
         return cls(torch.zeros(0, width, min(RANK, width)), torch.zeros(0, width))
 
+    def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors, with as many directions as the model began with."""
+        rank = max(1, min(self.factors.shape[-1], width))
+        return {"factors": (n_classes, width, rank), "diagonal": (n_classes, width)}
+
     def matrix(self, row: int) -> Tensor:
         """Return that of a class."""
         u = self.factors[row].double()
@@ -225,7 +242,7 @@ class LowRank(Covariances):
         """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
         width, rank = self.factors.shape[1:]
         off = (matrix - diagonal.diag()).cpu().numpy()
-        # A few of all directions: a fifth of the work of torch's, which finds them all.
+        # Not torch's, which finds all directions where a few are wanted, in over twice the time.
         found = scipy.linalg.eigh(off, subset_by_index=[width - rank, width - 1])
         values, directions = (torch.from_numpy(part).to(matrix) for part in found)
         u = directions * values.clamp(min=0).sqrt()
@@ -258,7 +275,11 @@ def _root(matrix: Tensor) -> Tensor:
 
 def _sampler(roots: Tensor, generator: torch.Generator) -> Sampler:
     """Return what draws from N(0, R Rᵀ) for each R of the roots, (classes, width, rank)."""
+    classes, _, rank = roots.shape
     device = generator.device
-    turned = roots.mT.to(device)
-    size = len(roots), roots.shape[-1]
-    return lambda n: torch.randn(size[0], n, size[1], generator=generator, device=device) @ turned
+    roots = roots.to(device)
+
+    def draw(n: int) -> Tensor:
+        return torch.randn(classes, n, rank, generator=generator, device=device) @ roots.mT
+
+    return draw

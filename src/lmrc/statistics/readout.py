@@ -95,11 +95,11 @@ def tune(
     slopes, offsets = ((part / size).requires_grad_() for part in (slopes, offsets))
     sharpness = size.log().requires_grad_()
 
-    def linear(x: Tensor) -> Tensor:
+    def of_classifier(x: Tensor) -> Tensor:
         scores: Tensor = sharpness.exp() * _linear(x, slopes, offsets)
         return scores
 
-    _minimise(linear, [slopes, offsets, sharpness], made_up)
+    _minimise(of_classifier, [slopes, offsets, sharpness], made_up)
     with torch.no_grad():
         slopes, offsets = (sharpness.exp() * part for part in (slopes, offsets))
     found = {"head_weight": weight, "head_bias": bias}
