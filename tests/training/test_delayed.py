@@ -23,6 +23,7 @@ def small_resnet():
     torch.manual_seed(0)
     backbone = ResNet((3, 8, 8), (1, 1, 1, 1))
     backbone.layer3 = backbone.layer4 = nn.Identity()
+    backbone.width_before = 128
     return backbone
 
 
