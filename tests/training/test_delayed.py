@@ -1,6 +1,8 @@
 """Weight gradients found beside the backward pass are those that autograd finds."""
 
 import copy
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from lmrc import EWCClassifier, LMRCClassifier
 from lmrc.nets.backbones import ResNet
 from lmrc.nets.network import Network, Trunk
 from lmrc.training import compiling, convolution
+from lmrc.training import delayed as delaying
 from lmrc.training.convolution import DelayedConv2d
 from lmrc.training.delayed import delayed
 from lmrc.training.device import Execution
@@ -147,42 +150,101 @@ def test_other_backbones_and_frozen_ones_are_left_alone():
             assert weights is None
 
 
-@pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
-def test_a_model_learns_the_same_with_delayed_gradients(method, monkeypatch):
+def taught(method=LMRCClassifier, rate=1e-3):
+    """Two class batches; the last mini-batch of an epoch is short."""
     chance = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=chance)
     y = torch.arange(36) % 4
+    model = method(
+        backbone=small_resnet(),
+        epochs=2,
+        batch_size=4,
+        learning_rate=rate,
+        device="cpu",
+        random_state=0,
+    )
+    for first in (0, 2):
+        rows = (y == first) | (y == first + 1)
+        model.partial_fit(x[rows], y[rows])
+    return model
 
-    def taught():
-        model = method(
-            backbone=small_resnet(),
-            epochs=2,
-            batch_size=4,
-            learning_rate=1e-3,
-            device="cpu",
-            random_state=0,
-        )
-        for first in (0, 2):
-            rows = (y == first) | (y == first + 1)
-            model.partial_fit(x[rows], y[rows])
-        return model
 
-    expected = taught()
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """Take the path of a GPU; note the weights that are delayed."""
     used = []
 
-    def on_gpu(*asked):
-        return Execution(CPU, bf16=False, graph=True, compiled=False)
-
+    @contextmanager
     def seen(*asked):
-        used.append(len(asked))
-        return delayed(*asked)
+        with delaying.delayed(*asked) as weights:
+            used.append(weights)
+            yield weights
+
+    def on_gpu(*asked, bf16=False):
+        return Execution(CPU, bf16=bf16, graph=True, compiled=False)
 
     monkeypatch.setattr(Execution, "pick", on_gpu)
     monkeypatch.setattr(compiling, "delayed", seen)
-    got = taught()
-    assert len(used) == 2
+    return used
+
+
+@pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
+def test_a_model_learns_the_same_with_delayed_gradients(method, request, monkeypatch):
+    monkeypatch.setattr(delaying, "SHARE", 0.7)  # the second of two blocks is updated early
+    expected = taught(method)
+    used = request.getfixturevalue("as_on_gpu")
+    got = taught(method)
+    # EWC's penalty, from its second class batch on, gives weights other gradients, too.
+    assert [weights.are_updated for weights in used] == [True, method is LMRCClassifier]
     for one, other in zip(expected.history_, got.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
     learnt = got.network_.state_dict()
     for name, value in expected.network_.state_dict().items():
         torch.testing.assert_close(learnt[name], value, rtol=1e-3, atol=1e-3, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on a CPU without bfloat16
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("cast", [False, True])
+def test_an_early_update_changes_no_bit(bf16, cast, as_on_gpu, monkeypatch):
+    monkeypatch.setattr(Execution, "pick", partial(Execution.pick, bf16=bf16))
+    monkeypatch.setattr(delaying, "CAST_EARLY", cast)
+    expected = taught(rate=0.02)  # where no block holds so much, all are updated at the end
+    monkeypatch.setattr(delaying, "SHARE", 0.7)
+    got = taught(rate=0.02)
+    assert [weights.are_updated for weights in as_on_gpu] == [False, False, True, True]
+    assert expected.history_ == got.history_
+    for name, value in expected.network_.state_dict().items():
+        assert torch.equal(got.network_.state_dict()[name], value), name
+
+
+def test_a_gradient_from_elsewhere_is_not_lost_to_the_early_update(monkeypatch):
+    monkeypatch.setattr(delaying, "SHARE", 0.7)
+    fast, x = network(), torch.rand(3, 3, 4, 4)
+    updated = []
+
+    def step(loss):
+        fast.zero_grad(set_to_none=True)
+        weights.begin()
+        loss().backward()
+        weights.join()
+
+    def plain():
+        return fast(x).sum()
+
+    def penalty():
+        return 0.01 * sum(weight.square().sum() for weight in weights.weights)
+
+    with delayed(fast, False) as weights:
+        weights.update = updated.append
+        step(plain)
+        step(plain)
+        assert len(updated) == 1
+        last = weights.weights[-1]
+        assert last.grad is None  # as it is updated
+        step(lambda: plain() + penalty())  # autograd goes backward through the last term first
+        assert len(updated) == 1
+        assert last.grad is not None
+        step(plain)  # a step to see that they are alone again
+        with pytest.raises(AssertionError, match="after the update"):
+            step(lambda: penalty() + plain())

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmrc.nets.network import Frozen
 from lmrc.training.ahead import Ahead, Parts
@@ -51,6 +51,8 @@ class GraphedStep(Step):
     ) -> None:
         super().__init__(*args, **settings)
         self.frozen, self.delayed = frozen, delayed
+        if delayed:
+            delayed.update = self.update
         self.most = max(self.batches.sizes)
         self.taken = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
@@ -69,6 +71,17 @@ class GraphedStep(Step):
         super().backward(loss)
         if self.delayed:
             self.delayed.join()
+
+    def update(self, weights: list[nn.Parameter]) -> None:
+        """Let the optimiser take its step for some weights alone."""
+        groups, chosen = self.optimiser.param_groups, set(weights)
+        self.optimiser.param_groups = [
+            group | {"params": [p for p in group["params"] if p in chosen]} for group in groups
+        ]
+        try:
+            self.optimiser.step()
+        finally:
+            self.optimiser.param_groups = groups
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
