@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lmrc.nets.network import Frozen, Network, Trunk
-from lmrc.training import ahead
+from lmrc.training import ahead, graphed
 from lmrc.training.ahead import Ahead, rows_of_block
 from lmrc.training.batches import Batches
 from lmrc.training.graphed import GraphedStep
@@ -58,11 +58,13 @@ def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
         if i % blocks.rows == 0:
             blocks.turn(is_last=i + blocks.rows >= 12)
         plain.stage()
+        taken = blocks.take()
         for name, part in vars(plain.at(torch.arange(4 * i, 4 * i + 4))).items():
             if part is not None:
-                row = blocks.block[name][i % blocks.rows]
-                assert torch.equal(row, part)
-                assert row.stride() == part.stride()  # compiled code is made for one layout
+                for row in (blocks.block[name][i % blocks.rows], taken[name]):
+                    assert torch.equal(row, part)
+                    assert row.stride() == part.stride()  # compiled code is made for one layout
+                assert taken[name].data_ptr() % 16 == 0  # and reads 16 bytes at a time
 
 
 def taught(graph, plan, seed=lambda epoch: epoch, **settings):
@@ -85,9 +87,12 @@ def taught(graph, plan, seed=lambda epoch: epoch, **settings):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("average_last", [0, 2])
+@pytest.mark.parametrize(("average_last", "one_copy"), [(0, True), (2, True), (0, False)])
 @pytest.mark.usefixtures("small_blocks")
-def test_the_fast_step_gives_what_the_plain_one_gives(settings, average_last):
+def test_the_fast_step_gives_what_the_plain_one_gives(
+    settings, average_last, one_copy, monkeypatch
+):
+    monkeypatch.setattr(graphed, "ONE_COPY", one_copy)
     plan = Optimisation(5, 0.02, (3,), 0.9, 5e-4, "cosine", average_last)
     expected, records = taught(False, plan, **settings)
     got, fast_records = taught(True, plan, **settings)

@@ -23,6 +23,7 @@ from lmrc.training.streams import Graph, current, on, open_stream, wait
 
 WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
 EARLY = True  # begin with an epoch while the one before still runs
+ONE_COPY = True  # a captured step takes its mini-batch itself; else its parts are copied before
 ANSWER = "answer"  # the frozen network's, among the parts of a mini-batch
 
 
@@ -165,8 +166,10 @@ class CapturedStep:
     def __init__(self, taker: GraphedStep, size: int) -> None:
         self.taker = taker
         self.ahead = Ahead(taker.prepare, taker.batches, size, taker.stream, taker.beside)
-        # Where the step looks for its mini-batch.
-        self.parts = {name: torch.empty_like(part[0]) for name, part in self.ahead.block.items()}
+        self.parts: Parts = {}  # where the step looks for its mini-batch
+        if not ONE_COPY:
+            block = self.ahead.block
+            self.parts = {name: torch.empty_like(part[0]) for name, part in block.items()}
         self.graph = Graph(self._learn, taker.stream)
 
     def run(self, start: int, rates: Sequence[float]) -> None:
@@ -183,15 +186,17 @@ class CapturedStep:
             self.graph.replay()
 
     def _learn(self) -> None:
-        of_batch: dict[str, Any] = {n: p for n, p in self.parts.items() if n != ANSWER}
-        batch = MiniBatch(**({"known": None} | of_batch))
-        with self._answered(batch.x):
+        parts = dict(self.parts or self.ahead.take())
+        answer = parts.pop(ANSWER, None)
+        of_batch: dict[str, Any] = {"known": None} | parts
+        batch = MiniBatch(**of_batch)
+        with self._answered(batch.x, answer):
             self.taker(batch)
 
-    def _answered(self, x: Tensor) -> AbstractContextManager[None]:
-        if self.taker.frozen is None or ANSWER not in self.parts:
+    def _answered(self, x: Tensor, answer: Tensor | None) -> AbstractContextManager[None]:
+        if self.taker.frozen is None or answer is None:
             return nullcontext()
-        return self.taker.frozen.answering(x, self.parts[ANSWER])
+        return self.taker.frozen.answering(x, answer)
 
 
 @contextmanager
