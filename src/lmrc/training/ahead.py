@@ -80,8 +80,8 @@ class Ahead:
         inputs = batches.rotations.copies * size
         self.layout = {name: part[:inputs].to("meta") for name, part in parts.items()}
         words = sum(_words(part) for part in self.layout.values())
-        self.current = torch.zeros(self.rows, words, dtype=torch.long, device=batches.device)
-        self.made = torch.zeros_like(self.current)
+        self.current = torch.empty(self.rows, words, dtype=torch.long, device=batches.device)
+        self.made = torch.empty_like(self.current)
         self.slot = torch.zeros(1, dtype=torch.long, device=batches.device)
         self.block = self._unpacked(self.current)
         self.making = Graph(self._make, beside)
