@@ -68,7 +68,7 @@ class GraphedStep(Step):
         super().__call__(batch)
 
     def backward(self, loss: Tensor) -> None:
-        """Find the gradients of a loss."""
+        """Find the gradients of the sum of a loss's terms."""
         super().backward(loss)
         if self.delayed:
             self.delayed.join()
