@@ -17,6 +17,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from lmrc.nets.backbones import BasicBlock, ResNet, pad_channels
 
+ONE_BIAS = True  # a shortcut leaves its own to the convolution that it is added to
+
 
 def fold(backbone: nn.Module, dtype: torch.dtype) -> nn.Module | None:
     """Return a network that computes what the backbone does in evaluation mode.
@@ -66,6 +68,9 @@ class FoldedBlock(nn.Module):
             assert isinstance(conv, nn.Conv2d)
             assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, of several processes
             self.shortcut = FoldedConv(conv, bn, dtype)
+            if ONE_BIAS:  # by itself, it would be a kernel that goes through all the map once more
+                self.conv2.bias = self.conv2.bias + self.shortcut.bias
+                self.shortcut.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Residual mapping."""
@@ -78,7 +83,7 @@ class FoldedConv(nn.Module):
     """Convolution, BatchNorm, perhaps a sum, ReLU."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Any  # Tensor or None
 
     def __init__(self, conv: nn.Conv2d, bn: _BatchNorm, dtype: torch.dtype) -> None:
         super().__init__()
