@@ -120,6 +120,13 @@ def test_a_run_under_way_has_a_page_in_every_experiment(experiment, description,
     assert "No run has learnt all class batches yet." in html
 
 
+def test_every_method_has_a_picture_of_its_own_of_which_heads_win(description, records):
+    names = {"steady": "LMRC"}
+    ours = [replace(r, method=names.get(r.method, "LMRC+")) for r in records]
+    drawings = build(replace(description, experiment="heads"), ours).drawings
+    assert set(drawings) >= {"confusion-lmrc", "confusion-lmrc-plus"}
+
+
 def named(records):
     names = {"cat": "house_cat, Felis catus", "dog": "dog, Canis", "<i>emu": "emu, <Dromaius>"}
     return [
