@@ -46,6 +46,16 @@ def test_table_1_has_the_papers_number_beside_ours(description, pooled):
     assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9", "49.7", "89.6 ± 2.9", "–"]
     assert "| steady | 89.6 ± 2.9 | 49.7 | 89.6 ± 2.9 | – |" in contents.markdown
     assert "best on the test set" in html
+    assert "steady has 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
+
+
+def test_the_page_of_table_1_names_the_best(description, pooled):
+    def worse(run):
+        name, record = run.method.replace("steady", "other"), run.record
+        return replace(run, method=name, record=replace(record, accuracy=record.accuracy / 2))
+
+    asked = replace(description, experiment="rehearsal", headline="")
+    html = render(asked, [*pooled, *map(worse, pooled)])
     assert "steady is best at every pool size: 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
 
 
