@@ -154,6 +154,27 @@ def test_delayed_gradients_are_there_when_the_optimiser_asks(monkeypatch):
     np.testing.assert_allclose(got, expected, atol=3e-2)
 
 
+@pytest.mark.parametrize("own_stream", [True, False])
+@pytest.mark.parametrize("compiled", ["auto", True])
+def test_the_last_blocks_are_updated_early_and_cast_as_they_are_then(
+    own_stream, compiled, monkeypatch
+):
+    monkeypatch.setattr(delayed, "OWN_STREAM", own_stream)
+    seen, plain = [], delayed.Delayed.begin
+    monkeypatch.setattr(delayed.Delayed, "begin", lambda self: (seen.append(self), plain(self)))
+    settings = {"backbone": "resnet18", "learning_rate": 1e-3, "precision": "bf16"}
+    fast, _ = taught(**settings, compile=compiled)
+    weights = seen[-1]
+    assert weights.are_updated
+    last = slice(weights.first, None)
+    for used, value in zip(weights.used[last], weights.values[last], strict=True):
+        assert torch.equal(used, value.to(torch.bfloat16))
+    monkeypatch.setattr(delayed, "UPDATE_EARLY", False)
+    late, _ = taught(**settings, compile=compiled)
+    for one, other in zip(fast.history_, late.history_, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=0.03, abs=0.03)
+
+
 class Kept(Checkpoint):
     """Keeps the state after the second epoch of a class batch, in memory."""
 
