@@ -150,11 +150,11 @@ def test_other_backbones_and_frozen_ones_are_left_alone():
             assert weights is None
 
 
-def taught(method=LMRCClassifier, rate=1e-3):
-    """Two class batches; the last mini-batch of an epoch is short."""
+def taught(method=LMRCClassifier, rate=1e-3, n=36, side=8):
+    """Two class batches; of 36 images, the last mini-batch of an epoch is short."""
     chance = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=chance)
-    y = torch.arange(36) % 4
+    x = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=chance)
+    y = torch.arange(n) % 4
     model = method(
         backbone=small_resnet(),
         epochs=2,
@@ -204,14 +204,15 @@ def test_a_model_learns_the_same_with_delayed_gradients(method, request, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on a CPU without bfloat16
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize(("bf16", "cast"), [(False, False), (True, True)])
 def test_an_early_update_changes_no_bit(bf16, cast, as_on_gpu, monkeypatch):
     monkeypatch.setattr(Execution, "pick", partial(Execution.pick, bf16=bf16))
     monkeypatch.setattr(delaying, "CAST_EARLY", cast)
-    expected = taught(rate=0.02)  # where no block holds so much, all are updated at the end
+    expected = taught(
+        rate=0.02, n=16, side=4
+    )  # where no block holds so much, all are updated at the end
     monkeypatch.setattr(delaying, "SHARE", 0.7)
-    got = taught(rate=0.02)
+    got = taught(rate=0.02, n=16, side=4)
     assert [weights.are_updated for weights in as_on_gpu] == [False, False, True, True]
     assert expected.history_ == got.history_
     for name, value in expected.network_.state_dict().items():
