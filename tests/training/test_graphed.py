@@ -124,6 +124,25 @@ def test_the_frozen_network_is_asked_a_block_at_a_time():
     assert [n for n in asked if n != 4] == [24, 24, 24]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("n", [48, 49, 50])
+def test_code_is_compiled_for_one_size_of_mini_batch_and_for_nothing_else(n):
+    torch.compiler.reset()
+    trained, compiled = network(), []
+
+    def backend(graph, inputs):
+        compiled.extend(len(given) for given in inputs if given.dtype == torch.uint8)
+        return graph.forward
+
+    def losses(batch):
+        return {"new": nn.functional.cross_entropy(trained(batch.x), batch.y, reduction="none")}
+
+    trained.trunk.compile(backend=backend, dynamic=False)
+    plan = Optimisation(3, 0.01, (), 0.9, 0.0, average_last=2)
+    list(train(trained, losses, batches(n), plan, seed=lambda epoch: epoch, graph=True))
+    assert compiled == [4]  # not for a last one of 5 or 2, nor for BatchNorm's statistics
+
+
 @pytest.mark.parametrize(
     ("n", "size", "settings", "rows"),
     [
