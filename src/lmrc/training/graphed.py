@@ -67,6 +67,8 @@ class GraphedStep(Step):
 
     def backward(self, loss: Tensor) -> None:
         """Find the gradients of a loss."""
+        if self.delayed:
+            self.delayed.drop()
         super().backward(loss)
         if self.delayed:
             self.delayed.join()
