@@ -98,6 +98,10 @@ class GraphedStep(Step):
             first.ahead.begin(0)
         wait(current(self.batches.device), self.beside)
 
+    def end(self) -> None:
+        """Let go of the graphs: in a cycle with all data, they would stay until Python finds it."""
+        self.captured.clear()
+
     def _run(self, size: int, start: int, rates: list[float]) -> None:
         """Take the steps of mini-batches of one size that follow each other."""
         while rates and not self._is_captured(size):

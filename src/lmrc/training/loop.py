@@ -131,6 +131,7 @@ def train(
             add_to_average(optimiser, in_average)
         checkpoint.keep(records, network, optimiser)
         yield records[-1]
+    step.end()
     if optimisation.average_last:
         take_average(optimiser)
         batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
