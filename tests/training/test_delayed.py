@@ -192,6 +192,39 @@ def test_other_backbones_and_frozen_ones_are_left_alone():
             assert weights is None
 
 
+def test_layers_above_a_frozen_stem_have_gradients():
+    """No gradient goes through the first block's input, and none is asked for."""
+    plain, fast = network(), network()
+    for trained in (plain, fast):
+        for part in (trained.trunk.backbone.conv1, trained.trunk.backbone.bn1):
+            part.requires_grad_(False)
+    x = torch.rand(3, 3, 4, 4)
+    expected = gradients(plain, x)
+    with delayed(fast, False) as weights:
+        got = gradients(fast, x, weights)
+    name = "trunk.backbone.layer1.0.conv1.weight"
+    torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large, monkeypatch):
+    x = torch.zeros(8, 3, 8, 8)
+    data = Batches(x, torch.arange(8), n_known=0, batch_size=4, augment="none", device=CPU)
+    # A large mini-batch fills the GPU by itself.
+    monkeypatch.setattr(compiling, "VALUES", x[:4].numel() - is_large)
+    asked = []
+
+    def seen(*networks, reuse_memory):
+        asked.append(reuse_memory)
+        return nullcontext()
+
+    monkeypatch.setattr(compiling, "compiled", seen)
+    execution = Execution(CPU, bf16=False, graph=True, compiled=True)
+    with compiling.made_fast(network(), None, data, execution) as weights:
+        assert (weights is None) == is_large
+    assert asked == [is_large]
+
+
 @pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
 def test_a_model_learns_the_same_with_delayed_gradients(method, monkeypatch):
     chance = torch.Generator().manual_seed(0)
