@@ -1,6 +1,7 @@
 """The fast path against the plain one, where there is a GPU: in float32 both give one result."""
 
 import gc
+import threading
 import warnings
 
 import numpy as np
@@ -112,6 +113,31 @@ def test_graphs_of_earlier_class_batches_that_python_clears_away_do_not_spoil_a_
         assert model.execution_.graph
     finally:
         gc.set_threshold(*before)
+
+
+def test_other_threads_may_use_the_gpu_while_a_step_is_captured():
+    """As the one does that brings inputs from disk: it would fail, or the capture."""
+    is_done, failed = threading.Event(), []
+
+    def busy():
+        stream, event = torch.cuda.Stream(), torch.cuda.Event()
+        try:
+            while not is_done.is_set():
+                event.record(stream)
+                event.query()  # which no thread may where captures are for all threads
+        except RuntimeError as error:
+            failed.append(error)
+
+    beside = threading.Thread(target=busy)
+    beside.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # as a capture that fails ends in one
+            taught()
+    finally:
+        is_done.set()
+        beside.join()
+    assert not failed
 
 
 @pytest.mark.parametrize("backbone", ["cnn", "resnet18"])
