@@ -1,7 +1,7 @@
 """Weight gradients found beside the backward pass are those that autograd finds."""
 
 import copy
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -14,9 +14,11 @@ from lmrc.nets.backbones import ResNet
 from lmrc.nets.network import Network, Trunk
 from lmrc.training import compiling, convolution
 from lmrc.training import delayed as delaying
+from lmrc.training.batches import Batches
 from lmrc.training.convolution import DelayedConv2d
-from lmrc.training.delayed import delayed
+from lmrc.training.delayed import Delayed, delayed
 from lmrc.training.device import Execution
+from lmrc.training.loop import Optimisation, train
 
 CPU = torch.device("cpu")
 
@@ -120,6 +122,47 @@ def test_a_network_is_as_it_was_afterwards():
         assert weights is not None
 
 
+def test_of_two_networks_that_begin_at_once_one_does_without(monkeypatch):
+    """As in two threads: gradients of one would go to the other's weights."""
+    began = []
+
+    class BeganMeanwhile(Delayed):
+        def __init__(self, *args):
+            monkeypatch.undo()
+            with delayed(network(), False) as weights:
+                began.append(weights)
+            super().__init__(*args)
+
+    monkeypatch.setattr(delaying, "Delayed", BeganMeanwhile)
+    with delayed(network(), False) as weights:
+        assert isinstance(weights, BeganMeanwhile)
+    assert began == [None]
+
+
+def test_gradients_that_a_loss_asks_for_on_its_way_are_not_those_of_the_weights():
+    """As for adversarial examples: a step learns from them, and not from how they were found."""
+    chance = torch.Generator().manual_seed(0)
+    x = torch.rand(12, 3, 8, 8, generator=chance)
+    plan = Optimisation(2, 0.01, (), 0.9, 0.0)
+
+    def learnt(graph):
+        trained = network()
+        data = Batches(x, torch.arange(12) % 4, n_known=0, batch_size=4, augment="none", device=CPU)
+
+        def losses(batch):
+            near = batch.x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(F.cross_entropy(trained(near), batch.y), [near])
+            harder = batch.x + 0.01 * slope.sign()
+            return {"new": F.cross_entropy(trained(harder), batch.y, reduction="none")}
+
+        with delayed(trained, False) if graph else nullcontext() as weights:
+            training = train(trained, losses, data, plan, seed=int, graph=graph, delayed=weights)
+            records = list(training)
+        return [record["loss"] for record in records]
+
+    assert learnt(True) == pytest.approx(learnt(False), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -148,6 +191,39 @@ def test_other_backbones_and_frozen_ones_are_left_alone():
     for left in (other, frozen):
         with delayed(left, False) as weights:
             assert weights is None
+
+
+def test_layers_above_a_frozen_stem_have_gradients():
+    """No gradient goes through the first block's input, and none is asked for."""
+    plain, fast = network(), network()
+    for trained in (plain, fast):
+        for part in (trained.trunk.backbone.conv1, trained.trunk.backbone.bn1):
+            part.requires_grad_(False)
+    x = torch.rand(3, 3, 4, 4)
+    expected = gradients(plain, x)
+    with delayed(fast, False) as weights:
+        got = gradients(fast, x, weights)
+    name = "trunk.backbone.layer1.0.conv1.weight"
+    torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large, monkeypatch):
+    x = torch.zeros(8, 3, 8, 8)
+    data = Batches(x, torch.arange(8), n_known=0, batch_size=4, augment="none", device=CPU)
+    # A large mini-batch fills the GPU by itself.
+    monkeypatch.setattr(compiling, "VALUES", x[:4].numel() - is_large)
+    asked = []
+
+    def seen(*networks, reuse_memory):
+        asked.append(reuse_memory)
+        return nullcontext()
+
+    monkeypatch.setattr(compiling, "compiled", seen)
+    execution = Execution(CPU, bf16=False, graph=True, compiled=True)
+    with compiling.made_fast(network(), None, data, execution) as weights:
+        assert (weights is None) == is_large
+    assert asked == [is_large]
 
 
 def taught(method=LMRCClassifier, rate=1e-3, n=36, side=8):
@@ -208,9 +284,8 @@ def test_a_model_learns_the_same_with_delayed_gradients(method, request, monkeyp
 def test_an_early_update_changes_no_bit(bf16, cast, as_on_gpu, monkeypatch):
     monkeypatch.setattr(Execution, "pick", partial(Execution.pick, bf16=bf16))
     monkeypatch.setattr(delaying, "CAST_EARLY", cast)
-    expected = taught(
-        rate=0.02, n=16, side=4
-    )  # where no block holds so much, all are updated at the end
+    # Where no block holds so much, all are updated at the end.
+    expected = taught(rate=0.02, n=16, side=4)
     monkeypatch.setattr(delaying, "SHARE", 0.7)
     got = taught(rate=0.02, n=16, side=4)
     assert [weights.are_updated for weights in as_on_gpu] == [False, False, True, True]
@@ -227,7 +302,9 @@ def test_a_gradient_from_elsewhere_is_not_lost_to_the_early_update(monkeypatch):
     def step(loss):
         fast.zero_grad(set_to_none=True)
         weights.begin()
-        loss().backward()
+        value = loss()
+        weights.drop()
+        value.backward()
         weights.join()
 
     def plain():
@@ -249,3 +326,30 @@ def test_a_gradient_from_elsewhere_is_not_lost_to_the_early_update(monkeypatch):
         step(plain)  # a step to see that they are alone again
         with pytest.raises(AssertionError, match="after the update"):
             step(lambda: penalty() + plain())
+
+
+@pytest.mark.parametrize("asked", ["twice", "for a gradient"])
+def test_a_network_that_losses_ask_more_than_once_is_updated_once(asked, monkeypatch):
+    monkeypatch.setattr(delaying, "SHARE", 0.7)
+    fast, x = network(), torch.rand(3, 3, 4, 4)
+    updated = []
+
+    def loss():
+        if asked == "twice":
+            return fast(x).sum() + fast(x + 1).square().sum()
+        seen = x.clone().requires_grad_()
+        torch.autograd.grad(fast(seen).sum(), seen)  # as adversarial examples need
+        assert not updated
+        return fast(x).sum()
+
+    with delayed(fast, False) as weights:
+        weights.update = updated.append
+        for _ in range(3):
+            fast.zero_grad(set_to_none=True)
+            updated.clear()
+            weights.begin()
+            value = loss()
+            weights.drop()
+            value.backward()
+            weights.join()
+        assert len(updated) == (asked != "twice")

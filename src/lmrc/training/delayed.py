@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ UPDATE_EARLY = True  # the last blocks, beside the backward pass of the first
 CAST_EARLY = True  # them, too, as soon as they are updated
 OWN_STREAM = True  # for this; else it goes to that of the gradients
 SHARE = 0.9  # of all weights, which the last blocks hold at least
+
+_one_network = Lock()  # at a time, of all threads: `convolution.left_to` is one for all
 
 
 class Delayed:
@@ -53,6 +56,7 @@ class Delayed:
         self.first = sum(len(block) for block in blocks[:first])  # place of the last weights
         self.are_alone = False  # the last weights have no other gradients than those found here
         self.are_updated = False  # the last weights, in this step
+        self.in_step = False  # gradients are those of the step, and not asked for by its losses
 
     def begin(self) -> None:
         """Begin a step: cast the weights as they are now."""
@@ -74,21 +78,34 @@ class Delayed:
         self.found.append((place, gradient))
         self.held += [g, x]
 
+    def drop(self) -> None:
+        """Forget what was found: gradients that losses asked for on their way are not of a step."""
+        self._wait()
+        self.found, self.held = [], []
+        self.in_step = True
+
     def join(self) -> None:
         """Give the weights their gradients, once these are there."""
-        now = current(self.values[0].device)
-        if self.found:  # else a capture would not know the stream
-            wait(now, self.stream)
+        self._wait()
+        places = [place for place, _ in self.found]
+        are_alone = self._have_no_gradients()
         if self.are_updated:
-            wait(now, self.updating)
-        self.are_alone = self._have_no_gradients()
-        assert self.are_alone or not self.are_updated, "a gradient came after the update"
+            wait(current(self.values[0].device), self.updating)
+            is_late = any(place >= self.first for place in places)
+            assert not is_late, "a gradient came after the update"
+            assert are_alone, "a gradient from elsewhere came after the update"
+        self.are_alone = are_alone and len(set(places)) == len(places)
+        self.in_step = False
         for place, gradient in self.found:
             weight = self.weights[place]
             if weight.grad is not None:
                 gradient = laid_out_as(weight, weight.grad + gradient)
             weight.grad = gradient
         self.found, self.held = [], []
+
+    def _wait(self) -> None:
+        if self.found:  # else a capture would not know the stream
+            wait(current(self.values[0].device), self.stream)
 
     def _update_early(self) -> None:
         """Update the last weights, if it is time; nothing reads them in this step any more.
@@ -98,7 +115,7 @@ class Delayed:
         """
         is_time = sorted(p for p, _ in self.found) == list(range(self.first, len(self.weights)))
         are_alone = self.are_alone and self._have_no_gradients()
-        if not (UPDATE_EARLY and self.update and are_alone and is_time):
+        if not (UPDATE_EARLY and self.update and self.in_step and are_alone and is_time):
             return
         early = [(self.weights[place], gradient) for place, gradient in self.found]
         wait(self.updating, self.stream)
@@ -125,23 +142,25 @@ def delayed(network: nn.Module, bf16: bool) -> Iterator[Delayed | None]:
     Only in our own ResNets, where it is known that a layer's weight is used by the layer alone.
     """
     blocks = _blocks(network.get_submodule("trunk.backbone"))
-    if not (DELAY and blocks and convolution.left_to is None):
+    if not (DELAY and blocks and _one_network.acquire(blocking=False)):
         yield None
         return
-    dtype = torch.bfloat16 if bf16 else torch.float32
-    weights = Delayed(blocks, dtype)
     layers = [layer for block in blocks for layer in block]
-    convolution.left_to = weights.find
-    for place, layer in enumerate(layers):
-        layer.__class__ = DelayedConv2d
-        vars(layer).update(dtype=dtype, used=weights.used[place], place=place)
     try:
+        dtype = torch.bfloat16 if bf16 else torch.float32
+        weights = Delayed(blocks, dtype)
+        convolution.left_to = weights.find
+        for place, layer in enumerate(layers):
+            layer.__class__ = DelayedConv2d
+            vars(layer).update(dtype=dtype, used=weights.used[place], place=place)
         yield weights
     finally:
         convolution.left_to = None
         for layer in layers:
             layer.__class__ = nn.Conv2d
-            del layer.dtype, layer.used, layer.place
+            for name in ("dtype", "used", "place"):
+                vars(layer).pop(name, None)
+        _one_network.release()
 
 
 def _blocks(backbone: nn.Module) -> list[list[Any]]:
