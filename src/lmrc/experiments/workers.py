@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,5 +104,11 @@ def _work(
     recipe: Recipe, run: Run, out: Path, data_dir: Path | None, where: dict[str, Any], threads: int
 ) -> None:
     torch.set_num_threads(threads)
+    warnings.formatwarning = _in_one_line
     for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
         pass
+
+
+def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """Say a warning as the command line does: Python's own way would name lines of its library."""
+    return f"lmrc: warning: {' '.join(str(message).split())}\n"

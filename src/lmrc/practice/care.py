@@ -108,8 +108,7 @@ def forget(path: Path, name: str, say: Say) -> None:
         if len(open_model(path, "cpu").classes_) == 1:
             raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
         store.amend(path, without)
-        kept = len(store.versions(path))
-    say(f"{name} is forgotten, in {count(kept, 'version')} of {path}")
+    say(f"{name} is forgotten: no version of {path} that is kept knows it")
 
 
 def _settings(model: Any) -> dict[str, Any]:
