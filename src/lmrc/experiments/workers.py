@@ -16,6 +16,7 @@ import torch
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, unfinished
+from lmrc.experiments.warned import in_one_line
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
@@ -104,11 +105,6 @@ def _work(
     recipe: Recipe, run: Run, out: Path, data_dir: Path | None, where: dict[str, Any], threads: int
 ) -> None:
     torch.set_num_threads(threads)
-    warnings.formatwarning = _in_one_line
+    warnings.formatwarning = in_one_line
     for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
         pass
-
-
-def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
-    """Say a warning as the command line does: Python's own way would name lines of its library."""
-    return f"lmrc: warning: {' '.join(str(message).split())}\n"

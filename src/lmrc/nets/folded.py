@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from lmrc.nets.backbones import BasicBlock, ResNet, pad_channels
+from lmrc.nets.backbones import BasicBlock, ResNet, is_plain, pad_channels
 
 ONE_BIAS = True  # a shortcut leaves its own to the convolution that it is added to
 
@@ -43,12 +43,9 @@ def _is_known(backbone: nn.Module) -> TypeGuard[ResNet]:
         return False
     levels = [getattr(backbone, f"layer{level}") for level in range(1, 5)]
     convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
-    return all(
+    return all(map(is_plain, convolutions)) and all(
         type(level) is nn.Sequential and all(type(block) is BasicBlock for block in level)
         for level in levels
-    ) and all(
-        (conv.groups, conv.dilation, conv.padding_mode) == (1, (1, 1), "zeros")
-        for conv in convolutions
     )
 
 

@@ -22,13 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmrc.nets.backbones import BasicBlock, ResNet
+from lmrc.nets.backbones import BasicBlock, ResNet, is_plain
 from lmrc.training import convolution
 from lmrc.training.convolution import DelayedConv2d, laid_out_as, weight_gradient
 from lmrc.training.streams import current, on, open_stream, wait
 
-DELAY = True
-CAST_TOGETHER = True  # else each as it is used
 UPDATE_EARLY = True  # the last blocks, beside the backward pass of the first
 CAST_EARLY = True  # them, too, as soon as they are updated
 OWN_STREAM = True  # for this; else it goes to that of the gradients
@@ -43,8 +41,8 @@ class Delayed:
     def __init__(self, blocks: list[list[Any]], dtype: torch.dtype) -> None:
         self.weights = [layer.weight for block in blocks for layer in block]
         self.values = [weight.detach() for weight in self.weights]
-        cast = CAST_TOGETHER and dtype != torch.float32
-        self.used = [value.to(dtype) for value in self.values] if cast else self.values
+        is_cast = dtype != torch.float32
+        self.used = [value.to(dtype) for value in self.values] if is_cast else self.values
         device = self.values[0].device
         self.stream = open_stream(device, urgency=1)
         self.found: list[tuple[int, Tensor]] = []
@@ -142,7 +140,7 @@ def delayed(network: nn.Module, bf16: bool) -> Iterator[Delayed | None]:
     Only in our own ResNets, where it is known that a layer's weight is used by the layer alone.
     """
     blocks = _blocks(network.get_submodule("trunk.backbone"))
-    if not (DELAY and blocks and _one_network.acquire(blocking=False)):
+    if not (blocks and _one_network.acquire(blocking=False)):
         yield None
         return
     layers = [layer for block in blocks for layer in block]
@@ -180,10 +178,4 @@ def _first_of_last(sizes: list[int]) -> int:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    return (
-        type(layer) is nn.Conv2d
-        and layer.weight.requires_grad
-        and layer.bias is None
-        and (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
-        and not isinstance(layer.padding, str)
-    )
+    return is_plain(layer) and layer.weight.requires_grad and layer.bias is None

@@ -23,7 +23,6 @@ from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
 
 WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
-EARLY = True  # begin with an epoch while the one before still runs
 ONE_COPY = True  # a captured step takes its mini-batch itself; else its parts are copied before
 ANSWER = "answer"  # the frozen network's, among the parts of a mini-batch
 
@@ -103,8 +102,6 @@ class GraphedStep(Step):
 
     def look_ahead(self, seed: int) -> None:
         """Draw the next epoch and begin to make its mini-batches ready, beside the last steps."""
-        if not EARLY:
-            return
         with on(self.beside):
             self.draw(seed)
         first = self.captured.get(self.batches.sizes[0])
