@@ -2,17 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc.nets import folded as folded_nets
 from lmrc.nets.backbones import build
 from lmrc.nets.folded import fold
 
 
 @pytest.mark.parametrize("size", [32, 80])
-@pytest.mark.parametrize("one_bias", [True, False])
-def test_a_folded_resnet_computes_what_the_network_does_in_evaluation_mode(
-    size, one_bias, monkeypatch
-):
-    monkeypatch.setattr(folded_nets, "ONE_BIAS", one_bias)
+def test_a_folded_resnet_computes_what_the_network_does_in_evaluation_mode(size):
     torch.manual_seed(0)
     network = build("resnet18", (3, size, size))
     with torch.no_grad():

@@ -1,8 +1,7 @@
 """Weight gradients found beside the backward pass are those that autograd finds."""
 
 import copy
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -226,130 +225,42 @@ def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large,
     assert asked == [is_large]
 
 
-def taught(method=LMRCClassifier, rate=1e-3, n=36, side=8):
-    """Two class batches; of 36 images, the last mini-batch of an epoch is short."""
+@pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
+def test_a_model_learns_the_same_with_delayed_gradients(method, monkeypatch):
     chance = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=chance)
-    y = torch.arange(n) % 4
-    model = method(
-        backbone=small_resnet(),
-        epochs=2,
-        batch_size=4,
-        learning_rate=rate,
-        device="cpu",
-        random_state=0,
-    )
-    for first in (0, 2):
-        rows = (y == first) | (y == first + 1)
-        model.partial_fit(x[rows], y[rows])
-    return model
+    x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=chance)
+    y = torch.arange(36) % 4
 
+    def taught():
+        model = method(
+            backbone=small_resnet(),
+            epochs=2,
+            batch_size=4,
+            learning_rate=1e-3,
+            device="cpu",
+            random_state=0,
+        )
+        for first in (0, 2):
+            rows = (y == first) | (y == first + 1)
+            model.partial_fit(x[rows], y[rows])
+        return model
 
-@pytest.fixture
-def as_on_gpu(monkeypatch):
-    """Take the path of a GPU; note the weights that are delayed."""
+    expected = taught()
     used = []
 
-    @contextmanager
-    def seen(*asked):
-        with delaying.delayed(*asked) as weights:
-            used.append(weights)
-            yield weights
+    def on_gpu(*asked):
+        return Execution(CPU, bf16=False, graph=True, compiled=False)
 
-    def on_gpu(*asked, bf16=False):
-        return Execution(CPU, bf16=bf16, graph=True, compiled=False)
+    def seen(*asked):
+        used.append(len(asked))
+        return delayed(*asked)
 
     monkeypatch.setattr(Execution, "pick", on_gpu)
     monkeypatch.setattr(compiling, "delayed", seen)
-    return used
-
-
-@pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
-def test_a_model_learns_the_same_with_delayed_gradients(method, request, monkeypatch):
-    monkeypatch.setattr(delaying, "SHARE", 0.7)  # the second of two blocks is updated early
-    expected = taught(method)
-    used = request.getfixturevalue("as_on_gpu")
-    got = taught(method)
-    # EWC's penalty, from its second class batch on, gives weights other gradients, too.
-    assert [weights.are_updated for weights in used] == [True, method is LMRCClassifier]
+    got = taught()
+    assert len(used) == 2
     for one, other in zip(expected.history_, got.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
     learnt = got.network_.state_dict()
     for name, value in expected.network_.state_dict().items():
         torch.testing.assert_close(learnt[name], value, rtol=1e-3, atol=1e-3, msg=name)
-
-
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on a CPU without bfloat16
-@pytest.mark.parametrize(("bf16", "cast"), [(False, False), (True, True)])
-def test_an_early_update_changes_no_bit(bf16, cast, as_on_gpu, monkeypatch):
-    monkeypatch.setattr(Execution, "pick", partial(Execution.pick, bf16=bf16))
-    monkeypatch.setattr(delaying, "CAST_EARLY", cast)
-    # Where no block holds so much, all are updated at the end.
-    expected = taught(rate=0.02, n=16, side=4)
-    monkeypatch.setattr(delaying, "SHARE", 0.7)
-    got = taught(rate=0.02, n=16, side=4)
-    assert [weights.are_updated for weights in as_on_gpu] == [False, False, True, True]
-    assert expected.history_ == got.history_
-    for name, value in expected.network_.state_dict().items():
-        assert torch.equal(got.network_.state_dict()[name], value), name
-
-
-def test_a_gradient_from_elsewhere_is_not_lost_to_the_early_update(monkeypatch):
-    monkeypatch.setattr(delaying, "SHARE", 0.7)
-    fast, x = network(), torch.rand(3, 3, 4, 4)
-    updated = []
-
-    def step(loss):
-        fast.zero_grad(set_to_none=True)
-        weights.begin()
-        value = loss()
-        weights.drop()
-        value.backward()
-        weights.join()
-
-    def plain():
-        return fast(x).sum()
-
-    def penalty():
-        return 0.01 * sum(weight.square().sum() for weight in weights.weights)
-
-    with delayed(fast, False) as weights:
-        weights.update = updated.append
-        step(plain)
-        step(plain)
-        assert len(updated) == 1
-        last = weights.weights[-1]
-        assert last.grad is None  # as it is updated
-        step(lambda: plain() + penalty())  # autograd goes backward through the last term first
-        assert len(updated) == 1
-        assert last.grad is not None
-        step(plain)  # a step to see that they are alone again
-        with pytest.raises(AssertionError, match="after the update"):
-            step(lambda: penalty() + plain())
-
-
-@pytest.mark.parametrize("asked", ["twice", "for a gradient"])
-def test_a_network_that_losses_ask_more_than_once_is_updated_once(asked, monkeypatch):
-    monkeypatch.setattr(delaying, "SHARE", 0.7)
-    fast, x = network(), torch.rand(3, 3, 4, 4)
-    updated = []
-
-    def loss():
-        if asked == "twice":
-            return fast(x).sum() + fast(x + 1).square().sum()
-        seen = x.clone().requires_grad_()
-        torch.autograd.grad(fast(seen).sum(), seen)  # as adversarial examples need
-        assert not updated
-        return fast(x).sum()
-
-    with delayed(fast, False) as weights:
-        weights.update = updated.append
-        for _ in range(3):
-            fast.zero_grad(set_to_none=True)
-            updated.clear()
-            weights.begin()
-            value = loss()
-            weights.drop()
-            value.backward()
-            weights.join()
-        assert len(updated) == (asked != "twice")

@@ -11,7 +11,7 @@ from torch import nn
 
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
 from lmrc.nets.network import Frozen
-from lmrc.training import ahead, delayed, staging
+from lmrc.training import ahead, staging
 from lmrc.training.checkpoint import Checkpoint, pack_training, unpack_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -204,27 +204,6 @@ def test_weights_move_as_in_the_eager_step(compiled):
     for name, move in expected.items():
         # Rounding comes to 0.03, a missing gradient to 1, one of the step before to 0.25 and more.
         assert (got[name] - move).norm() < 0.15 * move.norm(), name
-
-
-@pytest.mark.parametrize("own_stream", [True, False])
-@pytest.mark.parametrize("compiled", ["auto", True])
-def test_the_last_blocks_are_updated_early_and_cast_as_they_are_then(
-    own_stream, compiled, monkeypatch
-):
-    monkeypatch.setattr(delayed, "OWN_STREAM", own_stream)
-    seen, plain = [], delayed.Delayed.begin
-    monkeypatch.setattr(delayed.Delayed, "begin", lambda self: (seen.append(self), plain(self)))
-    settings = {"backbone": "resnet18", "learning_rate": 1e-3, "precision": "bf16"}
-    fast, _ = taught(**settings, compile=compiled)
-    weights = seen[-1]
-    assert weights.are_updated
-    last = slice(weights.first, None)
-    for used, value in zip(weights.used[last], weights.values[last], strict=True):
-        assert torch.equal(used, value.to(torch.bfloat16))
-    monkeypatch.setattr(delayed, "UPDATE_EARLY", False)
-    late, _ = taught(**settings, compile=compiled)
-    for one, other in zip(fast.history_, late.history_, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=0.03, abs=0.03)
 
 
 class Kept(Checkpoint):

@@ -29,8 +29,6 @@ from lmrc.training.batches import MiniBatch
 from lmrc.training.rotations import ROTATIONS
 from lmrc.training.step import Losses
 
-SPLIT = True
-
 
 class LMRCClassifier(CarriedStatistics):
     """Label Mapping with Response Consolidation.
@@ -274,7 +272,7 @@ class LMRCClassifier(CarriedStatistics):
         o = network(batch.x)  # (n, heads, dim), unit vectors
         k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
         # Split once: backward that is one kernel, where slices would be filled up with zeros.
-        old, new = o.split([k, o.shape[1] - k], dim=1) if SPLIT else (o[:, :k], o[:, k:])
+        old, new = o.split([k, o.shape[1] - k], dim=1)
         setting = Setting(self._sizes, self.memory_per_class > 0, self.scale)
         objective = OBJECTIVES[self.objective]
         terms = dict(objective(old, new, network.head, batch, setting))  # Eqs. 1, 9

@@ -17,8 +17,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from lmrc.nets.backbones import BasicBlock, ResNet, is_plain, pad_channels
 
-ONE_BIAS = True  # a shortcut leaves its own to the convolution that it is added to
-
 
 def fold(backbone: nn.Module, dtype: torch.dtype) -> nn.Module | None:
     """Return a network that computes what the backbone does in evaluation mode.
@@ -80,9 +78,9 @@ class FoldedBlock(nn.Module):
             assert isinstance(conv, nn.Conv2d)
             assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, of several processes
             self.shortcut = FoldedConv(conv, bn, dtype)
-            if ONE_BIAS:  # by itself, it would be a kernel that goes through all the map once more
-                self.conv2.bias = self.conv2.bias + self.shortcut.bias
-                self.shortcut.bias = None
+            # By itself, its bias would be a kernel that goes through all the map once more.
+            self.conv2.bias = self.conv2.bias + self.shortcut.bias
+            self.shortcut.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Residual mapping."""

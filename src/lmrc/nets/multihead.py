@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-UNIT = "own"  # how responses are normalised in training: "own", "torch" or "rms"
 TINY = 1e-12  # vectors that are shorter keep a direction and are not made as long as others
 
 
@@ -115,14 +114,9 @@ class MultiHead(nn.Module):
 
 def unit(vectors: Tensor) -> Tensor:
     """Return vectors (…, dim) with length 1; those of length 0 as they are."""
-    if not (torch.is_grad_enabled() and vectors.requires_grad) or UNIT == "torch":
+    if not (torch.is_grad_enabled() and vectors.requires_grad):
         return F.normalize(vectors, dim=-1, eps=TINY)
-    units: Tensor
-    if UNIT == "rms":
-        dim = vectors.shape[-1]
-        units = F.rms_norm(vectors, (dim,), eps=TINY**2 / dim) * float(dim) ** -0.5
-    else:
-        units = _Unit.apply(vectors)  # type: ignore[no-untyped-call]
+    units: Tensor = _Unit.apply(vectors)  # type: ignore[no-untyped-call]
     return units
 
 

@@ -52,12 +52,8 @@ class Ahead:
     ----------
     rows : int
         Mini-batches in a block.
-    block : dict of Tensor
-        Each part of the block to learn from: (rows, inputs of a mini-batch, …).
-
-    Notes
-    -----
-    The parts of a mini-batch lie side by side in one row of memory, so that one copy moves them.
+    block : Tensor
+        The one to learn from. A row holds all parts of a mini-batch: one copy takes them.
     """
 
     def __init__(
@@ -80,10 +76,9 @@ class Ahead:
         inputs = batches.rotations.copies * size
         self.layout = {name: part[:inputs].to("meta") for name, part in parts.items()}
         words = sum(_words(part) for part in self.layout.values())
-        self.current = torch.empty(self.rows, words, dtype=torch.long, device=batches.device)
-        self.made = torch.empty_like(self.current)
+        self.block = torch.empty(self.rows, words, dtype=torch.long, device=batches.device)
+        self.made = torch.empty_like(self.block)
         self.slot = torch.zeros(1, dtype=torch.long, device=batches.device)
-        self.block = self._unpacked(self.current)
         self.making = Graph(self._make, beside)
 
     def begin(self, start: int) -> None:
@@ -96,7 +91,7 @@ class Ahead:
     def turn(self, *, is_last: bool) -> None:
         """Let `block` be the one that was being made; have the one after it made."""
         wait(self.stream, self.beside)
-        self.current.copy_(self.made)
+        self.block.copy_(self.made)
         self.slot.zero_()
         wait(self.beside, self.stream)
         self.is_begun = False
@@ -105,7 +100,7 @@ class Ahead:
 
     def take(self) -> Parts:
         """Return a copy of the block's next mini-batch: a captured step gets another each time."""
-        row = self.current.index_select(0, self.slot)[0]
+        row = self.block.index_select(0, self.slot)[0]
         self.slot.add_(1)
         return self._unpacked(row)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,9 +12,6 @@ from lmrc.training.ahead import VALUES
 from lmrc.training.batches import Batches
 from lmrc.training.delayed import Delayed, delayed
 from lmrc.training.device import Execution
-
-# Inductor's. Many small kernels in one, such as the weights' casts to bfloat16.
-OPTIONS: dict[str, Any] = {"combo_kernels": True}
 
 
 @contextmanager
@@ -61,7 +57,8 @@ def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator
         Whether the code may overwrite tensors that it needs no more; not where gradients are
         `delayed`.
     """
-    options = dict(OPTIONS)
+    # Many small kernels in one, such as the weights' casts to bfloat16.
+    options = {"combo_kernels": True}
     if not reuse_memory:
         options |= {"allow_buffer_reuse": False, "inplace_buffers": False}
     modules = [network.get_submodule("trunk") for network in networks if network]

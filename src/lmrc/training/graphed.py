@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmrc.nets.network import Frozen
 from lmrc.training.ahead import Ahead, Parts
@@ -23,7 +23,6 @@ from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
 
 WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
-ONE_COPY = True  # a captured step takes its mini-batch itself; else its parts are copied before
 ANSWER = "answer"  # the frozen network's, among the parts of a mini-batch
 
 
@@ -52,8 +51,6 @@ class GraphedStep(Step):
     ) -> None:
         super().__init__(*args, **settings)
         self.frozen, self.delayed = frozen, delayed
-        if delayed:
-            delayed.update = self.update
         self.usual = self.batches.sizes[0]
         self.taken = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
@@ -74,17 +71,6 @@ class GraphedStep(Step):
         super().backward(loss)
         if self.delayed:
             self.delayed.join()
-
-    def update(self, weights: list[nn.Parameter]) -> None:
-        """Let the optimiser take its step for some weights alone."""
-        groups, chosen = self.optimiser.param_groups, set(weights)
-        self.optimiser.param_groups = [
-            group | {"params": [p for p in group["params"] if p in chosen]} for group in groups
-        ]
-        try:
-            self.optimiser.step()
-        finally:
-            self.optimiser.param_groups = groups
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
@@ -166,10 +152,6 @@ class CapturedStep:
     def __init__(self, taker: GraphedStep, size: int) -> None:
         self.taker = taker
         self.ahead = Ahead(taker.prepare, taker.batches, size, taker.stream, taker.beside)
-        self.parts: Parts = {}  # where the step looks for its mini-batch
-        if not ONE_COPY:
-            block = self.ahead.block
-            self.parts = {name: torch.empty_like(part[0]) for name, part in block.items()}
         self.graph = Graph(self._learn, taker.stream)
 
     def run(self, start: int, rates: Sequence[float]) -> None:
@@ -181,12 +163,10 @@ class CapturedStep:
             if i % ahead.rows == 0:
                 ahead.turn(is_last=i + ahead.rows >= len(rates))
             self.taker.set_rate(rate)
-            for name, part in self.parts.items():
-                part.copy_(ahead.block[name][i % ahead.rows])
             self.graph.replay()
 
     def _learn(self) -> None:
-        parts = dict(self.parts or self.ahead.take())
+        parts = dict(self.ahead.take())
         answer = parts.pop(ANSWER, None)
         of_batch: dict[str, Any] = {"known": None} | parts
         batch = MiniBatch(**of_batch)
