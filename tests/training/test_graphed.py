@@ -101,6 +101,30 @@ def test_the_fast_step_gives_what_the_plain_one_gives(settings, average_last):
         torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "batch_size"),
+        (RuntimeError("operation not permitted when stream is capturing"), "backbone must not"),
+    ],
+    ids=["memory", "backbone"],
+)
+def test_where_a_step_cannot_be_captured_training_goes_on_and_the_word_fits(
+    error, advice, monkeypatch
+):
+    def refuse(work, stream):
+        raise error
+
+    plan = Optimisation(2, 0.02, (), 0.9, 0.0)
+    expected, _ = taught(False, plan)
+    monkeypatch.setattr(graphed, "Graph", refuse)
+    with pytest.warns(UserWarning, match=f"cannot be captured.*{error}.*{advice}") as caught:
+        got, _ = taught(True, plan)
+    assert len(caught) == 1
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("settings", [{}, {"resident": False}], ids=str)
 def test_epochs_of_one_seed_are_all_learnt_whole(settings):

@@ -124,9 +124,8 @@ class GraphedStep(Step):
                 self.capturable = False
                 warnings.warn(
                     "the training step cannot be captured as a CUDA graph, and runs slower "
-                    f"without: {str(error).splitlines()[0]}. A backbone must not ask the GPU for "
-                    "values, as item() and data-dependent branches do; compile=False ends this "
-                    "warning",
+                    f"without: {str(error).splitlines()[0]}. {_remedy(error)}; compile=False ends "
+                    "this warning",
                     stacklevel=2,
                 )
         return size in self.captured
@@ -177,6 +176,16 @@ class CapturedStep:
         if self.taker.frozen is None or answer is None:
             return nullcontext()
         return self.taker.frozen.answering(x, answer)
+
+
+def _remedy(error: RuntimeError) -> str:
+    """Say what would let a step be captured that was not."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            "It needs more of the GPU's memory than a step without: a smaller batch_size, or "
+            "precision='bf16', leaves room"
+        )
+    return "A backbone must not ask the GPU for values, as item() and data-dependent branches do"
 
 
 @contextmanager
