@@ -20,7 +20,7 @@ def test_info_says_what_a_model_knows_and_holds(model, call):
         "  head 2: three, two",
         "takes grey images, brought to 8×8 pixels (height × width)",
         "no images are stored in this model",
-        "room for about 108 more classes: label vectors of 100 dimensions, threshold 0.15",
+        "room for about 100 more classes: label vectors of 100 dimensions, threshold 0.15",
     ):
         assert line in out.splitlines()
     facts = json.loads(call("info", model, "--json")[1])

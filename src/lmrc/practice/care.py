@@ -22,7 +22,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model = open_model(path, "cpu")
     with well_formed(path):
-        expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
+        likely = capacity.likely(model.label_dim, model.threshold_, model.max_tries)
     return {
         "path": str(path),
         "classes": model.classes_.tolist(),
@@ -41,7 +41,7 @@ def describe(path: Path) -> dict[str, Any]:
         "threshold": model.threshold_,
         # With rotations each head has a mapping of its own: this many classes fit in the next.
         "label_vectors_left": (
-            max(0, expected - len(model.classes_)) if model.turns is None else expected // TURNS
+            max(0, likely - len(model.classes_)) if model.turns is None else likely // TURNS
         ),
         "versions": len(store.versions(path)),
         "unfinished": unfinished.is_there(path),
