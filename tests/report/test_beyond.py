@@ -81,6 +81,17 @@ def test_rungs_stand_in_their_order_and_are_read_off_the_network(asked, ladder):
     )
 
 
+def test_ways_to_read_one_network_are_not_said_to_add_up(asked, ladder):
+    assert "Each row has what the rows above it have." in render(asked, ladder)
+    readouts = {**READOUTS, "both": READOUTS["lda"]}
+    more = [replace(r, extra={**r.extra, "readouts": readouts}) for r in ladder]
+    rungs = [*RUNGS[:-1], {"name": "+ both", "method": "more", "readout": "both"}, RUNGS[-1]]
+    html = render(replace(asked, recipe={**asked.recipe, "rungs": rungs}), more)
+    assert "except from “+ Gaussians” to “+ both”: these are ways to read" in html
+    assert "what comes after goes on from “+ both”" in html
+    assert "of runs that may have shared the machine" in html
+
+
 def test_the_bars_are_the_rungs(asked, ladder):
     chart = build(asked, ladder).drawings["ladder"].figure
     average, last = (c for c in chart.axes[0].containers if isinstance(c, BarContainer))
@@ -129,7 +140,8 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
         description, experiment="rotations", headline="", recipe={"methods": ["a", "b"]}
     )
     contents = build(asked, [*steady, *slow])
-    assert contents.headline == "steady: 89.6 %; slow: 89.6 % in 4.0 times the time."
+    assert contents.headline == "steady: 89.6 %; slow: 89.6 %."  # nothing by the clock
+    assert "of runs that may have shared the machine" in assemble(asked, contents)
     training, testing = contents.drawings["cost"].figure.axes
     for axes, seconds in ((training, [4.5, 18.0]), (testing, [0.5, 2.0])):
         points = [line for line in axes.lines if line.get_marker() in ("o", "s")]

@@ -10,7 +10,8 @@ from lmrc.report.html import Section
 from lmrc.report.records import RunRecord, by_method_and_seed
 from lmrc.report.summary import MethodSummary, Spread
 
-TRAINING = "Training: all class batches, by the clock, with whatever else ran beside it."
+CLOCK = "Seconds are those of the clock, of runs that may have shared the machine."
+TRAINING = f"{CLOCK} Training: all class batches."
 TESTING = (
     "Testing: all classes, after the last class batch, to predict and to score; older records took "
     "two looks at each sample for it."
