@@ -78,6 +78,7 @@ def test_it_says_what_the_reader_sees_and_where(ran, records):
     assert description["headline"] == demo.headline(summaries)
     assert " ".join(description["findings"]) in " ".join(printed.split())
     assert str(out / "report.html") in printed
+    assert [list(command) for command in description["commands"]] == [["words"]]
     assert f"--out {out}" in description["commands"][0]["words"]
 
 

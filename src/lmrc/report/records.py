@@ -102,7 +102,7 @@ class Command:
     @classmethod
     def of(cls, words: str, recipe: Mapping[str, Any]) -> Command:
         """Return a command with what its recipe asks for."""
-        chosen = ("methods", "memory", "seeds")
+        chosen = ("methods", "memory", "seeds") if recipe.get("methods") else ()
         return cls(words, **{name: recipe[name] for name in chosen if recipe.get(name)})
 
     @property
@@ -205,7 +205,11 @@ def encoded(text: str) -> bytes:
 
 def write_description(folder: Path, description: Description) -> None:
     """Write the folder's ``run.json``, whole or not at all."""
-    text = json.dumps(asdict(description), ensure_ascii=False, indent=1)
+    whole = asdict(description)
+    for command in whole["commands"]:
+        if not command["methods"]:  # pools and seeds are those of methods
+            del command["methods"], command["memory"], command["seeds"]
+    text = json.dumps(whole, ensure_ascii=False, indent=1)
     replace_file(folder / DESCRIPTION, encoded(f"{text}\n"))
 
 

@@ -93,7 +93,7 @@ def _points(axes: Axes, seconds: Spread, summary: MethodSummary) -> None:
 def _headline(summaries: Sequence[MethodSummary]) -> str:
     """Tell the accuracies; what the clock says is no ground for a headline."""
     parts = [f"{s.method}: {100 * s.average.mean:.1f} %" for s in summaries if s.average]
-    return f"{'; '.join(parts)}." if parts else ""
+    return f"{'; '.join(parts)} on average over the class batches." if parts else ""
 
 
 def _markdown(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -> str:
