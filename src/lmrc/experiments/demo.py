@@ -55,8 +55,8 @@ QUESTION = (
     "ones are gone. After each, the network is tested on all digits it has seen. How much does it "
     "still know? Fine-tuning just goes on training. LMRC gives each class batch a head of its own "
     "and holds the old heads' responses; LM is LMRC without that hold (response weight 0). LMRC+ "
-    "goes beyond the paper: it also carries a few statistics of each class along. What it learns "
-    "from turned images is left off here, as a 6 on its head is a 9. The "
+    "goes beyond the paper: it also carries a few statistics of each class along. That it learns "
+    "images in four turns, too, is left off here: a 6 on its head is a 9. The "
     f"last one is LMRC that may keep {POOL} images of each class."
 )
 
