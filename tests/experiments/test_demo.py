@@ -80,7 +80,8 @@ def test_it_says_what_the_reader_sees_and_where(ran, records):
     assert description["headline"] == demo.headline(summaries)
     assert " ".join(description["findings"]) in " ".join(printed.split())
     assert str(out / "report.html") in printed
-    assert f"--out {out}" in description["command"]
+    assert [list(command) for command in description["commands"]] == [["words"]]
+    assert f"--out {out}" in description["commands"][0]["words"]
 
 
 def test_the_thread_count_is_given_back():
@@ -124,7 +125,7 @@ def test_the_words_follow_the_numbers(records):
 
 
 def test_another_experiments_folder_is_left_alone(tmp_path):
-    write_description(tmp_path, Description("incremental", "t", "q", "c"))
+    write_description(tmp_path, Description("incremental", "t", "q", []))
     (tmp_path / "records.jsonl").write_text("")
     with pytest.raises(FileExistsError, match="another experiment; choose another folder"):
         demo.main(tmp_path, epochs=1)
@@ -132,7 +133,7 @@ def test_another_experiments_folder_is_left_alone(tmp_path):
 
 
 def test_a_second_run_begins_anew(ran, tmp_path, records):
-    description = Description("demo", "t", "q", "c")
+    description = Description("demo", "t", "q", [])
     demo.begin_anew(tmp_path, description)
     (tmp_path / "records.jsonl").write_text("old")
     (tmp_path / "report.html").write_text("old")

@@ -28,6 +28,7 @@ from lmrc.report.live import show
 from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
+    Command,
     Description,
     RunRecord,
     append_record,
@@ -74,7 +75,8 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     quiet : bool, default=False
         Show no progress.
     """
-    description = Description("demo", TITLE, QUESTION, _command(out, seeds, epochs))
+    command = _command(out, seeds, epochs)
+    description = Description("demo", TITLE, QUESTION, [Command(command)])
     begin_anew(out, description)
     total = seeds * len(METHODS) * BATCHES
     records = []
@@ -88,7 +90,7 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     write_description(out, replace(description, headline=headline(summaries), findings=findings))
     page = write_report(out)
     if seeds > 1 or not progress.shows_table:
-        print(f"{markdown_table(summaries)}\n\n`{description.command}`, {records[-1].hardware}\n")
+        print(f"{markdown_table(summaries)}\n\n`{command}`, {records[-1].hardware}\n")
     width = min(shutil.get_terminal_size().columns, 100)
     print(textwrap.fill(" ".join(findings), width))
     print(f"\nThe page with figures and tables: {page}")
