@@ -17,6 +17,14 @@ def test_terms_per_sample_are_weighted_and_scalars_are_not():
     assert terms["penalty"] == 2
 
 
+def test_a_class_that_counts_more_counts_as_more_samples():
+    y = torch.tensor([0, 0, 0, 1])
+    seen = []
+    losses = weighted(lambda batch: seen.append(batch) or {}, torch.tensor([1.0, 3.0]))
+    losses(MiniBatch(torch.zeros(4, 1), y, None, counts=torch.bincount(y)))
+    assert seen[0].counts.tolist() == [3, 3]
+
+
 def test_a_rare_class_is_found_more_often():
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1], [300, 6])

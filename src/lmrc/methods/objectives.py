@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.training.batches import MiniBatch
@@ -60,22 +61,39 @@ def softmax(
 ) -> Losses:
     """Return the cross-entropy over the label vectors of the head that governs the sample's class.
 
-    The softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
-    classes, from the pool or come again, teach the old head that governs them.
+    That softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
+    classes, from the pool or come again, teach the old head that governs them. With a pool, which
+    has samples of all classes, there is one across the heads, too.
     """
     # Where all samples are new, the new head is enough.
     o, first = (new, old.shape[1]) if batch.known is None else (torch.cat([old, new], dim=1), 0)
     vectors, turns = head.by_turn.flatten(0, 1), head.by_turn.shape[1]
     sizes = [turns * n for n in setting.n_classes]
     skipped = sum(sizes[:first])
-    parts = cosines(o, vectors[skipped:], sizes[first:])
-    log_p = torch.cat([(setting.scale * p).log_softmax(-1).flatten(1) for p in parts], dim=1)
+    logits = [setting.scale * part for part in cosines(o, vectors[skipped:], sizes[first:])]
+    log_p = torch.cat([part.log_softmax(-1).flatten(1) for part in logits], dim=1)
     right = head.row(batch.y, batch.turn) - skipped
     missed = -log_p.gather(1, right[:, None])[:, 0]
     if batch.known is None:
         return {"new": missed}
-    review = {"review": missed * batch.known}
-    return {"new": missed * ~batch.known, **review} if new.shape[1] else review
+    terms = {"new": missed * ~batch.known} if new.shape[1] else {}
+    terms["review"] = missed * batch.known
+    if setting.pooled:
+        terms["across"] = across(
+            torch.cat([part.flatten(1) for part in logits], dim=1), head, batch
+        )
+    return terms
+
+
+def across(logits: Tensor, head: MultiHead, batch: MiniBatch) -> Tensor:
+    """Return the cross-entropy over the label vectors of all heads.
+
+    As if all classes were equally many: the logarithm of its number of samples is added to a
+    class's logits, so that the few pooled ones are not outvoted. A class without any takes no part.
+    """
+    assert batch.counts is not None
+    more = batch.counts.log()[:, None].expand(-1, head.by_turn.shape[1]).flatten()
+    return F.cross_entropy(logits + more, head.row(batch.y, batch.turn), reduction="none")
 
 
 def both(old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:

@@ -137,7 +137,7 @@ class GraphedStep(Step):
     def prepare(self, positions: Tensor) -> Parts:
         """Make a mini-batch and, if the losses ask for it, the frozen network's answer to it."""
         batch = self.batches.at(positions)
-        parts = {name: part for name, part in vars(batch).items() if part is not None}
+        parts = batch.rows()
         if self.frozen is None or not self.frozen.was_asked:
             return parts
         autocast = torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16)
@@ -167,7 +167,7 @@ class CapturedStep:
     def _learn(self) -> None:
         parts = dict(self.ahead.take())
         answer = parts.pop(ANSWER, None)
-        of_batch: dict[str, Any] = {"known": None} | parts
+        of_batch: dict[str, Any] = {"known": None, "counts": self.taker.batches.counts} | parts
         batch = MiniBatch(**of_batch)
         with self._answered(batch.x, answer):
             self.taker(batch)

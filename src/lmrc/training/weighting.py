@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -75,6 +76,8 @@ def _check(class_weight: Mapping[Any, float], labels: list[Any]) -> None:
 def weighted(losses: Callable[[MiniBatch], Losses], weights: Tensor) -> Callable[..., Losses]:
     """Weight the terms of a loss that are per sample by the samples' classes.
 
+    Of a class that counts twice, a loss sees twice as many samples.
+
     Parameters
     ----------
     losses : callable
@@ -85,6 +88,8 @@ def weighted(losses: Callable[[MiniBatch], Losses], weights: Tensor) -> Callable
 
     def of_batch(batch: MiniBatch) -> Losses:
         of_sample = weights[batch.y]
+        if batch.counts is not None:
+            batch = replace(batch, counts=batch.counts * weights)
         return {n: t * of_sample if t.ndim else t for n, t in losses(batch).items()}
 
     return of_batch
