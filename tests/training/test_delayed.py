@@ -225,8 +225,10 @@ def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large,
     assert asked == [is_large]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
-def test_a_model_learns_the_same_with_delayed_gradients(method, monkeypatch):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_learns_the_same_with_delayed_gradients(method, compiled, monkeypatch):
     chance = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=chance)
     y = torch.arange(36) % 4
@@ -249,7 +251,7 @@ def test_a_model_learns_the_same_with_delayed_gradients(method, monkeypatch):
     used = []
 
     def on_gpu(*asked):
-        return Execution(CPU, bf16=False, graph=True, compiled=False)
+        return Execution(CPU, bf16=False, graph=True, compiled=compiled)
 
     def seen(*asked):
         used.append(len(asked))
@@ -257,7 +259,8 @@ def test_a_model_learns_the_same_with_delayed_gradients(method, monkeypatch):
 
     monkeypatch.setattr(Execution, "pick", on_gpu)
     monkeypatch.setattr(compiling, "delayed", seen)
-    got = taught()
+    with compiling.uncompiled():  # the same functions, without a compiler's minute
+        got = taught()
     assert len(used) == 2
     for one, other in zip(expected.history_, got.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)

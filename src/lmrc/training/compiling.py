@@ -37,7 +37,7 @@ def made_fast(
     with ExitStack() as stack:
         weights = None
         if execution.graph and leaves_room:
-            weights = stack.enter_context(delayed(network, execution.bf16))
+            weights = stack.enter_context(delayed(network, execution.bf16, execution.compiled))
         if execution.compiled:
             stack.enter_context(compiled(network, frozen, reuse_memory=weights is None))
         yield weights

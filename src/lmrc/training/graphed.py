@@ -72,6 +72,12 @@ class GraphedStep(Step):
         if self.delayed:
             self.delayed.join()
 
+    def update(self) -> None:
+        """Move the weights along their gradients."""
+        super().update()
+        if self.delayed:
+            self.delayed.update(self.optimiser)
+
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
         now = current(self.batches.device)

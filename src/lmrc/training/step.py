@@ -54,7 +54,7 @@ class Step:
             loss = self.terms(batch)
         self.optimiser.zero_grad(set_to_none=True)
         self.backward(loss)
-        self.optimiser.step()
+        self.update()
         if not len(self.sums):
             self.sums = torch.zeros_like(loss.detach())
         # In place: a captured step adds there.
@@ -69,6 +69,10 @@ class Step:
     def backward(self, loss: Tensor) -> None:
         """Find the gradients of the sum of a loss's terms."""
         loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        """Move the weights along their gradients."""
+        self.optimiser.step()
 
     def mean(self, term: Tensor) -> Tensor:
         """Return the mean of a term over the mini-batch."""
