@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ def case(request):
     o = nn.functional.normalize(torch.randn(10, 3, 6), dim=-1)
     y = torch.arange(10) % 5
     turn = None if turns is None else torch.arange(10) % 4
-    return head, o, MiniBatch(torch.zeros(10, 1), y, y < 3, turn)
+    return head, o, MiniBatch(torch.zeros(10, 1), y, y < 3, turn, torch.bincount(y))
 
 
 def by_hand(head, o, batch, scale):
@@ -80,3 +82,42 @@ def test_cosine_takes_the_vector_of_the_turn(case):
     new = cosine(o, head, batch, Setting(2, SIZES, pooled=False, scale=1.0))["new"]
     turn = torch.zeros(10, dtype=torch.long) if batch.turn is None else batch.turn
     torch.testing.assert_close(new, -(o[:, 2] * head.by_turn[batch.y, turn]).sum(dim=1))
+
+
+@pytest.mark.parametrize("counts", [[2, 2, 2, 2, 2], [1, 1, 1, 9, 9]])
+def test_with_a_pool_a_softmax_across_heads_weighs_all_classes_alike(case, counts):
+    head, o, batch = case
+    turns = head.by_turn.shape[1]
+    counts = torch.tensor(counts)
+    terms = softmax(
+        o, head, replace(batch, counts=counts), Setting(2, SIZES, pooled=True, scale=7.0)
+    )
+    logits = torch.stack(
+        [7.0 * o[:, GOVERNOR[c]] @ head.by_turn[c].T + counts[c].log() for c in range(5)], dim=1
+    ).flatten(1)
+    right = batch.y * turns + (0 if batch.turn is None else batch.turn)
+    expected = nn.functional.cross_entropy(logits, right, reduction="none")
+    torch.testing.assert_close(terms["across"], expected)
+
+
+def test_without_a_pool_or_known_classes_no_softmax_goes_across_heads(case):
+    head, o, batch = case
+    again = softmax(o, head, batch, Setting(2, SIZES, pooled=False, scale=16.0))
+    assert "across" not in again
+    first = MiniBatch(batch.x, batch.y % 2 + 3, None, batch.turn)
+    assert "across" not in softmax(o, head, first, Setting(2, SIZES, pooled=True, scale=16.0))
+
+
+def test_a_class_that_has_no_sample_is_not_suppressed(case):
+    head, o, batch = case
+    there = batch.y != 0
+    turn = None if batch.turn is None else batch.turn[there]
+    few = MiniBatch(batch.x[there], batch.y[there], batch.known[there], turn)
+    few = replace(few, counts=torch.tensor([0, 2, 2, 2, 2]))
+    setting = Setting(2, SIZES, pooled=True, scale=16.0)
+    head.label_vectors.requires_grad_()
+    term = softmax(o[there], head, few, setting)["across"]
+    (slope,) = torch.autograd.grad(term.sum(), head.label_vectors)
+    assert term.isfinite().all()
+    assert (slope[0] == 0).all()
+    assert (slope[1:] != 0).any(dim=-1).all()

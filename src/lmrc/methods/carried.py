@@ -72,7 +72,7 @@ class CarriedStatistics(IncrementalClassifier):
         if self.n_batches_:
             before = self._class_statistics()
             old = on_device(network.trunk.mean.device, self.network_).trunk
-        statistics, non_negative = brought_up_to_date(
+        statistics, non_negative, real = brought_up_to_date(
             before,
             old,
             network.trunk,
@@ -93,6 +93,7 @@ class CarriedStatistics(IncrementalClassifier):
                 self._sizes,
                 scale=self.scale,
                 non_negative=non_negative,
+                real=real,
                 generator=chance,
             )
 

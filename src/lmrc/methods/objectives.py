@@ -10,10 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses
+
+_ACROSS = 1.0  # weight of the softmax across heads, where there is a pool; 0: none
+_OWN = False  # whether with a pool a sample raises the cosine of the head that governs it alone
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,9 @@ def cosine(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Lo
 def softmax(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
     """Return the cross-entropy over the label vectors of the head that governs the sample's class.
 
-    The softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
-    classes, from the pool or come again, teach the old head that governs them.
+    That softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
+    classes, from the pool or come again, teach the old head that governs them. With a pool, which
+    has samples of all classes, there is one across the heads, too.
     """
     k = setting.n_old
     first = k if batch.known is None else 0  # all samples are new: the new head is enough
@@ -75,13 +80,44 @@ def softmax(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> L
     missed = -log_p.gather(1, right[:, None])[:, 0]
     if batch.known is None:
         return {"new": missed}
-    review = {"review": missed * batch.known}
-    return {"new": missed * ~batch.known, **review} if len(head) > k else review
+    terms = {"new": missed * ~batch.known} if len(head) > k else {}
+    terms["review"] = missed * batch.known
+    if setting.pooled and _ACROSS:
+        terms["across"] = _ACROSS * across(o, head, batch, setting)
+    return terms
+
+
+def across(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Tensor:
+    """Return the cross-entropy over the label vectors of all heads, each compared with its own.
+
+    As if all classes were equally many: the logarithm of its number of samples is added to a
+    class's logits, so that the few pooled ones are not outvoted. A class without any takes no part.
+    """
+    assert batch.counts is not None
+    more = batch.counts.log().repeat_interleave(head.by_turn.shape[1])
+    logits = setting.scale * _all_similarities(o, head, setting) + more
+    return F.cross_entropy(logits, head.row(batch.y, batch.turn), reduction="none")
+
+
+def _all_similarities(o: Tensor, head: MultiHead, setting: Setting) -> Tensor:
+    """Compare each head's response with the label vectors that it governs: (n, classes · turns)."""
+    vectors, turns = head.by_turn.flatten(0, 1), head.by_turn.shape[1]
+    parts = cosines(o, vectors, [turns * n for n in setting.n_classes])
+    return torch.cat([part.flatten(1) for part in parts], dim=1)
+
+
+def _own(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
+    if not (_OWN and setting.pooled) or batch.known is None:
+        return {}
+    right = head.row(batch.y, batch.turn)[:, None]
+    similarity = _all_similarities(o, head, setting).gather(1, right)[:, 0]
+    terms = {"new": -similarity * ~batch.known} if len(head) > setting.n_old else {}
+    return {**terms, "review": -similarity * batch.known}
 
 
 def both(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
     """Return the sum of both."""
-    terms = dict(cosine(o, head, batch, setting))
+    terms = dict(_own(o, head, batch, setting) or cosine(o, head, batch, setting))
     for name, term in softmax(o, head, batch, setting).items():
         terms[name] = terms[name] + term if name in terms else term
     return terms

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +12,18 @@ from torch import Tensor
 from lmrc.nets.network import Trunk
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift
-from lmrc.statistics.gather import gather
+from lmrc.statistics.gather import PASSES, gather
 from lmrc.training.memory import Memory
+
+_CORRECTED = 0.0  # share of what the drift misses on a class's pooled images that moves its means
+
+
+class Kept(NamedTuple):
+    """What there is after a class batch."""
+
+    statistics: ClassStatistics  # in the new features
+    non_negative: bool  # whether no feature of these images was below 0, as behind a ReLU
+    real: dict[int, Tensor]  # by class, some features of its images, (turns, n, width): with a pool
 
 
 def brought_up_to_date(
@@ -25,7 +37,7 @@ def brought_up_to_date(
     augment: str,
     rotated: bool,
     generator: torch.Generator,
-) -> tuple[ClassStatistics, bool]:
+) -> Kept:
     """Carry statistics to where the features are now, and add those of a class batch.
 
     Parameters
@@ -41,18 +53,16 @@ def brought_up_to_date(
     layers, augment, rotated, generator
         As for `gather`.
 
-    Returns
-    -------
-    statistics : ClassStatistics
-        In the new features.
-    non_negative : bool
-        Whether no feature of these images was below 0, as behind a ReLU.
+    The features of the class batch that are kept for tuning are as many as of a class in the pool.
     """
     trunks = [new] if old is None else [new, old]
     drift, lowest = Drift(before.means.shape[-1]), 0.0
     found: dict[int, Summary] = {}
+    real: dict[int, Tensor] = {}
+    were: dict[int, Tensor] = {}
+    n_real = PASSES * int(torch.bincount(pool.y).max()) if len(pool) else 0
 
-    def look_at(x: Tensor) -> Summary:
+    def look_at(row: int, x: Tensor) -> Summary:
         nonlocal lowest
         parts = []
         for now, *earlier in gather(
@@ -60,17 +70,26 @@ def brought_up_to_date(
         ):
             for then in earlier:
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
+                were[row] = then.mean(dim=1).cpu()
             lowest = min(lowest, float(now.min()))
             parts.append(Summary.of(now, now.shape[1]))
+            if n_real:
+                real.setdefault(row, now[:, :n_real].float())
         # An image that was looked at twice is one image, still.
         return reduce(Summary.joined, parts)._replace(n_images=float(len(x)))
 
     for row in torch.unique(batch.y).tolist():  # in order
-        found[row] = look_at(batch.of_class(row).x)
+        found[row] = look_at(row, batch.of_class(row).x)
     if old is not None:
-        if len(pool):
-            look_at(pool.x)
-        before = before.carried(drift.fit())
+        pooled = torch.unique(pool.y).tolist()
+        again = {row: look_at(row, pool.of_class(row).x) for row in pooled}
+        moved = drift.fit()
+        before = before.carried(moved)
+        if _CORRECTED and pooled:
+            means = before.means.clone()
+            for row in pooled:
+                means[row] += (_CORRECTED * (again[row].mean - moved(were[row]))).float()
+            before = replace(before, means=means)
     for row, summary in found.items():
         before = before.learnt(row, summary)
-    return before, lowest >= 0
+    return Kept(before, lowest >= 0, real)

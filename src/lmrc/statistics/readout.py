@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.statistics.classes import ClassStatistics
@@ -14,6 +16,7 @@ from lmrc.statistics.classes import ClassStatistics
 SHRINKAGE = 0.1  # of the covariance towards a sphere
 STEPS, RATE, DRAWS = 300, 2e-3, 32  # of Adam; its first rate; made-up features of a class in each
 TINY = 1e-12
+_REAL = 0.5  # share of a class's features in a step that are real ones, where there are any
 
 #: Ways to predict: Winner-Take-All, and those that need statistics.
 READOUTS = ("wta", "lda", "tuned", "linear", "both")
@@ -50,6 +53,7 @@ def tune(
     scale: float,
     non_negative: bool,
     generator: torch.Generator,
+    real: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
     """Return the discriminant, and heads and a linear classifier that tell all classes apart.
 
@@ -71,6 +75,8 @@ def tune(
         Whether features end in a ReLU, and made-up ones shall, too.
     generator : torch.Generator
         Where the chance comes from.
+    real : mapping of int to Tensor of shape (turns, n, width), optional
+        By class, features of its images: they take part of the made-up ones' place.
 
     Returns
     -------
@@ -82,6 +88,8 @@ def tune(
     chance = torch.Generator(head.weight.device)
     chance.manual_seed(int(torch.randint(2**62, (), generator=generator)))
     made_up = _made_up(statistics, non_negative, chance)
+    if real and _REAL:
+        made_up = _partly_real(made_up, real, len(statistics.counts), chance)
 
     weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
 
@@ -120,6 +128,30 @@ def _made_up(
         x = means + deviations(turns * each).view(n_classes, turns, each, -1)
         x = x.transpose(0, 1).flatten(1, 2)
         return x.relu() if non_negative else x
+
+    return draw
+
+
+def _partly_real(
+    made_up: Callable[[], Tensor],
+    real: Mapping[int, Tensor],
+    n_classes: int,
+    generator: torch.Generator,
+) -> Callable[[], Tensor]:
+    """Return what draws real features for some of the made-up ones, where a class has any."""
+    device, rows = generator.device, list(real)
+    features = [real[row].transpose(0, 1) for row in rows]  # (n, turns, width) each
+    bank = pad_sequence(features, batch_first=True).to(device)  # (rows, most, turns, width)
+    n = torch.tensor([[len(part)] for part in features], device=device)
+    of_row = torch.arange(len(rows), device=device)[:, None]
+
+    def draw() -> Tensor:
+        x = made_up()
+        x = x.view(len(x), n_classes, -1, x.shape[-1])  # (turns, classes, each, width)
+        k = max(1, round(_REAL * x.shape[2]))
+        chosen = torch.rand(len(rows), k, generator=generator, device=device) * n
+        x[:, rows, :k] = bank[of_row, chosen.long()].permute(2, 0, 1, 3)
+        return x.flatten(1, 2)
 
     return draw
 

@@ -24,12 +24,16 @@ from lmrc.training.streaming import Streaming
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a loss sees: raw inputs, class indices, which classes were known, and turns."""
+    """What a loss sees: raw inputs, class indices, which classes were known, and turns.
+
+    And how many samples of each class there are in all mini-batches together.
+    """
 
     x: Tensor  # (n, features) or (n, channels, height, width)
     y: Tensor  # (n,) index into classes_
     known: Tensor | None  # (n,) bool: the class was there before; None if no class at hand was
     turn: Tensor | None = None  # (n,) quarter turns of each image; None: all are as they came
+    counts: Tensor | None = None  # (classes,)
 
 
 def split_sizes(n_samples: int, batch_size: int) -> list[int]:
@@ -86,7 +90,7 @@ class Batches:
     ) -> None:
         self.device, self.ranks = device, ranks
         self.sizes = split_sizes(len(x), batch_size)
-        self.y = y.to(device)
+        self.y, self.counts = y.to(device), torch.bincount(y, minlength=n_known).to(device)
         known = y < n_known
         self.known = known.to(device) if known.any() else None
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
@@ -146,4 +150,5 @@ class Batches:
         x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
         x, turn = self.rotations(self.augmentation(x, positions), positions)
         rows = rows.repeat(self.rotations.copies)
-        return MiniBatch(x, self.y[rows], None if self.known is None else self.known[rows], turn)
+        known = None if self.known is None else self.known[rows]
+        return MiniBatch(x, self.y[rows], known, turn, self.counts)
