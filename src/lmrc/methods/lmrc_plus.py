@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.training.augment import flips
+from lmrc.training.loop import EpochRecord
+from lmrc.training.memory import Memory
+
+_OFTEN = int(os.environ.get("POOL_OFTEN", "1"))  # how often a pooled image comes in an epoch
 
 
 class LMRCPlusClassifier(LMRCClassifier):
@@ -94,3 +100,11 @@ class LMRCPlusClassifier(LMRCClassifier):
         """What ``augment`` comes to for these inputs."""
         augment = super().augmentation
         return "strong" if self.augment == "auto" and flips(augment) else augment
+
+    def _train(
+        self, network: Any, before: Any, samples: Memory, n_known: int
+    ) -> Iterator[EpochRecord]:
+        _, pool = samples.parted(len(samples) - len(self.memory_ or ()))
+        for _ in range(_OFTEN - 1):
+            samples = pool.joined(samples.x, samples.y)
+        yield from super()._train(network, before, samples, n_known)

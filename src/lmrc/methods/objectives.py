@@ -5,6 +5,7 @@ Beside the Response Loss (Eq. 7), which holds the old heads and is the same for 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,12 @@ from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses
 
-_ACROSS = 1.0  # weight of the softmax across heads, where there is a pool; 0: none
-_OWN = False  # whether with a pool a sample raises the cosine of the head that governs it alone
+_ACROSS = float(
+    os.environ.get("POOL_ACROSS", "1")
+)  # weight of the softmax across heads, where there is a pool; 0: none
+_OWN = bool(
+    int(os.environ.get("POOL_OWN", "0"))
+)  # whether with a pool a sample raises the cosine of the head that governs it alone
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
@@ -15,7 +16,9 @@ from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import PASSES, gather
 from lmrc.training.memory import Memory
 
-_CORRECTED = 0.0  # share of what the drift misses on a class's pooled images that moves its means
+_CORRECTED = float(
+    os.environ.get("POOL_CORRECTED", "0")
+)  # share of what the drift misses on a class's pooled images that moves its means
 
 
 class Kept(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -16,7 +17,9 @@ from lmrc.statistics.classes import ClassStatistics
 SHRINKAGE = 0.1  # of the covariance towards a sphere
 STEPS, RATE, DRAWS = 300, 2e-3, 32  # of Adam; its first rate; made-up features of a class in each
 TINY = 1e-12
-_REAL = 0.5  # share of a class's features in a step that are real ones, where there are any
+_REAL = float(
+    os.environ.get("POOL_REAL", "0.5")
+)  # share of a class's features in a step that are real ones, where there are any
 
 #: Ways to predict: Winner-Take-All, and those that need statistics.
 READOUTS = ("wta", "lda", "tuned", "linear", "both")
