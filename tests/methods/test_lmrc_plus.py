@@ -205,6 +205,19 @@ def test_a_forgotten_class_leaves_no_statistics():
     assert model.classes_.tolist() == [1, 4, 5, 2, 3]
 
 
+def test_a_pool_may_lack_a_class_and_may_go():
+    model = taught(2, predict_with="both", memory_per_class=3).forget(1)
+    model.partial_fit(*BATCHES[2])  # the pool is of 0, 2 and 3
+    assert model.history_[-1]["across"] > 0
+    model.partial_fit(X[Y == 2], Y[Y == 2])  # known classes alone
+    assert np.bincount(model.memory_.y).tolist() == [3] * 5
+    model.set_params(memory_per_class=0).partial_fit(*BATCHES[0])
+    assert model.memory_ is None
+    model.set_params(memory_per_class=3).partial_fit(X[Y == 4], Y[Y == 4])  # of which no pool tells
+    assert sorted(model.classes_) == list(range(6))
+    assert np.isfinite(model.similarities(X)).all()
+
+
 def test_statistics_of_an_old_model_are_left_alone_by_a_batch_that_fails():
     model = taught(1)
     before = {name: tensor.clone() for name, tensor in model.statistics_.items()}

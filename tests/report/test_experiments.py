@@ -46,6 +46,16 @@ def test_table_1_has_the_papers_number_beside_ours(description, pooled):
     assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9", "49.7", "89.6 ± 2.9", "–"]
     assert "| steady | 89.6 ± 2.9 | 49.7 | 89.6 ± 2.9 | – |" in contents.markdown
     assert "best on the test set" in html
+    assert "steady has 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
+
+
+def test_the_page_of_table_1_names_the_best(description, pooled):
+    def worse(run):
+        name, record = run.method.replace("steady", "other"), run.record
+        return replace(run, method=name, record=replace(record, accuracy=record.accuracy / 2))
+
+    asked = replace(description, experiment="rehearsal", headline="")
+    html = render(asked, [*pooled, *map(worse, pooled)])
     assert "steady is best at every pool size: 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
 
 
@@ -118,6 +128,13 @@ def test_a_run_under_way_has_a_page_in_every_experiment(experiment, description,
     html = render(begun, records[:1])
     assert "This run has not ended yet." in html
     assert "No run has learnt all class batches yet." in html
+
+
+def test_every_method_has_a_picture_of_its_own_of_which_heads_win(description, records):
+    names = {"steady": "LMRC"}
+    ours = [replace(r, method=names.get(r.method, "LMRC+")) for r in records]
+    drawings = build(replace(description, experiment="heads"), ours).drawings
+    assert set(drawings) >= {"confusion-lmrc", "confusion-lmrc-plus"}
 
 
 def named(records):

@@ -67,6 +67,26 @@ def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
     assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, first)) > untuned + 0.3
 
 
+def test_real_features_teach_what_statistics_have_wrong():
+    """The statistics of two classes are not where their features are; a few real ones are."""
+    head, kept = heads(), statistics()
+    means = kept.means.clone()
+    means[[0, 3]] = means[[0, 3]].roll(1, dims=-1)
+    wrong = ClassStatistics(kept.counts, means, kept.covariances)
+
+    def right(real):
+        settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
+        found = readout.tune(head, wrong, SIZES, real=real, **settings)
+        return [
+            accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, found)),
+            accuracy(lambda x: readout.linear(found, "linear", x)),
+        ]
+
+    few = {c: features(c, 5 + c).float() for c in (0, 3)}  # as many as there are
+    assert max(right({})) < 0.7
+    assert min(right(few)) > 0.9
+
+
 def test_a_tuned_discriminant_knows_that_classes_spread_differently():
     """One covariance for all draws the border half-way; it belongs near the narrow class."""
     kept = ClassStatistics.empty("full", 1, 2)

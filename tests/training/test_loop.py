@@ -6,7 +6,7 @@ from torch import nn
 
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import Batches
-from lmrc.training.graphed import compiled
+from lmrc.training.compiling import compiled
 from lmrc.training.loop import Optimisation, TrainingError, train
 from lmrc.training.step import means
 

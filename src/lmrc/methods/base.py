@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,8 +35,8 @@ from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from lmrc.training.compiling import made_fast
 from lmrc.training.device import Execution
-from lmrc.training.graphed import compiled
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
@@ -320,14 +321,11 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
             rotations=self.rotations,
             ranks=current(),
         )
-
-        def losses(batch: MiniBatch) -> Losses:
-            return self.losses(network, frozen, batch)
-
+        losses: Callable[[MiniBatch], Losses] = partial(self.losses, network, frozen)
         if self.class_weight is not None:
             of_class = class_weights(self.class_weight, batches.y, self.classes_.tolist())
             losses = weighted(losses, of_class)
-        with compiled(network, frozen) if execution.compiled else nullcontext():
+        with made_fast(network, frozen, batches, execution) as delayed:
             yield from train(
                 network,
                 losses,
@@ -345,6 +343,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
                 frozen=frozen,
                 bf16=execution.bf16,
                 graph=execution.graph,
+                delayed=delayed,
                 checkpoint=self.checkpoint,
             )
 

@@ -22,6 +22,9 @@ class LMRCPlusClassifier(LMRCClassifier):
     falls along a cosine, the first class batch is learnt for longest, and prediction goes by
     statistics of the classes' features, which are carried along as the features move.
 
+    Where a few images are kept (``memory_per_class``), one more softmax goes across all heads, as
+    if classes were equally many, and prediction is tuned on features of these images, too.
+
     It is for square images whose classes are the same when they are turned, as photographs are. For
     digits, where a 6 becomes a 9, and for tables use ``rotations="none"``, and with it
     ``objective="cosine"``: without the turns, a softmax within the head makes the choice between

@@ -110,4 +110,5 @@ def _confusion_csv(summaries: Sequence[MethodSummary]) -> str:
 
 
 def _file_name(method: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", method).strip("-").lower()
+    plain = method.replace("+", "-plus-")  # LMRC and LMRC+ are two
+    return re.sub(r"[^\w.]+", "-", plain).strip("-").lower()

@@ -165,7 +165,8 @@ def _headline(table: Table1) -> str:
     if len(names) == 1:
         numbers = ", ".join(f"{100 * share:.1f} %" for share, _ in best.values())
         pools = ", ".join(map(str, best))
-        return f"{names.pop()} is best at every pool size: {numbers} with {pools} images per class."
+        does = "is best at every pool size:" if len(table.methods) > 1 else "has"
+        return f"{names.pop()} {does} {numbers} with {pools} images per class."
     parts = [
         f"{method} with {pool} ({100 * share:.1f} %)" for pool, (share, method) in best.items()
     ]

@@ -6,6 +6,7 @@ epoch starts, and sent to the device: results do not depend on where or how a st
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -116,6 +117,10 @@ class Batches:
     def n_inputs(self) -> int:
         """Inputs of an epoch."""
         return self.rotations.copies * len(self.y)
+
+    def n_values(self, size: int) -> int:
+        """Return how many values the inputs of a mini-batch of a size have."""
+        return self.rotations.copies * size * math.prod(self.x.shape[1:])
 
     def draw(self, generator: torch.Generator) -> None:
         """Draw an epoch: the order of the samples, their crops, flips and turns."""

@@ -1,27 +1,29 @@
-"""The training step as CUDA graphs: one launch a step, the next mini-batch made beside it.
+"""The training step as a CUDA graph: one launch a step.
 
-Launched kernel by kernel, a step of a small network is mostly waiting for the host. And much of it
-leaves a large GPU half idle, so the next mini-batch and the frozen network's answer to it, which
-depend on nothing in the step, are a second branch of its graph.
+Launched kernel by kernel, a step of a small network is mostly waiting for the host.
 """
 
 from __future__ import annotations
 
-import gc
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmrc.nets.network import Frozen
+from lmrc.training.ahead import Ahead, Parts
 from lmrc.training.batches import MiniBatch
+from lmrc.training.delayed import Delayed
 from lmrc.training.step import Step
+from lmrc.training.streams import Graph, current, on, open_stream, wait
 
 WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
+EARLY = True  # begin with an epoch while the one before still runs
+ANSWER = "answer"  # the frozen network's, among the parts of a mini-batch
 
 
 class GraphedStep(Step):
@@ -34,66 +36,97 @@ class GraphedStep(Step):
     ----------
     frozen : Frozen, optional
         The network that the losses consult.
+    delayed : Delayed, optional
+        The weights whose gradients are found beside the backward pass.
     *args, **settings
         As for `Step`.
     """
 
-    def __init__(self, *args: Any, frozen: Frozen | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        frozen: Frozen | None = None,
+        delayed: Delayed | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
-        device = self.batches.device
-        self.frozen = frozen
+        self.frozen, self.delayed = frozen, delayed
         self.most = max(self.batches.sizes)
         self.taken = dict.fromkeys(self.batches.sizes, 0)
-        self.graphs: dict[int, Graphs] = {}
+        self.captured: dict[int, CapturedStep] = {}
         self.capturable = True
-        self.stream, self.beside = (
-            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        self.stream = open_stream(self.batches.device, urgency=2)
+        self.beside = open_stream(self.batches.device)
+
+    def __call__(self, batch: MiniBatch) -> None:
+        """Take one step."""
+        if self.delayed:
+            self.delayed.begin()
+        super().__call__(batch)
+
+    def backward(self, loss: Tensor) -> None:
+        """Find the gradients of a loss."""
+        super().backward(loss)
+        if self.delayed:
+            self.delayed.join()
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch on a stream of its own, as capture demands."""
-        current = torch.cuda.current_stream(self.batches.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream), _fastest_algorithms():
-            self._steps(rates)
-        current.wait_stream(self.stream)
+        now = current(self.batches.device)
+        wait(self.stream, now)
+        wait(self.beside, now)
+        with on(self.stream), _fastest_algorithms():
+            start, left = 0, list(rates)
+            for size, run in itertools.groupby(self.batches.sizes):
+                n = len(list(run))
+                self._run(size, start, left[:n])
+                start, left = start + n * size, left[n:]
+        wait(now, self.stream)
 
-    def _steps(self, rates: Sequence[float]) -> None:
-        start, running = 0, None
-        for i, size in enumerate(self.batches.sizes):
-            self.set_rate(rates[i])
-            if running is not self.graphs.get(size):
-                running = None
-            if self.capturable and self.taken[size] == WARM_UP:
-                self._capture(size)
-            if size in self.graphs:
-                if running is None:
-                    running = self.graphs[size]
-                    self.batches.stage()
-                    running.begin(start)
-                if self.batches.sizes[i + 1 : i + 2] == [size]:
-                    self.batches.stage()  # the next one, which this step makes ready
-                running.step.replay()
-            else:
-                self.batches.stage()
-                with self._as_compiled(size):
-                    self(self.batches.at(self.positions(start, size)))
-            self.taken[size] += 1
+    def look_ahead(self, seed: int) -> None:
+        """Draw the next epoch and begin to make its mini-batches ready, beside the last steps."""
+        if not EARLY:
+            return
+        with on(self.beside):
+            self.draw(seed)
+        first = self.captured.get(self.batches.sizes[0])
+        if first:
+            first.ahead.begin(0)
+        wait(current(self.batches.device), self.beside)
+
+    def _run(self, size: int, start: int, rates: list[float]) -> None:
+        """Take the steps of mini-batches of one size that follow each other."""
+        while rates and not self._is_captured(size):
+            self.set_rate(rates.pop(0))
+            self._eager_step(size, start)
             start += size
+        if rates:
+            self.captured[size].run(start, rates)
 
-    def _capture(self, size: int) -> None:
-        try:
-            with self._as_compiled(size), _nothing_cleared_away():
-                self.graphs[size] = Graphs(self, size)
-        except RuntimeError as error:
-            self.capturable = False
-            warnings.warn(
-                "the training step cannot be captured as a CUDA graph, and runs slower without: "
-                f"{str(error).splitlines()[0]}. A backbone must not ask the GPU for values, as "
-                "item() and data-dependent branches do; compile=False ends this warning",
-                stacklevel=2,
-            )
+    def _eager_step(self, size: int, start: int) -> None:
+        wait(self.stream, self.beside)  # which may still look at inputs that go now
+        self.batches.stage()
+        with self._as_compiled(size):
+            self(self.batches.at(self.positions(start, size)))
+        wait(self.beside, self.stream)
+        self.taken[size] += 1
+
+    def _is_captured(self, size: int) -> bool:
+        """Say whether the step of a size is captured; do it when it is time."""
+        if self.capturable and self.taken[size] >= WARM_UP and size not in self.captured:
+            try:
+                with self._as_compiled(size):
+                    self.captured[size] = CapturedStep(self, size)
+            except RuntimeError as error:
+                self.capturable = False
+                warnings.warn(
+                    "the training step cannot be captured as a CUDA graph, and runs slower "
+                    f"without: {str(error).splitlines()[0]}. A backbone must not ask the GPU for "
+                    "values, as item() and data-dependent branches do; compile=False ends this "
+                    "warning",
+                    stacklevel=2,
+                )
+        return size in self.captured
 
     def _as_compiled(self, size: int) -> AbstractContextManager[None]:
         """Leave compiled code aside for the short mini-batch: it is not worth another compile."""
@@ -102,78 +135,50 @@ class GraphedStep(Step):
         eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
         return eager
 
-    def prepare(self, positions: Tensor) -> tuple[MiniBatch, Tensor | None]:
+    def prepare(self, positions: Tensor) -> Parts:
         """Make a mini-batch and, if the losses ask for it, the frozen network's answer to it."""
         batch = self.batches.at(positions)
+        parts = {name: part for name, part in vars(batch).items() if part is not None}
         if self.frozen is None or not self.frozen.was_asked:
-            return batch, None
+            return parts
         autocast = torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16)
         with torch.no_grad(), autocast:
-            return batch, self.frozen(batch.x)
+            return parts | {ANSWER: self.frozen(batch.x)}
 
 
-class Graphs:
-    """Two graphs for one size of mini-batch: `first` makes one ready, `step` learns it.
-
-    While `step` learns a mini-batch it makes the next one ready, as `first` does.
-    """
+class CapturedStep:
+    """The step for one size of mini-batch, and the mini-batches that are made ready for it."""
 
     def __init__(self, taker: GraphedStep, size: int) -> None:
         self.taker = taker
-        self.positions = taker.positions(0, size)
-        self.n_samples = len(taker.batches.y)
-        batch, answer = taker.prepare(self.positions)
-        parts = {name: part for name, part in vars(batch).items() if part is not None}
-        self.batch = replace(batch, **{n: torch.empty_like(part) for n, part in parts.items()})
-        self.answer = None if answer is None else torch.empty_like(answer)
-        self.first, self.step = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.first, stream=taker.stream):
-            self._accept(*self._prepare())
-        with torch.cuda.graph(self.step, stream=taker.stream):
-            taker.beside.wait_stream(taker.stream)
-            with torch.cuda.stream(taker.beside):
-                coming = self._prepare()
-            with self._answered():
-                taker(self.batch)
-            taker.stream.wait_stream(taker.beside)
-            self._accept(*coming)
+        self.ahead = Ahead(taker.prepare, taker.batches, size, taker.stream, taker.beside)
+        # Where the step looks for its mini-batch.
+        self.parts = {name: torch.empty_like(part[0]) for name, part in self.ahead.block.items()}
+        self.graph = Graph(self._learn, taker.stream)
 
-    def begin(self, start: int) -> None:
-        """Make the mini-batch ready that begins at a position of the epoch."""
-        self.positions.copy_(self.taker.positions(start, len(self.positions)))
-        self.first.replay()
+    def run(self, start: int, rates: Sequence[float]) -> None:
+        """Take one step for each rate, from a position of the epoch on."""
+        ahead = self.ahead
+        if not ahead.is_begun:
+            ahead.begin(start)
+        for i, rate in enumerate(rates):
+            if i % ahead.rows == 0:
+                ahead.turn(is_last=i + ahead.rows >= len(rates))
+            self.taker.set_rate(rate)
+            for name, part in self.parts.items():
+                part.copy_(ahead.block[name][i % ahead.rows])
+            self.graph.replay()
 
-    def _prepare(self) -> tuple[MiniBatch, Tensor | None]:
-        coming = self.taker.prepare(self.positions)
-        # Behind the last one there is none: what is made then of the first samples is not used.
-        self.positions.add_(len(self.positions)).remainder_(self.n_samples)
-        return coming
+    def _learn(self) -> None:
+        of_batch: dict[str, Any] = {n: p for n, p in self.parts.items() if n != ANSWER}
+        batch = MiniBatch(**({"known": None} | of_batch))
+        with self._answered(batch.x):
+            self.taker(batch)
 
-    def _accept(self, batch: MiniBatch, answer: Tensor | None) -> None:
-        """Put a mini-batch where the step looks for it."""
-        for name, coming in vars(batch).items():
-            if coming is not None:
-                getattr(self.batch, name).copy_(coming)
-        if self.answer is not None and answer is not None:
-            self.answer.copy_(answer)
-
-    def _answered(self) -> AbstractContextManager[None]:
-        if self.answer is None or self.taker.frozen is None:
+    def _answered(self, x: Tensor) -> AbstractContextManager[None]:
+        if self.taker.frozen is None or ANSWER not in self.parts:
             return nullcontext()
-        return self.taker.frozen.answering(self.batch.x, self.answer)
-
-
-@contextmanager
-def _nothing_cleared_away() -> Iterator[None]:
-    """Clear garbage away now and not meanwhile: an old graph that goes would spoil a capture."""
-    gc.collect()
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+        return self.taker.frozen.answering(x, self.parts[ANSWER])
 
 
 @contextmanager
@@ -185,22 +190,3 @@ def _fastest_algorithms() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-@contextmanager
-def compiled(*networks: nn.Module | None) -> Iterator[None]:
-    """Compile the trunks of networks for as long as they are trained.
-
-    Compiled code is kept by the shapes and the structure of a trunk, so the next class batch's
-    copy finds it ready.
-    """
-    modules = [network.get_submodule("trunk") for network in networks if network]
-    for module in modules:
-        # Many small kernels in one, such as the weights' casts to bfloat16.
-        on_gpu = next(module.buffers()).is_cuda
-        module.compile(dynamic=False, options={"combo_kernels": True} if on_gpu else None)
-    try:
-        yield
-    finally:
-        for module in modules:
-            module._compiled_call_impl = None

@@ -14,6 +14,7 @@ from lmrc.nets.network import Frozen
 from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from lmrc.training.delayed import Delayed
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.schedule import cosine, halving
@@ -64,6 +65,7 @@ def train(
     frozen: Frozen | None = None,
     bf16: bool = False,
     graph: bool = False,
+    delayed: Delayed | None = None,
     checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
@@ -84,6 +86,8 @@ def train(
         Run the forward pass in bfloat16; weights and losses stay float32.
     graph : bool
         Capture the step as a CUDA graph.
+    delayed : Delayed, optional
+        Of the network, if it is captured: weights whose gradients are found beside the rest.
     checkpoint : Checkpoint
         Where to go on from, and where to keep the state after each epoch. The records of epochs
         that are done already are yielded again.
@@ -102,17 +106,18 @@ def train(
     if batches.ranks.are_several:
         step = DistributedStep(network, losses, batches, optimiser, bf16=bf16)
     elif graph:
-        step = GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen)
+        step = GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen, delayed=delayed)
     else:
         step = Step(losses, batches, optimiser, bf16=bf16)
     records = checkpoint.restore(network, optimiser)
     yield from records
     for epoch in range(len(records), optimisation.epochs):
         rates = optimisation.rates(epoch, len(batches.sizes))
-        batches.draw(torch.Generator().manual_seed(seed(epoch)))
+        step.draw(seed(epoch))
         network.train()
         with torch.enable_grad(), lent_chance(seed(epoch), batches):
-            means = step.epoch(rates)
+            coming = seed(epoch + 1) if epoch + 1 < optimisation.epochs else None
+            means = step.epoch(rates, coming)
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
                 f"the loss is no longer a number in epoch {epoch + 1} ({means}): "

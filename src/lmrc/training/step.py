@@ -45,6 +45,7 @@ class Step:
         self.names: tuple[str, ...] = ()
         self.sums = torch.zeros(0)
         self.rate: float | None = None
+        self.drawn: int | None = None  # the seed of an epoch that is drawn and not yet learnt
         self.size = 0  # samples of the mini-batch at hand, over all ranks
 
     def __call__(self, batch: MiniBatch) -> None:
@@ -52,7 +53,7 @@ class Step:
         with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.terms(batch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.sum().backward()  # type: ignore[no-untyped-call]
+        self.backward(loss.sum())
         self.optimiser.step()
         if not len(self.sums):
             self.sums = torch.zeros_like(loss.detach())
@@ -65,6 +66,10 @@ class Step:
         self.names = tuple(terms)
         return means(terms, self.mean)
 
+    def backward(self, loss: Tensor) -> None:
+        """Find the gradients of a loss."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
     def mean(self, term: Tensor) -> Tensor:
         """Return the mean of a term over the mini-batch."""
         return term.mean()
@@ -73,10 +78,32 @@ class Step:
         """Return the number of inputs in the mini-batch."""
         return len(batch.y)
 
-    def epoch(self, rates: Sequence[float]) -> dict[str, float]:
-        """Take all steps of an epoch at these learning rates; return the mean of each loss term."""
+    def draw(self, seed: int) -> None:
+        """Draw the epoch that comes next, unless that has been done ahead."""
+        if self.drawn != seed:
+            self.batches.draw(torch.Generator().manual_seed(seed))
+            self.drawn = seed
+
+    def epoch(self, rates: Sequence[float], coming: int | None = None) -> dict[str, float]:
+        """Take all steps of an epoch.
+
+        Parameters
+        ----------
+        rates : sequence of float
+            Learning rate of each step.
+        coming : int, optional
+            Seed of the epoch after this one, if there is one.
+
+        Returns
+        -------
+        dict
+            The mean of each term of the loss.
+        """
+        self.drawn = None
         self.sums.zero_()
         self.steps(rates)
+        if coming is not None:
+            self.look_ahead(coming)
         n = self.batches.n_inputs
         return {name: term / n for name, term in zip(self.names, self.sums.tolist(), strict=True)}
 
@@ -86,6 +113,9 @@ class Step:
             self.set_rate(rate)
             self.size = size
             self(self.batches.at(positions))
+
+    def look_ahead(self, seed: int) -> None:
+        """Begin with the epoch after this one, while the device still has steps to take."""
 
     def set_rate(self, rate: float) -> None:
         """Give the optimiser the learning rate of the next step."""

@@ -1,0 +1,108 @@
+"""Convolutions whose weight gradients are found beside the rest of the backward pass.
+
+Each layer's backward pass waits for the input gradient of the one above; for a weight's gradient
+only the optimiser waits. On small images neither fills a large GPU, so the latter go to a stream of
+their own. And a weight is cast to bfloat16 together with all others, and not each by itself.
+
+These gradients go past autograd, which would add them to others of the same weight, as EWC's
+penalty has them, before they are there: `Delayed.join` hands them over. Inputs and gradients must
+stay as they are until then, so `Delayed` holds on to them, and compiled code may reuse no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmrc.nets.backbones import BasicBlock, ResNet
+from lmrc.training import convolution
+from lmrc.training.convolution import DelayedConv2d, laid_out_as, weight_gradient
+from lmrc.training.streams import current, on, open_stream, wait
+
+DELAY = True
+CAST_TOGETHER = True  # else each as it is used
+
+
+class Delayed:
+    """The weights whose gradients are found beside, while their network is in training."""
+
+    def __init__(self, layers: list[nn.Conv2d], dtype: torch.dtype) -> None:
+        self.weights = [layer.weight for layer in layers]
+        self.values = [weight.detach() for weight in self.weights]
+        cast = CAST_TOGETHER and dtype != torch.float32
+        self.used = [value.to(dtype) for value in self.values] if cast else self.values
+        self.stream = open_stream(self.values[0].device, urgency=1)
+        self.found: list[tuple[int, Tensor]] = []
+        self.held: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Begin a step: cast the weights as they are now."""
+        self.found, self.held = [], []
+        if self.used is not self.values:
+            torch._foreach_copy_(self.used, self.values)
+
+    def find(self, place: int, g: Tensor, x: Tensor, *how: Any) -> None:
+        """Find the gradient of the weight at a place, beside what comes next."""
+        value = self.values[place]
+        wait(self.stream, current(x.device))
+        with on(self.stream):
+            gradient = weight_gradient(g, x, *how).to(value.dtype)
+            gradient = laid_out_as(value, gradient)
+        self.found.append((place, gradient))
+        self.held += [g, x]
+
+    def join(self) -> None:
+        """Give the weights their gradients, once these are there."""
+        if self.found:  # else a capture would not know the stream
+            wait(current(self.values[0].device), self.stream)
+        for place, gradient in self.found:
+            weight = self.weights[place]
+            if weight.grad is not None:
+                gradient = laid_out_as(weight, weight.grad + gradient)
+            weight.grad = gradient
+        self.found, self.held = [], []
+
+
+@contextmanager
+def delayed(network: nn.Module, bf16: bool) -> Iterator[Delayed | None]:
+    """Let a network's convolutions delay their weight gradients; None where none of them can.
+
+    Only in our own ResNets, where it is known that a layer's weight is used by the layer alone.
+    """
+    layers = _layers(network.get_submodule("trunk.backbone"))
+    if not (DELAY and layers and convolution.left_to is None):
+        yield None
+        return
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    weights = Delayed(layers, dtype)
+    convolution.left_to = weights.find
+    for place, layer in enumerate(layers):
+        layer.__class__ = DelayedConv2d
+        vars(layer).update(dtype=dtype, used=weights.used[place], place=place)
+    try:
+        yield weights
+    finally:
+        convolution.left_to = None
+        for layer in layers:
+            layer.__class__ = nn.Conv2d
+            del layer.dtype, layer.used, layer.place
+
+
+def _layers(backbone: nn.Module) -> list[Any]:
+    """Return the convolutions of a kind that is known here."""
+    blocks = backbone.modules() if type(backbone) is ResNet else ()
+    return [m for b in blocks if type(b) is BasicBlock for m in b.modules() if _is_known(m)]
+
+
+def _is_known(layer: nn.Module) -> bool:
+    return (
+        type(layer) is nn.Conv2d
+        and layer.weight.requires_grad
+        and layer.bias is None
+        and (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
+        and not isinstance(layer.padding, str)
+    )

@@ -1,0 +1,156 @@
+"""The fast step on a CPU, where a graph is its function once more: the same as the plain step."""
+
+import pytest
+import torch
+from torch import nn
+
+from lmrc.nets.network import Frozen, Network, Trunk
+from lmrc.training import ahead
+from lmrc.training.ahead import Ahead, rows_of_block
+from lmrc.training.batches import Batches
+from lmrc.training.graphed import GraphedStep
+from lmrc.training.loop import Optimisation, train
+
+CPU = torch.device("cpu")
+SETTINGS = [
+    {},
+    {"rotations": "one", "augment": "crop+flip"},
+    {"rotations": "all", "augment": "strong", "n_known": 2},
+    {"resident": False, "augment": "crop+flip", "n_known": 1},
+]
+
+
+def batches(n=50, size=4, **settings):
+    """Mini-batches of images of which the last one is short."""
+    chance = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, 3, 6, 6), dtype=torch.uint8, generator=chance)
+    settings = {"n_known": 0, "augment": "none"} | settings
+    return Batches(x, torch.arange(n) % 4, batch_size=size, device=CPU, **settings)
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    backbone = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU())
+    return Network(Trunk(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(5, 4))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(ahead, "INPUTS", 24)  # 6 mini-batches of 4; 1 where images come in 4 turns
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
+    if settings.get("rotations") == "all":
+        monkeypatch.setattr(ahead, "INPUTS", 48)  # of 3
+    data, plain = batches(**settings), batches(**settings)
+    for served in (data, plain):
+        served.draw(torch.Generator().manual_seed(3))
+
+    def prepare(positions):
+        return {name: part for name, part in vars(data.at(positions)).items() if part is not None}
+
+    blocks = Ahead(prepare, data, 4, None, None)
+    assert blocks.rows == (1 if data.staging else 3 if settings.get("rotations") == "all" else 6)
+    blocks.begin(0)
+    for i in range(12):
+        if i % blocks.rows == 0:
+            blocks.turn(is_last=i + blocks.rows >= 12)
+        plain.stage()
+        for name, part in vars(plain.at(torch.arange(4 * i, 4 * i + 4))).items():
+            if part is not None:
+                row = blocks.block[name][i % blocks.rows]
+                assert torch.equal(row, part)
+                assert row.stride() == part.stride()  # compiled code is made for one layout
+
+
+def taught(graph, plan, seed=lambda epoch: epoch, **settings):
+    """Train with a frozen network and a term of every part of a mini-batch."""
+    trained, frozen = network(), Frozen(network(seed=1))
+
+    def losses(batch):
+        answers = trained(batch.x)
+        weight = 1.0 if batch.known is None else 1.0 + batch.known
+        turned = 0.0 if batch.turn is None else 0.1 * batch.turn
+        with torch.no_grad():
+            before = frozen(batch.x)
+        new = nn.functional.cross_entropy(answers, batch.y, reduction="none")
+        return {"new": weight * new + turned, "old": (answers - before).square().sum(1)}
+
+    records = train(
+        trained, losses, batches(**settings), plan, seed=seed, frozen=frozen, graph=graph
+    )
+    return trained.state_dict(), list(records)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("average_last", [0, 2])
+@pytest.mark.usefixtures("small_blocks")
+def test_the_fast_step_gives_what_the_plain_one_gives(settings, average_last):
+    plan = Optimisation(5, 0.02, (3,), 0.9, 5e-4, "cosine", average_last)
+    expected, records = taught(False, plan, **settings)
+    got, fast_records = taught(True, plan, **settings)
+    for one, other in zip(records, fast_records, strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("settings", [{}, {"resident": False}], ids=str)
+def test_epochs_of_one_seed_are_all_learnt_whole(settings):
+    plan = Optimisation(4, 0.02, (), 0.9, 0.0)
+    expected, _ = taught(False, plan, seed=lambda epoch: 0, **settings)
+    got, _ = taught(True, plan, seed=lambda epoch: 0, **settings)
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_frozen_network_is_asked_a_block_at_a_time():
+    asked, frozen = [], Frozen(network())
+    frozen.register_forward_hook(lambda module, inputs, out: asked.append(len(inputs[0])))
+    trained = network()
+
+    def losses(batch):
+        return {"old": (trained(batch.x) - frozen(batch.x).detach()).square().sum(1)}
+
+    plan = Optimisation(1, 0.01, (), 0.0, 0.0)
+    data = batches(n=48)
+    list(train(trained, losses, data, plan, seed=lambda epoch: 0, frozen=frozen, graph=True))
+    # Two steps as they are; a block to see its shape; ten steps of blocks of six, in which the
+    # losses are given the answer.
+    assert [n for n in asked if n != 4] == [24, 24, 24]
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "settings", "rows"),
+    [
+        (5000, 128, {}, 8),  # 39 in 5 blocks
+        (9 * 128, 128, {}, 5),  # 9 in 2 blocks, rather than 8 and 1
+        (3 * 128, 128, {}, 3),
+        (5000, 128, {"rotations": "all"}, 2),
+        (5000, 2000, {}, 1),
+        (5000, 128, {"resident": False}, 1),
+    ],
+)
+def test_a_block_is_about_a_thousand_inputs(n, size, settings, rows):
+    assert rows_of_block(batches(n, size, **settings), size) == rows
+
+
+def test_a_block_of_large_images_is_smaller(monkeypatch):
+    monkeypatch.setattr(ahead, "VALUES", 3 * 128 * 3 * 6 * 6)
+    assert rows_of_block(batches(3000, 128), 128) == 3
+
+
+def test_the_next_epoch_is_drawn_once(monkeypatch):
+    data, drawn = batches(), []
+    monkeypatch.setattr(data, "draw", lambda generator: drawn.append(generator.initial_seed()))
+    step = GraphedStep(lambda batch: {}, data, torch.optim.SGD(network().parameters()), bf16=False)
+    step.draw(1)
+    step.draw(1)
+    assert drawn == [1]
+    step.look_ahead(2)
+    step.draw(2)
+    assert drawn == [1, 2]
