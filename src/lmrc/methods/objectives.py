@@ -99,7 +99,7 @@ def across(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Te
     class's logits, so that the few pooled ones are not outvoted. A class without any takes no part.
     """
     assert batch.counts is not None
-    more = batch.counts.log().repeat_interleave(head.by_turn.shape[1])
+    more = batch.counts.log()[:, None].expand(-1, head.by_turn.shape[1]).flatten()
     logits = setting.scale * _all_similarities(o, head, setting) + more
     return F.cross_entropy(logits, head.row(batch.y, batch.turn), reduction="none")
 

@@ -142,8 +142,9 @@ def _partly_real(
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
     """Return what draws real features for some of the made-up ones, where a class has any."""
-    device, rows = generator.device, list(real)
-    features = [real[row].transpose(0, 1) for row in rows]  # (n, turns, width) each
+    device = generator.device
+    rows = torch.tensor(list(real), device=device)
+    features = [part.transpose(0, 1) for part in real.values()]  # (n, turns, width) each
     bank = pad_sequence(features, batch_first=True).to(device)  # (rows, most, turns, width)
     n = torch.tensor([[len(part)] for part in features], device=device)
     of_row = torch.arange(len(rows), device=device)[:, None]
