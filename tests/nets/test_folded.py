@@ -44,3 +44,18 @@ def test_a_backbone_of_another_kind_is_not_folded():
 
     assert fold(build("cnn", (3, 32, 32)), torch.float32) is None
     assert fold(Variant((3, 32, 32), (1, 1, 1, 1)), torch.float32) is None
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda network: setattr(network, "layer4", nn.Identity()),
+        lambda network: network.layer3.append(nn.Dropout2d(0.1)),
+        lambda network: setattr(network.layer2[0].conv2, "dilation", (2, 2)),
+    ],
+    ids=["a layer less", "another module", "dilated"],
+)
+def test_a_resnet_that_was_altered_is_not_folded(alter):
+    network = build("resnet18", (3, 32, 32))
+    alter(network)
+    assert fold(network, torch.float32) is None

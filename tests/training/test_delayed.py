@@ -1,6 +1,7 @@
 """Weight gradients found beside the backward pass are those that autograd finds."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,9 +12,12 @@ from lmrc import EWCClassifier, LMRCClassifier
 from lmrc.nets.backbones import ResNet
 from lmrc.nets.network import Network, Trunk
 from lmrc.training import compiling, convolution
+from lmrc.training import delayed as delaying
+from lmrc.training.batches import Batches
 from lmrc.training.convolution import DelayedConv2d
-from lmrc.training.delayed import delayed
+from lmrc.training.delayed import Delayed, delayed
 from lmrc.training.device import Execution
+from lmrc.training.loop import Optimisation, train
 
 CPU = torch.device("cpu")
 
@@ -117,6 +121,47 @@ def test_a_network_is_as_it_was_afterwards():
         assert weights is not None
 
 
+def test_of_two_networks_that_begin_at_once_one_does_without(monkeypatch):
+    """As in two threads: gradients of one would go to the other's weights."""
+    began = []
+
+    class BeganMeanwhile(Delayed):
+        def __init__(self, *args):
+            monkeypatch.undo()
+            with delayed(network(), False) as weights:
+                began.append(weights)
+            super().__init__(*args)
+
+    monkeypatch.setattr(delaying, "Delayed", BeganMeanwhile)
+    with delayed(network(), False) as weights:
+        assert isinstance(weights, BeganMeanwhile)
+    assert began == [None]
+
+
+def test_gradients_that_a_loss_asks_for_on_its_way_are_not_those_of_the_weights():
+    """As for adversarial examples: a step learns from them, and not from how they were found."""
+    chance = torch.Generator().manual_seed(0)
+    x = torch.rand(12, 3, 8, 8, generator=chance)
+    plan = Optimisation(2, 0.01, (), 0.9, 0.0)
+
+    def learnt(graph):
+        trained = network()
+        data = Batches(x, torch.arange(12) % 4, n_known=0, batch_size=4, augment="none", device=CPU)
+
+        def losses(batch):
+            near = batch.x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(F.cross_entropy(trained(near), batch.y), [near])
+            harder = batch.x + 0.01 * slope.sign()
+            return {"new": F.cross_entropy(trained(harder), batch.y, reduction="none")}
+
+        with delayed(trained, False) if graph else nullcontext() as weights:
+            training = train(trained, losses, data, plan, seed=int, graph=graph, delayed=weights)
+            records = list(training)
+        return [record["loss"] for record in records]
+
+    assert learnt(True) == pytest.approx(learnt(False), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -145,6 +190,39 @@ def test_other_backbones_and_frozen_ones_are_left_alone():
     for left in (other, frozen):
         with delayed(left, False) as weights:
             assert weights is None
+
+
+def test_layers_above_a_frozen_stem_have_gradients():
+    """No gradient goes through the first block's input, and none is asked for."""
+    plain, fast = network(), network()
+    for trained in (plain, fast):
+        for part in (trained.trunk.backbone.conv1, trained.trunk.backbone.bn1):
+            part.requires_grad_(False)
+    x = torch.rand(3, 3, 4, 4)
+    expected = gradients(plain, x)
+    with delayed(fast, False) as weights:
+        got = gradients(fast, x, weights)
+    name = "trunk.backbone.layer1.0.conv1.weight"
+    torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large, monkeypatch):
+    x = torch.zeros(8, 3, 8, 8)
+    data = Batches(x, torch.arange(8), n_known=0, batch_size=4, augment="none", device=CPU)
+    # A large mini-batch fills the GPU by itself.
+    monkeypatch.setattr(compiling, "VALUES", x[:4].numel() - is_large)
+    asked = []
+
+    def seen(*networks, reuse_memory):
+        asked.append(reuse_memory)
+        return nullcontext()
+
+    monkeypatch.setattr(compiling, "compiled", seen)
+    execution = Execution(CPU, bf16=False, graph=True, compiled=True)
+    with compiling.made_fast(network(), None, data, execution) as weights:
+        assert (weights is None) == is_large
+    assert asked == [is_large]
 
 
 @pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])

@@ -1,11 +1,14 @@
 """The fast step on a CPU, where a graph is its function once more: the same as the plain step."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from lmrc.nets.network import Frozen, Network, Trunk
-from lmrc.training import ahead
+from lmrc.training import ahead, graphed
 from lmrc.training.ahead import Ahead, rows_of_block
 from lmrc.training.batches import Batches
 from lmrc.training.graphed import GraphedStep
@@ -122,6 +125,58 @@ def test_the_frozen_network_is_asked_a_block_at_a_time():
     # Two steps as they are; a block to see its shape; ten steps of blocks of six, in which the
     # losses are given the answer.
     assert [n for n in asked if n != 4] == [24, 24, 24]
+
+
+class Recorded:
+    """A graph as on a GPU: it does not hold on to the function that it was captured from."""
+
+    def __init__(self, work, stream):
+        of = weakref.WeakMethod(work)
+        self.replay = lambda: of()()
+
+
+def test_the_data_is_let_go_when_the_training_ends(monkeypatch):
+    """At once, and not when Python next clears away: it fills the GPU, and more data comes."""
+    for module in (ahead, graphed):
+        monkeypatch.setattr(module, "Graph", Recorded)
+    plan = Optimisation(3, 0.01, (), 0.9, 0.0)
+    list(train(*learner(), batches(), plan, seed=int))  # torch clears up after its first optimiser
+    gc.collect()
+    data = batches()
+    gone = weakref.ref(data)
+    gc.disable()
+    try:
+        list(train(*learner(), data, plan, seed=int, graph=True))
+        del data
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def learner():
+    """A network, and the loss that it learns by."""
+    trained = network()
+
+    def losses(batch):
+        return {"new": nn.functional.cross_entropy(trained(batch.x), batch.y, reduction="none")}
+
+    return trained, losses
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("n", [48, 49, 50])
+def test_code_is_compiled_for_one_size_of_mini_batch_and_for_nothing_else(n):
+    torch.compiler.reset()
+    (trained, losses), compiled = learner(), []
+
+    def backend(graph, inputs):
+        compiled.extend(len(given) for given in inputs if given.dtype == torch.uint8)
+        return graph.forward
+
+    trained.trunk.compile(backend=backend, dynamic=False)
+    plan = Optimisation(3, 0.01, (), 0.9, 0.0, average_last=2)
+    list(train(trained, losses, batches(n), plan, seed=int, graph=True))
+    assert compiled == [4]  # not for a last one of 5 or 2, nor for BatchNorm's statistics
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ can take up. cuDNN then adds the bias and the shortcut and cuts off at zero in t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,22 @@ def fold(backbone: nn.Module, dtype: torch.dtype) -> nn.Module | None:
     nn.Module or None
         None where the backbone is of a kind that is not known here.
     """
-    return FoldedResNet(backbone, dtype) if type(backbone) is ResNet else None
+    return FoldedResNet(backbone, dtype) if _is_known(backbone) else None
+
+
+def _is_known(backbone: nn.Module) -> TypeGuard[ResNet]:
+    """Say whether it is a ResNet as we build it, and not one that a user has altered."""
+    if type(backbone) is not ResNet:
+        return False
+    levels = [getattr(backbone, f"layer{level}") for level in range(1, 5)]
+    convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
+    return all(
+        type(level) is nn.Sequential and all(type(block) is BasicBlock for block in level)
+        for level in levels
+    ) and all(
+        (conv.groups, conv.dilation, conv.padding_mode) == (1, (1, 1), "zeros")
+        for conv in convolutions
+    )
 
 
 class FoldedResNet(nn.Module):

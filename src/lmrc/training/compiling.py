@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import torch
 from torch import nn
 
 from lmrc.training.ahead import VALUES
@@ -69,3 +70,9 @@ def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator
     finally:
         for module in modules:
             module._compiled_call_impl = None
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """Leave compiled code aside, for what would have it compiled anew."""
+    eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return eager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from lmrc.training.streams import current, on, open_stream, wait
 
 DELAY = True
 CAST_TOGETHER = True  # else each as it is used
+
+_one_network = Lock()  # at a time, of all threads: `convolution.left_to` is one for all
 
 
 class Delayed:
@@ -55,16 +58,24 @@ class Delayed:
         self.found.append((place, gradient))
         self.held += [g, x]
 
+    def drop(self) -> None:
+        """Forget what was found: gradients that losses asked for on their way are not of a step."""
+        self._wait()
+        self.found, self.held = [], []
+
     def join(self) -> None:
         """Give the weights their gradients, once these are there."""
-        if self.found:  # else a capture would not know the stream
-            wait(current(self.values[0].device), self.stream)
+        self._wait()
         for place, gradient in self.found:
             weight = self.weights[place]
             if weight.grad is not None:
                 gradient = laid_out_as(weight, weight.grad + gradient)
             weight.grad = gradient
         self.found, self.held = [], []
+
+    def _wait(self) -> None:
+        if self.found:  # else a capture would not know the stream
+            wait(current(self.values[0].device), self.stream)
 
 
 @contextmanager
@@ -74,22 +85,24 @@ def delayed(network: nn.Module, bf16: bool) -> Iterator[Delayed | None]:
     Only in our own ResNets, where it is known that a layer's weight is used by the layer alone.
     """
     layers = _layers(network.get_submodule("trunk.backbone"))
-    if not (DELAY and layers and convolution.left_to is None):
+    if not (DELAY and layers and _one_network.acquire(blocking=False)):
         yield None
         return
-    dtype = torch.bfloat16 if bf16 else torch.float32
-    weights = Delayed(layers, dtype)
-    convolution.left_to = weights.find
-    for place, layer in enumerate(layers):
-        layer.__class__ = DelayedConv2d
-        vars(layer).update(dtype=dtype, used=weights.used[place], place=place)
     try:
+        dtype = torch.bfloat16 if bf16 else torch.float32
+        weights = Delayed(layers, dtype)
+        convolution.left_to = weights.find
+        for place, layer in enumerate(layers):
+            layer.__class__ = DelayedConv2d
+            vars(layer).update(dtype=dtype, used=weights.used[place], place=place)
         yield weights
     finally:
         convolution.left_to = None
         for layer in layers:
             layer.__class__ = nn.Conv2d
-            del layer.dtype, layer.used, layer.place
+            for name in ("dtype", "used", "place"):
+                vars(layer).pop(name, None)
+        _one_network.release()
 
 
 def _layers(backbone: nn.Module) -> list[Any]:

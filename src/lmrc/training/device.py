@@ -87,6 +87,8 @@ def pick_device(device: str | torch.device) -> torch.device:
     )
     if missing:
         raise ValueError(f"device={device!r} is not available here: use device='auto' or 'cpu'")
+    if picked == torch.device("cuda"):  # with its number, as tensors have it
+        return torch.device("cuda", torch.cuda.current_device())
     return picked
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from lmrc.nets.network import Frozen
 from lmrc.training.ahead import Ahead, Parts
 from lmrc.training.batches import MiniBatch
+from lmrc.training.compiling import uncompiled
 from lmrc.training.delayed import Delayed
 from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
@@ -51,7 +52,7 @@ class GraphedStep(Step):
     ) -> None:
         super().__init__(*args, **settings)
         self.frozen, self.delayed = frozen, delayed
-        self.most = max(self.batches.sizes)
+        self.usual = self.batches.sizes[0]
         self.taken = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
         self.capturable = True
@@ -66,6 +67,8 @@ class GraphedStep(Step):
 
     def backward(self, loss: Tensor) -> None:
         """Find the gradients of a loss."""
+        if self.delayed:
+            self.delayed.drop()
         super().backward(loss)
         if self.delayed:
             self.delayed.join()
@@ -79,7 +82,8 @@ class GraphedStep(Step):
             start, left = 0, list(rates)
             for size, run in itertools.groupby(self.batches.sizes):
                 n = len(list(run))
-                self._run(size, start, left[:n])
+                with self._as_compiled(size):
+                    self._run(size, start, left[:n])
                 start, left = start + n * size, left[n:]
         wait(now, self.stream)
 
@@ -94,6 +98,10 @@ class GraphedStep(Step):
             first.ahead.begin(0)
         wait(current(self.batches.device), self.beside)
 
+    def end(self) -> None:
+        """Let go of the graphs: in a cycle with all data, they would stay until Python finds it."""
+        self.captured.clear()
+
     def _run(self, size: int, start: int, rates: list[float]) -> None:
         """Take the steps of mini-batches of one size that follow each other."""
         while rates and not self._is_captured(size):
@@ -106,8 +114,7 @@ class GraphedStep(Step):
     def _eager_step(self, size: int, start: int) -> None:
         wait(self.stream, self.beside)  # which may still look at inputs that go now
         self.batches.stage()
-        with self._as_compiled(size):
-            self(self.batches.at(self.positions(start, size)))
+        self(self.batches.at(self.positions(start, size)))
         wait(self.beside, self.stream)
         self.taken[size] += 1
 
@@ -115,8 +122,7 @@ class GraphedStep(Step):
         """Say whether the step of a size is captured; do it when it is time."""
         if self.capturable and self.taken[size] >= WARM_UP and size not in self.captured:
             try:
-                with self._as_compiled(size):
-                    self.captured[size] = CapturedStep(self, size)
+                self.captured[size] = CapturedStep(self, size)
             except RuntimeError as error:
                 self.capturable = False
                 warnings.warn(
@@ -129,11 +135,8 @@ class GraphedStep(Step):
         return size in self.captured
 
     def _as_compiled(self, size: int) -> AbstractContextManager[None]:
-        """Leave compiled code aside for the short mini-batch: it is not worth another compile."""
-        if size == self.most:
-            return nullcontext()
-        eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-        return eager
+        """Leave compiled code aside for the odd last mini-batch: not worth another compile."""
+        return nullcontext() if size == self.usual else uncompiled()
 
     def prepare(self, positions: Tensor) -> Parts:
         """Make a mini-batch and, if the losses ask for it, the frozen network's answer to it."""

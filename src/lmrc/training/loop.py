@@ -14,6 +14,7 @@ from lmrc.nets.network import Frozen
 from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from lmrc.training.compiling import uncompiled
 from lmrc.training.delayed import Delayed
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
@@ -130,10 +131,12 @@ def train(
             add_to_average(optimiser, in_average)
         checkpoint.keep(records, network, optimiser)
         yield records[-1]
+    step.end()
     if optimisation.average_last:
         take_average(optimiser)
         batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
-        with lent_chance(seed(optimisation.epochs), batches):
+        # BatchNorm's momentum, a constant of the code, changes from one mini-batch to the next.
+        with uncompiled(), lent_chance(seed(optimisation.epochs), batches):
             renew_batch_norm(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)
 

@@ -18,6 +18,8 @@ def fits(x: Tensor, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
+    # What tensors have left behind, torch keeps for the next ones.
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return x.nbytes <= SHARE * free
 
 

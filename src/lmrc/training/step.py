@@ -117,6 +117,9 @@ class Step:
     def look_ahead(self, seed: int) -> None:
         """Begin with the epoch after this one, while the device still has steps to take."""
 
+    def end(self) -> None:
+        """Let go of what steps alone need: the last one has been taken."""
+
     def set_rate(self, rate: float) -> None:
         """Give the optimiser the learning rate of the next step."""
         if rate == self.rate:

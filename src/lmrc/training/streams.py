@@ -51,8 +51,10 @@ class Graph:
         if stream is None:
             return
         graph = torch.cuda.CUDAGraph()
+        # Threads beside this one may go on: the one that brings inputs from disk, or predicts.
+        capture = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
         # A capture that fails does not leave its stream: `on` does.
-        with _nothing_cleared_away(), on(stream), torch.cuda.graph(graph, stream=stream):
+        with _nothing_cleared_away(), on(stream), capture:
             work()
         self.replay = graph.replay
 
