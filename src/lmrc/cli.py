@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from lmrc import __version__
+from lmrc.experiments.warned import in_one_line
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
 from lmrc.practice.usage import typed
@@ -330,7 +331,7 @@ def _one_by_one(arguments: list[str]) -> list[str]:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     if not _rank():
-        print(f"lmrc: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        sys.stderr.write(in_one_line(message))
 
 
 def _one_line(error: Exception) -> str:

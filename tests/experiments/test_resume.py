@@ -20,7 +20,7 @@ PATIENCE = 180  # seconds that a slow machine may take for what usually takes fi
 
 #: Methods of a user's own, which stop for good or fail where a test tells them to.
 MODULE = """
-import os, time
+import os, time, warnings
 from pathlib import Path
 import numpy as np
 from lmrc import FineTuneClassifier, LMRCClassifier
@@ -56,6 +56,7 @@ class ForeignClassifier:
 class FragileClassifier(FineTuneClassifier):
     def losses(self, *args):
         if self.n_batches_ == 1 and "FAIL" in os.environ:
+            warnings.warn("the second batch\\nis heavy")
             raise RuntimeError("the second batch is too much")
         with open("learnt", "a") as log:
             print(self.n_batches_, file=log)
@@ -214,6 +215,7 @@ def test_a_run_that_dies_is_told_and_does_not_take_the_others_down(jobs):
     code, errors = run(*words, FAIL="yes")
     assert code == 1
     assert "the second batch is too much" in errors
+    assert "lmrc: warning: the second batch is heavy" in errors.splitlines()
     assert "own.FragileClassifier-s0 did not finish" in errors.splitlines()[-1]
     before = whole_lines(Path("parts"))
     methods = [json.loads(line)["method"] for line in before]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lmrc.labels.capacity import dim_for, expected, measured, threshold_for
+from lmrc.labels.capacity import dim_for, expected, likely, measured, threshold_for
 
 # dim, threshold, found by Algorithm 1, and N by the exact law, the normal one and Eq. 5 as printed,
 # with γ = 10,000 and τ = 0.99; all rounded to three digits or less.
@@ -136,6 +136,21 @@ def test_measured_is_near_the_known_table(dim, threshold, found):
     counts = [measured(dim, threshold, random_state=seed) for seed in range(3)]
     assert np.mean(counts) == pytest.approx(found, rel=0.15)
     assert max(counts) <= 1.15 * expected(dim, threshold)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 8, 20, 50])
+@pytest.mark.parametrize("threshold", [0.0, 0.15, 0.3])
+def test_likely_is_near_what_is_found_in_few_dimensions_too(dim, threshold):
+    """Eq. 4 has 14 for the plane, into which three or four go."""
+    found = np.mean([measured(dim, threshold, random_state=seed) for seed in range(3)])
+    assert likely(dim, threshold) == pytest.approx(found, rel=0.15, abs=2)
+
+
+def test_likely_is_near_the_known_table_and_the_law_in_many_dimensions():
+    for dim, threshold, found, *_ in TABLE:
+        assert likely(dim, threshold) == pytest.approx(found, rel=0.12)
+    assert likely(10**6, 0.01) == pytest.approx(expected(10**6, 0.01), rel=1e-4)
+    assert likely(2, -0.99) == 2  # opposite each other
 
 
 def test_measured_stops_at_the_limit():

@@ -259,14 +259,14 @@ def test_error_says_what_was_found_and_adds_nothing():
     error = caught.value
     assert 5 < error.found < 30
     assert (error.asked, error.size, error.dim, error.threshold) == (80, 20, 50, 0.15)
-    assert (error.max_tries, error.holds, error.advised_dim) == (10_000, 49, None)
+    assert (error.max_tries, error.holds, error.advised_dim) == (10_000, 43, None)
     assert error.advised_threshold > 0.15
     for part in [
         f"found only {error.found} of the 80",
         "the 20 it has",
         "nothing was added",
         "dim=50, threshold=0.15",
-        "holds about 49",
+        "holds about 43",
         f"To hold 100, raise the threshold to {error.advised_threshold:g}",
     ]:
         assert part in str(error)

@@ -316,14 +316,14 @@ def test_a_full_mapping_can_be_an_error_that_changes_nothing():
 
 
 def test_it_warns_once_when_nearly_full():
-    model = quick(epochs=1)  # about 112 label vectors fit, the mark is at 90
+    model = quick(epochs=1)  # about 104 label vectors fit, the mark is at 84
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.partial_fit(*many_classes(89))
-    said = r"91 label vectors of about 112 .* are in use"
+        model.partial_fit(*many_classes(83))
+    said = r"85 label vectors of about 104 .* are in use"
     with pytest.warns(CapacityWarning, match=said) as caught:
-        model.partial_fit(*many_classes(2, first=89))
+        model.partial_fit(*many_classes(2, first=83))
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.partial_fit(*many_classes(1, first=91))
+        model.partial_fit(*many_classes(1, first=85))

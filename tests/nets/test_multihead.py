@@ -1,7 +1,8 @@
+import pytest
 import torch
 from torch.nn import functional as F
 
-from lmrc.nets.multihead import GrowingLinear, MultiHead
+from lmrc.nets.multihead import GrowingLinear, MultiHead, unit
 
 
 def heads(n_heads, width=6, dim=4):
@@ -23,6 +24,28 @@ def test_stacked_heads_answer_as_single_layers_would():
     for i in range(2):
         alone = F.normalize(F.linear(x, head.weight[i], head.bias[i]))
         torch.testing.assert_close(head(x)[:, i], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_unit_vectors_and_their_gradients_are_those_of_torch(dtype):
+    torch.manual_seed(0)
+    vectors = torch.randn(5, 3, 4, dtype=dtype) * 10.0 ** torch.arange(-4, 1)[:, None, None]
+    vectors[0, 0] = 0
+    vectors.requires_grad_()
+    aim = torch.randn(5, 3, 4, dtype=dtype)
+    expected, got = F.normalize(vectors, dim=-1), unit(vectors)
+    torch.testing.assert_close(got, expected)
+    before, now = (torch.autograd.grad((u * aim).sum(), vectors)[0] for u in (expected, got))
+    torch.testing.assert_close(now, before, rtol=1e-4, atol=1e-4)
+    assert torch.equal(got[0, 0], torch.zeros(4, dtype=dtype))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_unit_vectors_have_the_gradients_of_finite_differences_and_can_be_compiled():
+    vectors = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(unit, vectors)
+    compiled = torch.compile(unit, backend="aot_eager", fullgraph=True)
+    assert torch.autograd.gradcheck(compiled, vectors)
 
 
 def test_a_new_head_leaves_the_others_as_they_are():

@@ -49,6 +49,13 @@ def test_table_1_has_the_papers_number_beside_ours(description, pooled):
     assert "steady has 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
 
 
+def test_table_1_says_nothing_of_the_paper_where_that_has_none_of_its_methods(description, pooled):
+    asked = replace(description, experiment="rehearsal", paper={"other + 2 per class": 0.497})
+    html = render(asked, pooled)
+    assert cells_of(html, "method") == ["method", "2 per class", "5 per class"]
+    assert "the paper's" not in html
+
+
 def test_the_page_of_table_1_names_the_best(description, pooled):
     def worse(run):
         name, record = run.method.replace("steady", "other"), run.record

@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, unfinished
+from lmrc.experiments.warned import in_one_line
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
@@ -103,5 +105,6 @@ def _work(
     recipe: Recipe, run: Run, out: Path, data_dir: Path | None, where: dict[str, Any], threads: int
 ) -> None:
     torch.set_num_threads(threads)
+    warnings.formatwarning = in_one_line
     for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
         pass

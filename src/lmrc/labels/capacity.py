@@ -44,8 +44,8 @@ def expected(
     Returns
     -------
     int
-        The count, of any size, to the nearest whole number. Algorithm 1 usually finds 0.8 to 1
-        times the exact law's count.
+        The count, of any size, to the nearest whole number. Eq. 4 takes the vectors for
+        independent; Algorithm 1 finds fewer, in few dimensions far fewer: see :func:`likely`.
 
     Examples
     --------
@@ -64,6 +64,27 @@ def expected(
     numerator = _minus_log_success(math.log1p(-confidence), max_tries)
     log_ratio = math.log(numerator) - _log_minus_log_probability(dim, threshold, law)
     return _exp_as_int(log_ratio) + 1
+
+
+def likely(dim: int, threshold: float, max_tries: int = 10_000) -> int:
+    """Estimate how many label vectors Algorithm 1 finds, in few dimensions, too.
+
+    It is :func:`expected` by the exact law, less what the vectors' keeping apart takes away.
+
+    Parameters
+    ----------
+    dim, threshold, max_tries
+        As for :class:`~lmrc.labels.mapping.LabelMapping`.
+
+    Examples
+    --------
+    >>> likely(dim=100, threshold=0.15), likely(dim=3, threshold=0.15)
+    (104, 5)
+    >>> measured(dim=3, threshold=0.15, random_state=0)
+    5
+    """
+    check_setting(dim, threshold, max_tries)
+    return _exp_as_int(_log_likely(math.log(0.01), dim, threshold, max_tries)) + 1
 
 
 def measured(
@@ -232,13 +253,19 @@ def _surely_holds(n: int, dim: int, threshold: float, max_tries: int) -> bool:
     """Tell whether Algorithm 1 finds ``n`` vectors but for bad luck of about one in a thousand."""
     if n <= 1:
         return True
-    # Each of the n may fail with 0.001/n. Eq. 4 then counts too many: label vectors keep apart,
-    # so that the caps they forbid overlap less than those of independent vectors and leave less
-    # room. Over d = 2 to 200, γ = 10 to 100,000 and all thresholds the count found was close to
-    # 1/(1 + numerator/d) of Eq. 4's; 0.85 is for the scatter between seeds.
-    numerator = _minus_log_success(math.log(0.001 / n), max_tries)
+    # Each of the n may fail with 0.001/n; 0.85 is for the scatter between seeds.
+    log_count = _log_likely(math.log(0.001 / n), dim, threshold, max_tries)
+    return math.log(0.85) + log_count >= math.log(n)
+
+
+def _log_likely(log_failure: float, dim: int, threshold: float, max_tries: int) -> float:
+    """Return the logarithm of the count beside a first vector, where the last may fail so often."""
+    # Eq. 4 counts too many: label vectors keep apart, so that the caps they forbid overlap less
+    # than those of independent vectors and leave less room. Over d = 2 to 200, γ = 10 to 100,000
+    # and all thresholds the count found was close to 1/(1 + numerator/d) of Eq. 4's.
+    numerator = _minus_log_success(log_failure, max_tries)
     log_count = math.log(numerator) - _log_minus_log_probability(dim, threshold, "beta")
-    return math.log(0.85) + log_count - math.log1p(numerator / dim) >= math.log(n)
+    return log_count - math.log1p(numerator / dim)
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int | None:

@@ -56,7 +56,7 @@ class CapacityError(ValueError):
     dim, threshold, max_tries
         The mapping's setting.
     holds : int
-        How many vectors such a mapping holds in theory.
+        About how many vectors such a mapping holds.
     advised_threshold : float or None
         A threshold at which all ``size + asked`` fit; None where there is none below 1.
     advised_dim : int or None
@@ -69,7 +69,7 @@ class CapacityError(ValueError):
     ) -> None:
         self.found, self.asked, self.size = found, asked, size
         self.dim, self.threshold, self.max_tries = dim, threshold, max_tries
-        self.holds = capacity.expected(dim, threshold, max_tries)
+        self.holds = capacity.likely(dim, threshold, max_tries)
         self.advised_threshold = capacity.threshold_for(
             size + asked, dim, max_tries, above=threshold
         )

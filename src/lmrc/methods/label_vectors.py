@@ -11,7 +11,7 @@ from torch import Tensor
 from lmrc.labels import capacity
 from lmrc.labels.mapping import LabelMapping, warn_of_capacity
 
-NEARLY_FULL = (4, 5)  # share of the expected capacity at which the user is warned
+NEARLY_FULL = (4, 5)  # share of the likely capacity at which the user is warned
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class LabelVectors:
 
     def _warn_if_nearly_full(self, mapping: LabelMapping, n_new: int) -> None:
         """Warn at the class batch that passes the mark, and not once the mapping was relaxed."""
-        expected = capacity.expected(self.dim, mapping.threshold, self.max_tries)
+        likely = capacity.likely(self.dim, mapping.threshold, self.max_tries)
         share, of = NEARLY_FULL
-        mark = -(-share * expected // of)  # in whole numbers: there may be more than a float holds
+        mark = -(-share * likely // of)  # in whole numbers: there may be more than a float holds
         n_vectors = len(mapping)
         if mapping.threshold == self.threshold and n_vectors - n_new < mark <= n_vectors:
             relax = self.on_full == "relax"
             end = "the threshold will be raised bit by bit" if relax else "CapacityError is raised"
             warn_of_capacity(
-                f"{n_vectors} label vectors of about {expected} that label_dim={self.dim} holds "
+                f"{n_vectors} label vectors of about {likely} that label_dim={self.dim} holds "
                 f"under threshold={mapping.threshold:g} are in use. Once it is full, {end}; a new "
                 "model with a larger label_dim has more room"
             )

@@ -271,12 +271,15 @@ class LMRCClassifier(CarriedStatistics):
         """Return the terms of Eq. 8, or of Eq. 10 where samples of known classes are at hand."""
         o = network(batch.x)  # (n, heads, dim), unit vectors
         k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
-        setting = Setting(k, self._sizes, self.memory_per_class > 0, self.scale)
-        terms = dict(OBJECTIVES[self.objective](o, network.head, batch, setting))  # Eqs. 1, 9
+        # Split once: backward that is one kernel, where slices would be filled up with zeros.
+        old, new = o.split([k, o.shape[1] - k], dim=1)
+        setting = Setting(self._sizes, self.memory_per_class > 0, self.scale)
+        objective = OBJECTIVES[self.objective]
+        terms = dict(objective(old, new, network.head, batch, setting))  # Eqs. 1, 9
         if frozen is not None and self.response_weight > 0:
             with torch.no_grad():
                 v = frozen(batch.x)  # (n, k, dim): the response vectors, Eq. 6
-            terms["response"] = -self.response_weight * (o[:, :k] * v).sum(dim=(1, 2))  # Eq. 7
+            terms["response"] = -self.response_weight * (old * v).sum(dim=(1, 2))  # Eq. 7
         return terms
 
     def scores(self, network: Network, x: Tensor) -> Tensor:

@@ -31,8 +31,6 @@ class Setting:
 
     Attributes
     ----------
-    n_old : int
-        Heads before this class batch.
     n_classes : sequence of int
         Classes that each head governs.
     pooled : bool
@@ -41,51 +39,52 @@ class Setting:
         What cosines are multiplied with before a softmax.
     """
 
-    n_old: int
     n_classes: Sequence[int]
     pooled: bool
     scale: float
 
 
-Objective = Callable[[Tensor, MultiHead, MiniBatch, Setting], Losses]
+#: Of the responses of the heads before this class batch, (n, k, dim), and of the new one,
+#: (n, 1, dim), or (n, 0, dim) where there is none.
+Objective = Callable[[Tensor, Tensor, MultiHead, MiniBatch, Setting], Losses]
 
 
-def cosine(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
+def cosine(old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
     """Return the New Classes Loss (Eq. 1) and the Review Loss (Eq. 9): negative cosines."""
-    c = head.by_turn.flatten(0, 1)[head.row(batch.y, batch.turn)]  # (n, dim), unit vectors
-    similarity = (o * c[:, None]).sum(dim=-1)  # (n, heads), in float32 under autocast, too
-    k = setting.n_old
+    c = head.by_turn.flatten(0, 1)[head.row(batch.y, batch.turn)][:, None]  # (n, 1, dim)
     terms = {}
-    if len(head) > k:
-        terms["new"] = -similarity[:, -1]  # Eq. 1
+    if new.shape[1]:
+        terms["new"] = -(new * c).sum(dim=(1, 2))  # Eq. 1, in float32 under autocast, too
     # Eq. 9: with a pool, every head learns every class. Without, the old heads review known
     # classes where they come again, and Eq. 8 leaves them alone with new ones.
-    if k and setting.pooled:
-        terms["review"] = -similarity[:, :k].sum(dim=1)
-    elif k and batch.known is not None:
-        terms["review"] = -similarity[:, :k].sum(dim=1) * batch.known
+    if old.shape[1] and setting.pooled:
+        terms["review"] = -(old * c).sum(dim=-1).sum(dim=1)
+    elif old.shape[1] and batch.known is not None:
+        terms["review"] = -(old * c).sum(dim=-1).sum(dim=1) * batch.known
     return terms
 
 
-def softmax(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
+def softmax(
+    old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting
+) -> Losses:
     """Return the cross-entropy over the label vectors of the head that governs the sample's class.
 
     That softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
     classes, from the pool or come again, teach the old head that governs them. With a pool, which
     has samples of all classes, there is one across the heads, too.
     """
-    k = setting.n_old
-    first = k if batch.known is None else 0  # all samples are new: the new head is enough
+    # Where all samples are new, the new head is enough.
+    o, first = (new, old.shape[1]) if batch.known is None else (torch.cat([old, new], dim=1), 0)
     vectors, turns = head.by_turn.flatten(0, 1), head.by_turn.shape[1]
     sizes = [turns * n for n in setting.n_classes]
     skipped = sum(sizes[:first])
-    parts = cosines(o[:, first:], vectors[skipped:], sizes[first:])
+    parts = cosines(o, vectors[skipped:], sizes[first:])
     log_p = torch.cat([(setting.scale * p).log_softmax(-1).flatten(1) for p in parts], dim=1)
     right = head.row(batch.y, batch.turn) - skipped
     missed = -log_p.gather(1, right[:, None])[:, 0]
     if batch.known is None:
         return {"new": missed}
-    terms = {"new": missed * ~batch.known} if len(head) > k else {}
+    terms = {"new": missed * ~batch.known} if new.shape[1] else {}
     terms["review"] = missed * batch.known
     if setting.pooled and _ACROSS:
         terms["across"] = _ACROSS * across(o, head, batch, setting)
@@ -111,19 +110,20 @@ def _all_similarities(o: Tensor, head: MultiHead, setting: Setting) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], dim=1)
 
 
-def _own(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
+def _own(old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
     if not (_OWN and setting.pooled) or batch.known is None:
         return {}
+    o = torch.cat([old, new], dim=1)
     right = head.row(batch.y, batch.turn)[:, None]
     similarity = _all_similarities(o, head, setting).gather(1, right)[:, 0]
-    terms = {"new": -similarity * ~batch.known} if len(head) > setting.n_old else {}
+    terms = {"new": -similarity * ~batch.known} if o.shape[1] > old.shape[1] else {}
     return {**terms, "review": -similarity * batch.known}
 
 
-def both(o: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
+def both(old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting: Setting) -> Losses:
     """Return the sum of both."""
-    terms = dict(_own(o, head, batch, setting) or cosine(o, head, batch, setting))
-    for name, term in softmax(o, head, batch, setting).items():
+    terms = dict(_own(old, new, head, batch, setting) or cosine(old, new, head, batch, setting))
+    for name, term in softmax(old, new, head, batch, setting).items():
         terms[name] = terms[name] + term if name in terms else term
     return terms
 

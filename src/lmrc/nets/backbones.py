@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +126,15 @@ class ResNet(nn.Module):
         conv = self.conv1
         x, weight = pad_channels(x), pad_channels(conv.weight)
         return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding)
+
+
+def is_plain(module: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Say whether it is a convolution without groups, dilation and another padding than zeros."""
+    return (
+        type(module) is nn.Conv2d
+        and (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
+        and not isinstance(module.padding, str)
+    )
 
 
 def pad_channels(x: Tensor) -> Tensor:

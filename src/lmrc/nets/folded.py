@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from lmrc.nets.backbones import BasicBlock, ResNet, pad_channels
+from lmrc.nets.backbones import BasicBlock, ResNet, is_plain, pad_channels
 
 
 def fold(backbone: nn.Module, dtype: torch.dtype) -> nn.Module | None:
@@ -41,12 +41,9 @@ def _is_known(backbone: nn.Module) -> TypeGuard[ResNet]:
         return False
     levels = [getattr(backbone, f"layer{level}") for level in range(1, 5)]
     convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
-    return all(
+    return all(map(is_plain, convolutions)) and all(
         type(level) is nn.Sequential and all(type(block) is BasicBlock for block in level)
         for level in levels
-    ) and all(
-        (conv.groups, conv.dilation, conv.padding_mode) == (1, (1, 1), "zeros")
-        for conv in convolutions
     )
 
 
@@ -81,6 +78,9 @@ class FoldedBlock(nn.Module):
             assert isinstance(conv, nn.Conv2d)
             assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, of several processes
             self.shortcut = FoldedConv(conv, bn, dtype)
+            # By itself, its bias would be a kernel that goes through all the map once more.
+            self.conv2.bias = self.conv2.bias + self.shortcut.bias
+            self.shortcut.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Residual mapping."""
@@ -93,7 +93,7 @@ class FoldedConv(nn.Module):
     """Convolution, BatchNorm, perhaps a sum, ReLU."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Any  # Tensor or None
 
     def __init__(self, conv: nn.Conv2d, bn: _BatchNorm, dtype: torch.dtype) -> None:
         super().__init__()

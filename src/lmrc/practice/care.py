@@ -22,7 +22,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model = open_model(path, "cpu")
     with well_formed(path):
-        expected = capacity.expected(model.label_dim, model.threshold_, model.max_tries)
+        likely = capacity.likely(model.label_dim, model.threshold_, model.max_tries)
     return {
         "path": str(path),
         "classes": model.classes_.tolist(),
@@ -41,7 +41,7 @@ def describe(path: Path) -> dict[str, Any]:
         "threshold": model.threshold_,
         # With rotations each head has a mapping of its own: this many classes fit in the next.
         "label_vectors_left": (
-            max(0, expected - len(model.classes_)) if model.turns is None else expected // TURNS
+            max(0, likely - len(model.classes_)) if model.turns is None else likely // TURNS
         ),
         "versions": len(store.versions(path)),
         "unfinished": unfinished.is_there(path),
@@ -108,8 +108,7 @@ def forget(path: Path, name: str, say: Say) -> None:
         if len(open_model(path, "cpu").classes_) == 1:
             raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
         store.amend(path, without)
-        kept = len(store.versions(path))
-    say(f"{name} is forgotten, in {count(kept, 'version')} of {path}")
+    say(f"{name} is forgotten: no version of {path} that is kept knows it")
 
 
 def _settings(model: Any) -> dict[str, Any]:

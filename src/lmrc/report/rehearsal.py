@@ -71,7 +71,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 def _table1(summaries: Sequence[MethodSummary], paper: Mapping[str, float]) -> Table1:
     ours = {parted(s.method): s.average for s in summaries}
-    printed = {parted(title): share for title, share in paper.items()}
+    printed = {key: share for t, share in paper.items() if (key := parted(t)) in ours}
     methods = list(dict.fromkeys(method for method, _ in ours))
     return Table1(methods, places(methods), sorted({pool for _, pool in ours}), ours, printed)
 

@@ -52,8 +52,8 @@ class Ahead:
     ----------
     rows : int
         Mini-batches in a block.
-    block : dict of Tensor
-        Each part of the block to learn from: (rows, inputs of a mini-batch, …).
+    block : Tensor
+        The one to learn from. A row holds all parts of a mini-batch: one copy takes them.
     """
 
     def __init__(
@@ -73,8 +73,12 @@ class Ahead:
         with on(beside):  # once as it is: cuDNN picks its algorithms, which no capture allows
             parts = prepare(self.positions)
         wait(stream, beside)
-        self.block = {name: self._stacked(part) for name, part in parts.items()}
-        self.made = {name: torch.empty_like(part) for name, part in self.block.items()}
+        inputs = batches.rotations.copies * size
+        self.layout = {name: part[:inputs].to("meta") for name, part in parts.items()}
+        words = sum(_words(part) for part in self.layout.values())
+        self.block = torch.empty(self.rows, words, dtype=torch.long, device=batches.device)
+        self.made = torch.empty_like(self.block)
+        self.slot = torch.zeros(1, dtype=torch.long, device=batches.device)
         self.making = Graph(self._make, beside)
 
     def begin(self, start: int) -> None:
@@ -87,12 +91,18 @@ class Ahead:
     def turn(self, *, is_last: bool) -> None:
         """Let `block` be the one that was being made; have the one after it made."""
         wait(self.stream, self.beside)
-        for name, part in self.made.items():
-            self.block[name].copy_(part)
+        self.block.copy_(self.made)
+        self.slot.zero_()
         wait(self.beside, self.stream)
         self.is_begun = False
         if not is_last:
             self._make_next()
+
+    def take(self) -> Parts:
+        """Return a copy of the block's next mini-batch: a captured step gets another each time."""
+        row = self.block.index_select(0, self.slot)[0]
+        self.slot.add_(1)
+        return self._unpacked(row)
 
     def _make_next(self) -> None:
         with on(self.beside):
@@ -100,12 +110,12 @@ class Ahead:
             self.making.replay()
 
     def _make(self) -> None:
-        copies = self.batches.rotations.copies
+        copies, made = self.batches.rotations.copies, self._unpacked(self.made)
         for name, part in self.prepare(self.positions).items():
             # The first turn of all images comes first: that of each mini-batch's is wanted first.
             by_turn = part.view(copies, self.rows, self.size, *part.shape[1:])
             by_row = by_turn.transpose(0, 1)
-            self.made[name].view(by_row.shape).copy_(by_row)
+            made[name].view(by_row.shape).copy_(by_row)
         # Behind the last sample the first come again, in rows that are not used.
         self.positions.add_(len(self.positions)).remainder_(len(self.batches.y))
 
@@ -114,7 +124,17 @@ class Ahead:
         positions = torch.arange(start, end, device=self.batches.device)
         return positions.remainder_(len(self.batches.y))
 
-    def _stacked(self, part: Tensor) -> Tensor:
-        """Return room for a part of a block, each mini-batch laid out as it would be alone."""
-        one = torch.empty_like(part[: self.batches.rotations.copies * self.size])
-        return one.new_empty_strided((self.rows, *one.shape), (one.numel(), *one.stride()))
+    def _unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return the parts of mini-batches in one or many rows, each laid out as it was alone."""
+        parts, start = {}, 0
+        for name, like in self.layout.items():
+            words = rows[..., start : start + _words(like)].view(like.dtype)
+            shape, strides = words.shape[:-1] + like.shape, words.stride()[:-1] + like.stride()
+            parts[name] = words.as_strided(shape, strides)
+            start += _words(like)
+        return parts
+
+
+def _words(part: Tensor) -> int:
+    """Return how many words of 8 bytes a part takes, up to where a GPU likes the next to begin."""
+    return -(-part.nbytes // 128) * 16

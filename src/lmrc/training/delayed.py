@@ -19,13 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmrc.nets.backbones import BasicBlock, ResNet
+from lmrc.nets.backbones import BasicBlock, ResNet, is_plain
 from lmrc.training import convolution
 from lmrc.training.convolution import DelayedConv2d, laid_out_as, weight_gradient
 from lmrc.training.streams import current, on, open_stream, wait
-
-DELAY = True
-CAST_TOGETHER = True  # else each as it is used
 
 _one_network = Lock()  # at a time, of all threads: `convolution.left_to` is one for all
 
@@ -36,8 +33,8 @@ class Delayed:
     def __init__(self, layers: list[nn.Conv2d], dtype: torch.dtype) -> None:
         self.weights = [layer.weight for layer in layers]
         self.values = [weight.detach() for weight in self.weights]
-        cast = CAST_TOGETHER and dtype != torch.float32
-        self.used = [value.to(dtype) for value in self.values] if cast else self.values
+        is_cast = dtype != torch.float32
+        self.used = [value.to(dtype) for value in self.values] if is_cast else self.values
         self.stream = open_stream(self.values[0].device, urgency=1)
         self.found: list[tuple[int, Tensor]] = []
         self.held: list[Tensor] = []
@@ -85,7 +82,7 @@ def delayed(network: nn.Module, bf16: bool) -> Iterator[Delayed | None]:
     Only in our own ResNets, where it is known that a layer's weight is used by the layer alone.
     """
     layers = _layers(network.get_submodule("trunk.backbone"))
-    if not (DELAY and layers and _one_network.acquire(blocking=False)):
+    if not (layers and _one_network.acquire(blocking=False)):
         yield None
         return
     try:
@@ -112,10 +109,4 @@ def _layers(backbone: nn.Module) -> list[Any]:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    return (
-        type(layer) is nn.Conv2d
-        and layer.weight.requires_grad
-        and layer.bias is None
-        and (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
-        and not isinstance(layer.padding, str)
-    )
+    return is_plain(layer) and layer.weight.requires_grad and layer.bias is None

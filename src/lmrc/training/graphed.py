@@ -23,7 +23,6 @@ from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
 
 WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
-EARLY = True  # begin with an epoch while the one before still runs
 ANSWER = "answer"  # the frozen network's, among the parts of a mini-batch
 
 
@@ -66,7 +65,7 @@ class GraphedStep(Step):
         super().__call__(batch)
 
     def backward(self, loss: Tensor) -> None:
-        """Find the gradients of a loss."""
+        """Find the gradients of the sum of a loss's terms."""
         if self.delayed:
             self.delayed.drop()
         super().backward(loss)
@@ -89,8 +88,6 @@ class GraphedStep(Step):
 
     def look_ahead(self, seed: int) -> None:
         """Draw the next epoch and begin to make its mini-batches ready, beside the last steps."""
-        if not EARLY:
-            return
         with on(self.beside):
             self.draw(seed)
         first = self.captured.get(self.batches.sizes[0])
@@ -127,9 +124,8 @@ class GraphedStep(Step):
                 self.capturable = False
                 warnings.warn(
                     "the training step cannot be captured as a CUDA graph, and runs slower "
-                    f"without: {str(error).splitlines()[0]}. A backbone must not ask the GPU for "
-                    "values, as item() and data-dependent branches do; compile=False ends this "
-                    "warning",
+                    f"without: {str(error).splitlines()[0]}. {_remedy(error)}; compile=False ends "
+                    "this warning",
                     stacklevel=2,
                 )
         return size in self.captured
@@ -141,7 +137,9 @@ class GraphedStep(Step):
     def prepare(self, positions: Tensor) -> Parts:
         """Make a mini-batch and, if the losses ask for it, the frozen network's answer to it."""
         batch = self.batches.at(positions)
-        parts = {name: part for name, part in vars(batch).items() if part is not None}
+        # All but the counts, which are the same for all.
+        each = vars(batch) | {"counts": None}
+        parts = {name: part for name, part in each.items() if part is not None}
         if self.frozen is None or not self.frozen.was_asked:
             return parts
         autocast = torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16)
@@ -155,8 +153,6 @@ class CapturedStep:
     def __init__(self, taker: GraphedStep, size: int) -> None:
         self.taker = taker
         self.ahead = Ahead(taker.prepare, taker.batches, size, taker.stream, taker.beside)
-        # Where the step looks for its mini-batch.
-        self.parts = {name: torch.empty_like(part[0]) for name, part in self.ahead.block.items()}
         self.graph = Graph(self._learn, taker.stream)
 
     def run(self, start: int, rates: Sequence[float]) -> None:
@@ -168,20 +164,30 @@ class CapturedStep:
             if i % ahead.rows == 0:
                 ahead.turn(is_last=i + ahead.rows >= len(rates))
             self.taker.set_rate(rate)
-            for name, part in self.parts.items():
-                part.copy_(ahead.block[name][i % ahead.rows])
             self.graph.replay()
 
     def _learn(self) -> None:
-        of_batch: dict[str, Any] = {n: p for n, p in self.parts.items() if n != ANSWER}
-        batch = MiniBatch(**({"known": None} | of_batch))
-        with self._answered(batch.x):
+        parts = dict(self.ahead.take())
+        answer = parts.pop(ANSWER, None)
+        of_batch: dict[str, Any] = {"known": None, "counts": self.taker.batches.counts} | parts
+        batch = MiniBatch(**of_batch)
+        with self._answered(batch.x, answer):
             self.taker(batch)
 
-    def _answered(self, x: Tensor) -> AbstractContextManager[None]:
-        if self.taker.frozen is None or ANSWER not in self.parts:
+    def _answered(self, x: Tensor, answer: Tensor | None) -> AbstractContextManager[None]:
+        if self.taker.frozen is None or answer is None:
             return nullcontext()
-        return self.taker.frozen.answering(x, self.parts[ANSWER])
+        return self.taker.frozen.answering(x, answer)
+
+
+def _remedy(error: RuntimeError) -> str:
+    """Say what would let a step be captured that was not."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            "It needs more of the GPU's memory than a step without: a smaller batch_size, or "
+            "precision='bf16', leaves room"
+        )
+    return "A backbone must not ask the GPU for values, as item() and data-dependent branches do"
 
 
 @contextmanager

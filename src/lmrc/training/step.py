@@ -53,7 +53,7 @@ class Step:
         with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.terms(batch)
         self.optimiser.zero_grad(set_to_none=True)
-        self.backward(loss.sum())
+        self.backward(loss)
         self.optimiser.step()
         if not len(self.sums):
             self.sums = torch.zeros_like(loss.detach())
@@ -67,8 +67,8 @@ class Step:
         return means(terms, self.mean)
 
     def backward(self, loss: Tensor) -> None:
-        """Find the gradients of a loss."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        """Find the gradients of the sum of a loss's terms."""
+        loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
 
     def mean(self, term: Tensor) -> Tensor:
         """Return the mean of a term over the mini-batch."""
