@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from lmrc.experiments.environment import hardware, versions
 from lmrc.nets.multihead import MultiHead
+from lmrc.report import figures
 
 DIM, NEW_CLASSES, BATCH, STEPS = 100, 10, 128, 8
 
@@ -129,24 +130,38 @@ def show(rows: list[dict[str, float]]) -> None:
 
 
 def draw(series: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Draw a log-log panel for each series."""
+    """Draw two log-log panels for each series: time, and memory."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
-    figure = Figure(figsize=(4.6 * len(series), 3.6), layout="constrained")
-    for panel, (name, rows) in zip(
-        np.ravel(figure.subplots(1, len(series))), series.items(), strict=True
-    ):
-        along = [row[name] for row in rows]
-        for key, words, mark in (
-            ("step_ms", "step of 128 samples, ms", "o"),
-            ("predict_ms", "1,000 predictions, ms", "s"),
-            ("head_mb", "heads and label vectors, MB", "^"),
+    with figures.style():
+        figure = Figure(figsize=(7.6, 3.4 * len(series)), layout="constrained")
+        for panels, (name, rows) in zip(
+            figure.subplots(len(series), 2, squeeze=False), series.items(), strict=True
         ):
-            panel.loglog(along, [row[key] for row in rows], marker=mark, label=words)
-        panel.set_xlabel(name)
-        panel.grid(alpha=0.3)
-    panel.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+            along = [row[name] for row in rows]
+            for panel, ylabel, lines in zip(
+                panels,
+                ("ms", "MB"),
+                (
+                    {"step_ms": "step of 128 samples", "predict_ms": "1,000 predictions"},
+                    {"head_mb": "heads and label vectors"},
+                ),
+                strict=True,
+            ):
+                for i, (key, words) in enumerate(lines.items()):
+                    look = figures.look(i)
+                    line = {"color": look.colour, "marker": look.marker, "label": words}
+                    panel.loglog(along, [row[key] for row in rows], **line)
+                values = [row[key] for row in rows for key in lines]
+                whole_decades = 10.0 ** np.floor(np.log10(min(values))), 2 * max(values)
+                panel.set(xlabel=name, ylabel=ylabel, ylim=whole_decades)
+                panel.minorticks_off()
+                for axis in (panel.xaxis, panel.yaxis):
+                    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+                figures.plain(panel)
+                panel.legend(loc="upper left")
+    path.write_bytes(figures.to_png(figure))
 
 
 if __name__ == "__main__":

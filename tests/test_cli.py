@@ -178,7 +178,7 @@ def test_demo_without_a_terminal_prints_plain_lines(call, tmp_path):
     assert "| fine-tuning |" in out
     assert str(tmp_path / "demo" / "report.html") in out
     assert "\x1b" not in out + err
-    assert len(err.splitlines()) == 20
+    assert len(err.splitlines()) == 25
 
 
 @pytest.fixture

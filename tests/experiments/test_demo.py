@@ -28,7 +28,7 @@ def records(ran):
 
 
 def test_every_method_learns_five_class_batches_of_two(records):
-    assert len(records) == 4 * 5
+    assert len(records) == 5 * 5
     assert list(dict.fromkeys(line.method for line in records)) == list(demo.METHODS)
     for i, line in enumerate(records):
         assert line.seed == 0
@@ -55,6 +55,8 @@ def test_the_methods_differ_in_one_thing_each(records):
     assert by_method[demo.LM] == {**plain, "response_weight": 0.0}
     assert by_method[demo.LMRC_POOL] == {**plain, "memory_per_class": 10}
     assert by_method[demo.FINE_TUNING]["classifier"] == "FineTuneClassifier"
+    assert by_method[demo.LMRC_PLUS]["rotations"] == "none"  # a 6 on its head is a 9
+    assert by_method[demo.LMRC_PLUS]["memory_per_class"] == 0
 
 
 def test_the_folder_holds_all_files_and_what_was_there(ran):
@@ -78,7 +80,8 @@ def test_it_says_what_the_reader_sees_and_where(ran, records):
     assert description["headline"] == demo.headline(summaries)
     assert " ".join(description["findings"]) in " ".join(printed.split())
     assert str(out / "report.html") in printed
-    assert f"--out {out}" in description["command"]
+    assert [list(command) for command in description["commands"]] == [["words"]]
+    assert f"--out {out}" in description["commands"][0]["words"]
 
 
 def test_the_thread_count_is_given_back():
@@ -98,7 +101,7 @@ def kept(summaries, **old):
     from dataclasses import replace
 
     by_name = {"lmrc": demo.LMRC, "lm": demo.LM, "tuned": demo.FINE_TUNING, "pool": demo.LMRC_POOL}
-    shares = {by_name[key]: share for key, share in old.items()}
+    shares = {by_name[key]: share for key, share in old.items()} | {demo.LMRC_PLUS: 0.75}
     return [
         replace(s, old=Spread(shares[s.method], None), new=Spread(0.98, None)) for s in summaries
     ]
@@ -107,12 +110,13 @@ def kept(summaries, **old):
 def test_the_words_follow_the_numbers(records):
     summaries = summarize_methods(records)
     usual = kept(summaries, lmrc=0.58, lm=0.08, tuned=0.0, pool=0.96)
-    forgets, keeps = demo.describe(usual)
+    forgets, keeps, beyond = demo.describe(usual)
     assert "only the last two digits in the end (98 % of them right, none" in forgets
     assert "LMRC keeps 58 % of those eight" in keeps
     assert "bring that to 96 %" in keeps
+    assert "keeps 75 % without a stored image" in beyond
     assert demo.headline(usual).endswith(
-        "LMRC keeps 58 % of the old digits; fine-tuning keeps none."
+        "LMRC keeps 58 % of the old digits and LMRC+ 75 %; fine-tuning keeps none."
     )
     odd = demo.describe(kept(summaries, lmrc=0.58, lm=0.08, tuned=0.3, pool=0.4))
     assert "only" not in odd[0]
@@ -121,7 +125,7 @@ def test_the_words_follow_the_numbers(records):
 
 
 def test_another_experiments_folder_is_left_alone(tmp_path):
-    write_description(tmp_path, Description("incremental", "t", "q", "c"))
+    write_description(tmp_path, Description("incremental", "t", "q", []))
     (tmp_path / "records.jsonl").write_text("")
     with pytest.raises(FileExistsError, match="another experiment; choose another folder"):
         demo.main(tmp_path, epochs=1)
@@ -129,7 +133,7 @@ def test_another_experiments_folder_is_left_alone(tmp_path):
 
 
 def test_a_second_run_begins_anew(ran, tmp_path, records):
-    description = Description("demo", "t", "q", "c")
+    description = Description("demo", "t", "q", [])
     demo.begin_anew(tmp_path, description)
     (tmp_path / "records.jsonl").write_text("old")
     (tmp_path / "report.html").write_text("old")

@@ -255,6 +255,27 @@ def test_another_experiment_or_other_settings_keep_out_of_a_folder(incremental, 
         main("incremental", "digits", tmp_path, **SMALL)
 
 
+def test_a_folder_keeps_all_commands_that_it_takes_to_fill_it_again(tmp_path, monkeypatch):
+    def command(*options, **asked):
+        monkeypatch.setattr("sys.argv", ["lmrc", "reproduce", "incremental", *options])
+        main("incremental", "digits", tmp_path, **{**SMALL, "limit": 3, **asked})
+        return [
+            c.words.removeprefix("lmrc reproduce ") for c in read_description(tmp_path).commands
+        ]
+
+    command("--methods", "lm", methods=["lm"])
+    both = command("--methods", "finetune", "--seeds", "2", methods=["finetune"], seeds=2)
+    assert both == ["incremental --methods lm", "incremental --methods finetune --seeds 2"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "\n".join(f"lmrc reproduce {words}" for words in both) in page
+    assert "has not ended" not in page
+    recipe = read_description(tmp_path).recipe
+    assert (recipe["methods"], recipe["seeds"]) == (["lm", "finetune"], 2)
+    # What asks for as much, or more, takes the place of the earlier.
+    again = command("--methods", "lm", "--seeds", "2", methods=["lm"], seeds=2)
+    assert again == [both[1], "incremental --methods lm --seeds 2"]
+
+
 @pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])
 def test_new_settings_of_a_method_keep_out_of_folders_that_have_it(
     incremental, tmp_path, no_training, method, keeps_out

@@ -48,6 +48,24 @@ def test_unit_vectors_have_the_gradients_of_finite_differences_and_can_be_compil
     assert torch.autograd.gradcheck(compiled, vectors)
 
 
+def test_a_loss_may_punish_gradients_of_unit_vectors():
+    """Which asks for gradients of gradients: left out, they would be wrong without a word."""
+    vectors = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(unit, vectors)
+
+
+def test_gradients_of_each_sample_are_to_be_had_of_torch_func():
+    head, x = heads(2), torch.randn(5, 6)
+
+    def asked(weight, x):
+        return torch.func.functional_call(head, {"weight": weight}, (x[None],))[..., 0].sum()
+
+    each = torch.func.vmap(torch.func.grad(asked), in_dims=(None, 0))(head.weight.detach(), x)
+    for sample, got in zip(x, each, strict=True):
+        (expected,) = torch.autograd.grad(asked(head.weight, sample), head.weight)
+        torch.testing.assert_close(got, expected)
+
+
 def test_a_new_head_leaves_the_others_as_they_are():
     head, x = heads(2), torch.randn(5, 6)
     before = head(x)

@@ -17,6 +17,7 @@ def test_evaluate_prints_classes_and_writes_a_page(place, model, call):
     page = place / "runs" / "evaluate-m" / "report.html"
     assert f"The page: {page.relative_to(place)}" in out
     text = page.read_text("utf-8")
+    assert "named rightly if the head were known" in text
     for words in ("m on test", "Each class", "three", "Which head wins", "lmrc evaluate m test"):
         assert words in text
     assert call("report", "runs/evaluate-m")[0] == 0

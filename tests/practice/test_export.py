@@ -24,7 +24,7 @@ def classifier(shape, backbone, n_classes=5):
 def test_the_file_answers_as_the_model_does_for_any_batch(place, model, call):
     code, out, err = call("export", model, "made/anew/m.onnx")
     assert (code, err) == (0, "")
-    assert "takes uint8 images of shape (n, 8, 8, 1)" in out
+    assert "takes uint8 images of shape (n, 8, 8, 1), gives similarities" in out
     session = onnxruntime.InferenceSession("made/anew/m.onnx")
     properties = session.get_modelmeta().custom_metadata_map
     clf = lmrc.load(model)

@@ -39,6 +39,14 @@ def test_a_model_of_lmrc_plus_learns_predicts_and_says_what_it_stores(plus, call
     assert len(out.splitlines()) == 40
 
 
+def test_export_says_that_it_gives_scores(plus, call):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    code, out, _ = call("export", plus, "m.onnx")
+    assert code == 0
+    assert "gives scores" in out
+
+
 def test_a_forgotten_class_is_gone_from_the_files(plus, place, call):
     before = {p.name for p in (place / plus).glob("statistics-*")}
     assert call("forget", plus, "two")[0] == 0

@@ -1,7 +1,7 @@
 import pytest
 
 from lmrc.evaluation.run import BatchRecord
-from lmrc.report.records import Description, RunRecord
+from lmrc.report.records import Command, Description, RunRecord
 
 #: Accuracy on the classes of each batch, by method, seed and class batch.
 BATCH_ACCURACIES = {
@@ -65,7 +65,7 @@ def description():
         experiment="pets",
         title="Pets & <co>",
         question="Do <they> stay?",
-        command="lmrc pets --out 'a <b>'",
+        commands=[Command("lmrc pets --out 'a <b>'"), Command("lmrc pets --seeds 2")],
         headline="Steady keeps 62 % & more.",
         findings=["One <em>sentence</em>.", "Another, 50 %."],
     )

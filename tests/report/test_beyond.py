@@ -81,6 +81,17 @@ def test_rungs_stand_in_their_order_and_are_read_off_the_network(asked, ladder):
     )
 
 
+def test_ways_to_read_one_network_are_not_said_to_add_up(asked, ladder):
+    assert "Each row has what the rows above it have." in render(asked, ladder)
+    readouts = {**READOUTS, "both": READOUTS["lda"]}
+    more = [replace(r, extra={**r.extra, "readouts": readouts}) for r in ladder]
+    rungs = [*RUNGS[:-1], {"name": "+ both", "method": "more", "readout": "both"}, RUNGS[-1]]
+    html = render(replace(asked, recipe={**asked.recipe, "rungs": rungs}), more)
+    assert "except from “+ Gaussians” to “+ both”: these are ways to read" in html
+    assert "what comes after goes on from “+ both”" in html
+    assert "of runs that may have shared the machine" in html
+
+
 def test_the_bars_are_the_rungs(asked, ladder):
     chart = build(asked, ladder).drawings["ladder"].figure
     average, last = (c for c in chart.axes[0].containers if isinstance(c, BarContainer))
@@ -129,7 +140,9 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
         description, experiment="rotations", headline="", recipe={"methods": ["a", "b"]}
     )
     contents = build(asked, [*steady, *slow])
-    assert contents.headline == "steady: 89.6 %; slow: 89.6 % in 4.0 times the time."
+    # Nothing by the clock, which counts what ran beside them, too.
+    assert contents.headline == "steady: 89.6 %; slow: 89.6 % on average over the class batches."
+    assert "of runs that may have shared the machine" in assemble(asked, contents)
     training, testing = contents.drawings["cost"].figure.axes
     for axes, seconds in ((training, [4.5, 18.0]), (testing, [0.5, 2.0])):
         points = [line for line in axes.lines if line.get_marker() in ("o", "s")]
@@ -147,6 +160,23 @@ def test_what_methods_cost_stands_on_the_page(description, steady, records):
     assert rows_of(render(description, mixed))[
         "&lt;b&gt;forgets &amp; &quot;falls&quot;&lt;/b&gt;"
     ][2] == ["4.50", "0.50", "–", "–"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "stored"),
+    [
+        ({"memory_per_class": 0}, "0"),
+        ({"memory_per_class": 0, "statistics": "none"}, "0"),
+        ({"memory_per_class": 20}, "–"),
+        ({"memory_per_class": 0, "statistics": "low-rank"}, "–"),
+        ({"memory_per_class": 0, "classifier": "JointClassifier"}, "–"),  # keeps all images
+    ],
+)
+def test_lmrc_without_pool_and_statistics_stores_nothing(description, steady, settings, stored):
+    chosen = {"classifier": "LMRCClassifier", **settings}
+    older = [replace(r, method="older", settings=chosen, extra={}) for r in steady]
+    assert rows_of(render(description, [*steady, *older]))["older"][2][2:] == [stored, stored]
+    assert len(rows_of(render(description, older))["older"][2]) == 2  # no column where none is told
 
 
 def test_joint_training_is_compared_with_and_does_not_win(description, records):

@@ -8,6 +8,7 @@ import pytest
 from lmrc.report.build import build
 from lmrc.report.capacity import number
 from lmrc.report.page import assemble, render
+from lmrc.report.records import Command
 from lmrc.report.summary import csv_table, markdown_table, summarize_methods
 
 
@@ -104,11 +105,23 @@ def test_top_5_is_shown_where_it_is_asked_for(description, records):
 
 
 def test_a_report_has_a_headline_once_all_that_was_asked_is_there(description, records):
-    asked = replace(description, headline="", recipe={"methods": ["a", "b"], "seeds": 2})
+    first, second = list(dict.fromkeys(record.method for record in records))
+    asked = replace(description, headline="", commands=[Command("x", [first, second], seeds=2)])
     assert build(asked, records).headline.startswith("steady knows most: 89.6 %")
     assert build(asked, records[:-1]).headline == ""
-    more = replace(asked, recipe={"methods": ["a", "b"], "seeds": 3})
+    more = replace(asked, commands=[Command("x", [first, second], seeds=3)])
     assert build(more, records).headline == ""
+
+
+def test_each_command_is_held_to_what_it_asked_for_itself(description, records):
+    first, second = list(dict.fromkeys(record.method for record in records))
+    lacks = [record for record in records if (record.method, record.seed) != (second, 1)]
+    one, other = Command("x", [first], seeds=2), Command("y", [second], seeds=1)
+    asked = replace(description, headline="", commands=[one, other])
+    assert build(asked, lacks).headline.startswith("steady knows most")
+    assert build(asked, [record for record in lacks if record.method == first]).headline == ""
+    for command in (replace(other, seeds=2), replace(other, memory=[0, 5])):
+        assert build(replace(asked, commands=[command, one]), lacks).headline == ""
 
 
 def test_settings_that_go_with_the_seed_are_not_those_of_one_seed(description, records):

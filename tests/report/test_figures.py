@@ -64,6 +64,20 @@ def test_the_legend_stays_within_the_figure(length):
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
 
 
+def test_many_long_names_leave_the_panel_as_high_as_it_is_with_few():
+    """Else what is written beside it would be cut off."""
+
+    def height(n):
+        names = [f"LMRC with a long name, number {i}" for i in range(n)]
+        spreads = [Spread(0.5, 0.1)] * 2
+        curves = [figures.Curve(name, figures.look(0), [1, 2], spreads) for name in names]
+        figure = figures.over_batches(curves, ylabel="accuracy over all seen classes (%)")
+        figures.to_png(figure)
+        return figure.axes[0].get_window_extent().height
+
+    assert height(9) == pytest.approx(height(3), rel=0.05)
+
+
 def test_what_was_never_measured_is_no_line():
     there = figures.Curve("there", figures.look(0), [1, 2], [Spread(0.5, None)] * 2)
     missing = figures.Curve("missing", figures.look(1), [1, 2], [None, None])

@@ -100,7 +100,7 @@ def test_the_page_says_what_was_asked_found_and_how_to_do_it_again(read, descrip
         description.title,
         description.headline,
         description.question,
-        description.command,
+        *(command.words for command in description.commands),
     ):
         assert told in text
     assert " ".join(description.findings) in text

@@ -4,6 +4,8 @@ import pytest
 
 from lmrc.report.records import (
     RECORDS,
+    Command,
+    Description,
     RunRecord,
     append_record,
     by_method_and_seed,
@@ -62,3 +64,15 @@ def test_a_description_comes_back_and_a_damaged_one_is_named(tmp_path, descripti
     (tmp_path / "run.json").write_text('{"x": 1}')
     with pytest.raises(ValueError, match=r"run\.json does not describe a run"):
         read_description(tmp_path)
+
+
+def test_a_description_with_one_command_is_read_as_before(tmp_path):
+    recipe = {"methods": ["lmrc", "lm"], "memory": [0], "seeds": 3, "limit": None}
+    old = {"experiment": "e", "title": "t", "question": "q", "command": "lmrc x", "recipe": recipe}
+    (tmp_path / "run.json").write_text(json.dumps(old))
+    assert read_description(tmp_path) == Description(
+        "e", "t", "q", [Command("lmrc x", ["lmrc", "lm"], [0], 3)], recipe=recipe
+    )
+    del old["recipe"]  # as the demo wrote it
+    (tmp_path / "run.json").write_text(json.dumps(old))
+    assert read_description(tmp_path).commands == [Command("lmrc x")]

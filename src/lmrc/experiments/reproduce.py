@@ -22,6 +22,7 @@ from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
     RECORDS,
+    Command,
     Description,
     read_description,
     read_records,
@@ -183,9 +184,10 @@ def _open_folder(
     """Make the run folder, or check that it belongs to the same experiment with the same settings.
 
     Seeds, methods and pool sizes may be added at any time: the others would make another result.
+    A command that asks for all that an earlier one did takes its place; else both are kept.
     """
     out.mkdir(parents=True, exist_ok=True)
-    notes: list[str] = []
+    commands, notes = [Command.of(shlex.join(["lmrc", *sys.argv[1:]]), asked)], []
     if (out / "run.json").exists():
         before = read_description(out)
         if before.experiment != experiment:
@@ -205,23 +207,35 @@ def _open_folder(
                 "choose another folder with --out, or the same settings to go on"
             )
         notes = before.notes
+        if (out / RECORDS).exists():
+            commands = [c for c in before.commands if not c.runs <= commands[0].runs] + commands
     elif (out / RECORDS).exists():
         raise FileExistsError(
             f"{out} holds records but no run.json, so it is not known what they are of: choose "
             "another folder with --out"
         )
-    command = shlex.join(["lmrc", *sys.argv[1:]])
     description = Description(
         experiment,
         asked["title"],
         asked["question"],
-        command,
-        recipe=asked,
+        commands,
+        recipe=asked | _all_runs(commands),
         notes=notes,
         paper=paper or {},
     )
     write_description(out, description)
     return description
+
+
+def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:
+    """Return of methods, pools and seeds all that some commands ask for; {} without methods."""
+    if not commands[-1].methods:
+        return {}
+    return {
+        "methods": list(dict.fromkeys(method for c in commands for method in c.methods)),
+        "memory": list(dict.fromkeys(memory for c in commands for memory in c.memory)),
+        "seeds": max(command.seeds for command in commands),
+    }
 
 
 def _as_it_counts(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:

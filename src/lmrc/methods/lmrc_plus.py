@@ -25,8 +25,8 @@ class LMRCPlusClassifier(LMRCClassifier):
     Where a few images are kept (``memory_per_class``), one more softmax goes across all heads, as
     if classes were equally many, and prediction is tuned on features of these images, too.
 
-    It is for square images whose classes are the same when they are turned, as photographs are. For
-    digits, where a 6 becomes a 9, and for tables use ``rotations="none"``, and with it
+    It is for square images. Where classes change when they are turned, as a 6 becomes a 9, try it
+    with and without turns. Tables need ``rotations="none"``, and with it
     ``objective="cosine"``: without the turns, a softmax within the head makes the choice between
     heads worse. All four turns are four times the work of none; on a small machine
     ``rotations="one"`` trains at the price of none.

@@ -23,6 +23,7 @@ from lmrc.report.model import EXPERIMENT
 from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
+    Command,
     Description,
     encoded,
     read_description,
@@ -162,7 +163,7 @@ def _write(
         EXPERIMENT,
         title,
         QUESTION.format(WINS[model.predict_with]),
-        command,
+        [Command(command)],
         recipe=settings,
         notes=notes,
     )

@@ -62,9 +62,10 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)
     channels, height, width = model.input_shape_
+    answers = "similarities" if model.predict_with == "wta" else "scores"  # these may be above 1
     say(
         f"{out}: {bytes_in_words(len(content))}, {count(len(model.classes_), 'class', 'classes')}; "
-        f"takes uint8 images of shape (n, {height}, {width}, {channels}), gives similarities"
+        f"takes uint8 images of shape (n, {height}, {width}, {channels}), gives {answers}"
     )
 
 

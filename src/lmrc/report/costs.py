@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lmrc.report import html
 from lmrc.report.html import Section
 from lmrc.report.records import RunRecord, by_method_and_seed
 from lmrc.report.summary import MethodSummary, Spread
 
-TRAINING = "Training: all class batches, by the clock, with whatever else ran beside it."
+CLOCK = "Seconds are those of the clock, of runs that may have shared the machine."
+TRAINING = f"{CLOCK} Training: all class batches."
 TESTING = (
     "Testing: all classes, after the last class batch, to predict and to score; older records took "
     "two looks at each sample for it."
@@ -40,15 +42,16 @@ class Cost:
 
 def costs(records: Iterable[RunRecord]) -> dict[str, Cost]:
     """Return what each method costs, in order of appearance."""
-    found = {}
+    records, found = list(records), {}
+    is_told = any("stored_bytes" in line.extra for line in records)
     for method, seeds in by_method_and_seed(records).items():
         runs = [run for run in seeds.values() if len(run) == len(run[0].record.head_confusion)]
         ends = [run[-1] for run in runs]
         found[method] = Cost(
             Spread.over(sum(line.record.train_seconds for line in run) for run in runs),
             Spread.over(end.record.test_seconds for end in ends),
-            _stored(ends, "images"),
-            _stored(ends, "statistics"),
+            _stored(ends, "images") if is_told else None,
+            _stored(ends, "statistics") if is_told else None,
         )
     return found
 
@@ -96,8 +99,20 @@ def _number(value: float) -> str:
 def _stored(ends: Sequence[RunRecord], what: str) -> float | None:
     each = [
         end.extra["stored_bytes"][what] / end.record.n_classes_seen
-        for end in ends
         if "stored_bytes" in end.extra
+        else 0.0
+        for end in ends
+        if "stored_bytes" in end.extra or _stores_nothing(end.settings)
     ]
     spread = Spread.over(each)
     return spread and spread.mean
+
+
+def _stores_nothing(settings: Mapping[str, Any]) -> bool:
+    """Tell whether LMRC was set to store nothing; older records have that but no bytes."""
+    return (
+        settings.get("classifier") == "LMRCClassifier"
+        and settings.get("memory_per_class") == 0
+        # Where it is not named, it is from before there were statistics.
+        and settings.get("statistics", "none") == "none"
+    )

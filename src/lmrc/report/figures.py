@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -26,6 +27,8 @@ INK = "#1b1c1e"
 
 LETTERS_PER_INCH = 12.5  # of the text in figures, on average
 HANDLE_LETTERS = 7  # the line before a label takes the room of so many
+FEW_ROWS = 3  # of a legend, for which figures are high enough
+ROW_INCHES = 0.2  # which one more row takes
 
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 
@@ -123,13 +126,19 @@ def over_batches(
 
 
 def legend_below(figure: Figure, columns: int, **how: Any) -> None:
-    """Name the lines below the figure, in up to `columns` columns as far as there is room."""
+    """Name the lines below the figure, in up to `columns` columns as far as there is room.
+
+    The figure grows with the names, so that the panel, and what is written beside it, does not
+    shrink.
+    """
     handles, labels = figure.axes[0].get_legend_handles_labels()
     room = int(figure.get_figwidth() * LETTERS_PER_INCH)
     labels = [shortened(label, room - HANDLE_LETTERS) for label in labels]
     columns = min(columns, len(labels)) or 1
     while columns > 1 and _letters(labels, columns) > room:
         columns -= 1
+    more_rows = max(0, math.ceil(len(labels) / columns) - FEW_ROWS)
+    figure.set_figheight(figure.get_figheight() + ROW_INCHES * more_rows)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, **how)
 
 

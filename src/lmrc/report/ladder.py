@@ -48,9 +48,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     rows = [rung.summary for rung in rungs]
     ends = rows if len(rows) < 2 else [rows[0], rows[-1]]
     chart, choice = _drawing(rows), heads.drawing(ends)
-    caption = "Each row has what the rows above it have." + (
-        " The whiskers are one standard deviation long on either side." * bool(html.n_seeds(rows))
-    )
+    whiskers = " The whiskers are one standard deviation long on either side."
+    caption = _order(rungs) + whiskers * bool(html.n_seeds(rows))
     return streams.gather(
         description,
         records,
@@ -95,6 +94,18 @@ def _rungs(wanted: Sequence[Mapping[str, str]], records: Sequence[RunRecord]) ->
         rungs.append(Rung(summary, cost, is_read_off, rung.get("readout") != "wta"))
         seen.add(rung["method"])
     return rungs
+
+
+def _order(rungs: Sequence[Rung]) -> str:
+    """Say what a row has of the rows above it."""
+    read_off = [rung.summary.method for rung in rungs if rung.is_read_off]
+    if len(read_off) < 2:
+        return "Each row has what the rows above it have."
+    first, last = read_off[0], read_off[-1]
+    return (
+        f"Each row has what the rows above it have, except from “{first}” to “{last}”: these are "
+        f"ways to read the answers of one network, and what comes after goes on from “{last}”."
+    )
 
 
 def _read(rung: Mapping[str, str], line: RunRecord) -> RunRecord:
@@ -145,7 +156,7 @@ def _markdown(rungs: Sequence[Rung]) -> str:
         cells = [s.method.replace("|", r"\|"), percent(s.average), percent(s.final)]
         cells += [percent(s.head_choice), _seconds(rung), costs.kilobytes(rung.stored)]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", costs.CLOCK])
 
 
 def _csv(rungs: Sequence[Rung]) -> str:

@@ -60,14 +60,18 @@ def _result(score: ModelScore) -> Section:
     rows = [
         [name, _cell(share)]
         for name, share in (
-            ("first", score.accuracy),
-            *([("among the first five", score.top5)] if len(score.per_class) > 5 else []),
-            ("of the right head", score.head_choice),
-            ("first, if the head were known", score.head_given),
+            ("named rightly", score.accuracy),
+            *(
+                [("the right class among the first five", score.top5)]
+                if len(score.per_class) > 5
+                else []
+            ),
+            ("the right head wins", score.head_choice),
+            ("named rightly if the head were known", score.head_given),
         )
     ]
     caption = f"Share of the {score.n:,} images, in percent."
-    return Section("result", "All images", html.table(caption, ["the true class is", ""], rows))
+    return Section("result", "All images", html.table(caption, ["outcome", "%"], rows))
 
 
 def _classes(score: ModelScore) -> Section:

@@ -41,7 +41,7 @@ def assemble(description: Description, contents: Contents) -> str:
         asked=asked(description),
         sections="\n".join(map(_section, contents.sections)),
         settings=contents.settings,
-        command=escape(description.command),
+        commands=escape("\n".join(command.words for command in description.commands)),
         environment=contents.environment,
     )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -78,6 +79,39 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A command that filled a folder, and the runs that it asked for: all that these make up.
+
+    Attributes
+    ----------
+    words : str
+        As it was typed.
+    methods : list of str
+        Short names, or dotted paths; none where the command does not choose.
+    memory : list of int
+        Pool sizes per class.
+    seeds : int
+        Seeds 0, 1, ….
+    """
+
+    words: str
+    methods: list[str] = field(default_factory=list)
+    memory: list[int] = field(default_factory=lambda: [0])
+    seeds: int = 1
+
+    @classmethod
+    def of(cls, words: str, recipe: Mapping[str, Any]) -> Command:
+        """Return a command with what its recipe asks for."""
+        chosen = ("methods", "memory", "seeds") if recipe.get("methods") else ()
+        return cls(words, **{name: recipe[name] for name in chosen if recipe.get(name)})
+
+    @property
+    def runs(self) -> set[tuple[str, int, int]]:
+        """Method, pool size and seed of each run."""
+        return set(product(self.methods, self.memory, range(self.seeds)))
+
+
+@dataclass(frozen=True)
 class Description:
     """What was asked of a run, in words, and what it showed.
 
@@ -87,14 +121,15 @@ class Description:
         Which experiment the folder belongs to.
     title, question : str
         Its name, and what it asks.
-    command : str
-        The exact command that runs it again.
+    commands : list of Command
+        The exact commands that run it again, in their order.
     headline : str
         The result in one sentence; empty until the run has ended.
     findings : list of str
         What the reader sees, sentence by sentence; empty until the run has ended.
     recipe : dict
-        Settings that all runs of the folder share.
+        Settings that all runs of the folder share; of methods, pool sizes and seeds, all that any
+        of the commands asked for.
     notes : list of str
         What a reader must know about where the records come from.
     paper : dict of str to float
@@ -104,7 +139,7 @@ class Description:
     experiment: str
     title: str
     question: str
-    command: str
+    commands: list[Command]
     headline: str = ""
     findings: list[str] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -170,7 +205,11 @@ def encoded(text: str) -> bytes:
 
 def write_description(folder: Path, description: Description) -> None:
     """Write the folder's ``run.json``, whole or not at all."""
-    text = json.dumps(asdict(description), ensure_ascii=False, indent=1)
+    whole = asdict(description)
+    for command in whole["commands"]:
+        if not command["methods"]:  # pools and seeds are those of methods
+            del command["methods"], command["memory"], command["seeds"]
+    text = json.dumps(whole, ensure_ascii=False, indent=1)
     replace_file(folder / DESCRIPTION, encoded(f"{text}\n"))
 
 
@@ -178,7 +217,12 @@ def read_description(folder: Path) -> Description:
     """Read the folder's ``run.json``."""
     path = folder / DESCRIPTION
     try:
-        return Description(**json.loads(path.read_text(encoding="utf-8")))
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        if "command" in whole:  # of before a folder kept more than the last one
+            commands = [Command.of(whole.pop("command"), whole.get("recipe", {}))]
+        else:
+            commands = [Command(**command) for command in whole.pop("commands", [])]
+        return Description(**whole, commands=commands)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path} does not describe a run ({error}); run the experiment again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from lmrc.report import costs, figures, html, sections
@@ -16,6 +17,7 @@ from lmrc.report.summary import (
     metric_name,
     summarize_methods,
 )
+from lmrc.report.titles import title_of_run
 
 #: Keeps the images of all class batches: to compare with, and best by right.
 UPPER_BOUND = "Joint"
@@ -104,15 +106,14 @@ def accuracy_drawing(summaries: Sequence[MethodSummary], metric: str) -> Drawing
 
 
 def ended(description: Description, summaries: Sequence[MethodSummary]) -> bool:
-    """Tell whether all that was asked for is in the records, as far as the folder tells."""
-    recipe = description.recipe
-    wanted = len(recipe.get("methods") or [1]) * len(recipe.get("memory") or [1])
-    seeds = recipe.get("seeds") or 1
-    whole = [
-        sum(len(run) == len(run[0].head_confusion) for run in summary.runs) for summary in summaries
-    ]
-    return sum(n >= seeds for n in whole) >= wanted and all(
-        n == len(s.runs) for n, s in zip(whole, summaries, strict=True)
+    """Tell whether all that each command asked for is in the records, and all there is whole."""
+    asked = Counter(
+        title_of_run(method, memory, description.recipe)
+        for method, memory, _ in set().union(*(command.runs for command in description.commands))
+    )
+    found = {summary.method: len(summary.runs) for summary in summaries}
+    return all(found.get(title, 0) >= seeds for title, seeds in asked.items()) and all(
+        len(run) == len(run[0].head_confusion) for summary in summaries for run in summary.runs
     )
 
 

@@ -32,6 +32,11 @@ def parted(title: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (title, 0)
 
 
+def title_of_run(method: str, memory: int, recipe: Mapping[str, Any]) -> str:
+    """Return what records call a method of a recipe with a pool size."""
+    return pooled(title_of(method, recipe.get("variants", {})), memory)
+
+
 def in_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[RunRecord]:
     """Put the records of a method that the recipe names first before those of the others.
 
@@ -40,7 +45,7 @@ def in_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[Ru
     does not name come last, as they are.
     """
     asked = [
-        pooled(title_of(name, recipe.get("variants", {})), memory)
+        title_of_run(name, memory, recipe)
         for memory in recipe.get("memory") or [0]
         for name in recipe.get("methods") or []
     ]
