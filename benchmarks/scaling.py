@@ -28,6 +28,12 @@ from lmrc.report import figures
 
 DIM, NEW_CLASSES, BATCH, STEPS = 100, 10, 128, 8
 
+#: What is drawn, by its unit.
+PANELS = {
+    "ms": {"step_ms": "step of 128 samples", "predict_ms": "1,000 predictions"},
+    "MB": {"head_mb": "heads and label vectors"},
+}
+
 
 def main() -> None:
     """Measure both series, print the tables, draw the figure."""
@@ -140,22 +146,14 @@ def draw(series: dict[str, list[dict[str, float]]], path: Path) -> None:
             figure.subplots(len(series), 2, squeeze=False), series.items(), strict=True
         ):
             along = [row[name] for row in rows]
-            for panel, ylabel, lines in zip(
-                panels,
-                ("ms", "MB"),
-                (
-                    {"step_ms": "step of 128 samples", "predict_ms": "1,000 predictions"},
-                    {"head_mb": "heads and label vectors"},
-                ),
-                strict=True,
-            ):
+            for panel, (ylabel, lines) in zip(panels, PANELS.items(), strict=True):
                 for i, (key, words) in enumerate(lines.items()):
                     look = figures.look(i)
                     line = {"color": look.colour, "marker": look.marker, "label": words}
                     panel.loglog(along, [row[key] for row in rows], **line)
                 values = [row[key] for row in rows for key in lines]
-                whole_decades = 10.0 ** np.floor(np.log10(min(values))), 2 * max(values)
-                panel.set(xlabel=name, ylabel=ylabel, ylim=whole_decades)
+                decade = 10.0 ** np.floor(np.log10(min(values)))
+                panel.set(xlabel=name, ylabel=ylabel, ylim=(decade, 2 * max(values)))
                 panel.minorticks_off()
                 for axis in (panel.xaxis, panel.yaxis):
                     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))

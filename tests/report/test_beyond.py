@@ -162,23 +162,6 @@ def test_what_methods_cost_stands_on_the_page(description, steady, records):
     ][2] == ["4.50", "0.50", "–", "–"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "stored"),
-    [
-        ({"memory_per_class": 0}, "0"),
-        ({"memory_per_class": 0, "statistics": "none"}, "0"),
-        ({"memory_per_class": 20}, "–"),
-        ({"memory_per_class": 0, "statistics": "low-rank"}, "–"),
-        ({"memory_per_class": 0, "classifier": "JointClassifier"}, "–"),  # keeps all images
-    ],
-)
-def test_lmrc_without_pool_and_statistics_stores_nothing(description, steady, settings, stored):
-    chosen = {"classifier": "LMRCClassifier", **settings}
-    older = [replace(r, method="older", settings=chosen, extra={}) for r in steady]
-    assert rows_of(render(description, [*steady, *older]))["older"][2][2:] == [stored, stored]
-    assert len(rows_of(render(description, older))["older"][2]) == 2  # no column where none is told
-
-
 def test_joint_training_is_compared_with_and_does_not_win(description, records):
     joint = [replace(r, method="Joint" if r.method == "steady" else "LMRC+") for r in records]
     asked = replace(description, headline="", findings=[], experiment="incremental")

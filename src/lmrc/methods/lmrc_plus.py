@@ -43,6 +43,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="both"
     mirror : bool, default=True
     epochs : int, default=60
+        Of each class batch but the first: to train for shorter, give ``first_epochs``, too.
     first_epochs : int or None, default=100
     learning_rate : float, default=0.02
     first_learning_rate : float or None, default=0.05

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lmrc.report import html
 from lmrc.report.html import Section
@@ -42,16 +41,15 @@ class Cost:
 
 def costs(records: Iterable[RunRecord]) -> dict[str, Cost]:
     """Return what each method costs, in order of appearance."""
-    records, found = list(records), {}
-    is_told = any("stored_bytes" in line.extra for line in records)
+    found = {}
     for method, seeds in by_method_and_seed(records).items():
         runs = [run for run in seeds.values() if len(run) == len(run[0].record.head_confusion)]
         ends = [run[-1] for run in runs]
         found[method] = Cost(
             Spread.over(sum(line.record.train_seconds for line in run) for run in runs),
             Spread.over(end.record.test_seconds for end in ends),
-            _stored(ends, "images") if is_told else None,
-            _stored(ends, "statistics") if is_told else None,
+            _stored(ends, "images"),
+            _stored(ends, "statistics"),
         )
     return found
 
@@ -99,20 +97,8 @@ def _number(value: float) -> str:
 def _stored(ends: Sequence[RunRecord], what: str) -> float | None:
     each = [
         end.extra["stored_bytes"][what] / end.record.n_classes_seen
-        if "stored_bytes" in end.extra
-        else 0.0
         for end in ends
-        if "stored_bytes" in end.extra or _stores_nothing(end.settings)
+        if "stored_bytes" in end.extra
     ]
     spread = Spread.over(each)
     return spread and spread.mean
-
-
-def _stores_nothing(settings: Mapping[str, Any]) -> bool:
-    """Tell whether LMRC was set to store nothing; older records have that but no bytes."""
-    return (
-        settings.get("classifier") == "LMRCClassifier"
-        and settings.get("memory_per_class") == 0
-        # Where it is not named, it is from before there were statistics.
-        and settings.get("statistics", "none") == "none"
-    )
