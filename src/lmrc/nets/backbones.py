@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -99,7 +100,7 @@ class ResNet(nn.Module):
             setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
             n_in = n_out
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d) and not os.environ.get("PLAIN_INIT"):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
