@@ -226,6 +226,24 @@ def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large,
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_capture_that_fails_leaves_no_gradient_to_the_steps_after_it():
+    """The GPU's memory may give out as weights are moved: nothing in that capture was computed."""
+
+    def moved(fails):
+        fast = network()
+        optimiser = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
+        with delayed(fast, bf16=False, compiled=True) as weights, compiling.uncompiled():
+            if fails:
+                gradients(fast, torch.rand(3, 3, 4, 4), weights)
+            gradients(fast, torch.ones(3, 3, 4, 4), weights)
+            weights.update(optimiser)
+        return [weight.detach() for weight in weights.weights]
+
+    for one, other in zip(moved(False), moved(True), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_learns_the_same_with_delayed_gradients(method, compiled, monkeypatch):

@@ -55,7 +55,7 @@ class Delayed:
 
     def begin(self) -> None:
         """Begin a step: cast the weights as they are now, unless the last step has."""
-        self.found, self.held = [], []
+        self.found, self.held, self.ready = [], [], {}  # of a capture that failed, too
         if self.used is not self.values and not self.is_cast:
             torch._foreach_copy_(self.used, self.values)
             self.is_cast = self.compiled
