@@ -68,8 +68,10 @@ def brought_up_to_date(
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
             lowest = min(lowest, float(now.min()))
             parts.append(Summary.of(now, now.shape[1]))
-            if n_real:
-                real.setdefault(row, now[:, :n_real].float())
+            if n_real:  # where a known class comes again, its pooled images make up the number
+                so_far = real.get(row, now[:, :0].float())
+                more = now[:, : n_real - so_far.shape[1]].float()
+                real[row] = torch.cat([so_far, more], dim=1)
         # An image that was looked at twice is one image, still.
         return reduce(Summary.joined, parts)._replace(n_images=float(len(x)))
 
