@@ -155,6 +155,7 @@ def test_inputs_on_disk_stand_for_a_tensor(pictures):
     for n in (0, 20, 24, 25, 27):
         for part, rows in zip(x.parted(n), (slice(n), slice(n, None)), strict=True):
             assert torch.equal(part[:], whole[rows])
+    assert isinstance(x.parted(len(files))[1], torch.Tensor)  # which asks for no worker processes
     with pytest.raises(ValueError, match="floats"):
         x.joined(pool.float())
 

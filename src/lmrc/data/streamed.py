@@ -191,13 +191,14 @@ class Streamed:
             )
         return Streamed(self.files, torch.cat([self.pool, pool]))
 
-    def taken(self, chosen: Tensor) -> Streamed:
-        """Return the inputs at which a mask holds, on disk still."""
+    def taken(self, chosen: Tensor) -> Streamed | Tensor:
+        """Return the inputs at which a mask holds, on disk still; a tensor where none is there."""
         on_disk, in_pool = torch.split(chosen, [len(self.files), len(self.pool)])
-        return Streamed(self.files[on_disk.numpy()], self.pool[in_pool])
+        pool = self.pool[in_pool]
+        return Streamed(self.files[on_disk.numpy()], pool) if on_disk.any() else pool
 
-    def parted(self, n: int) -> tuple[Streamed, Streamed]:
-        """Return the first n inputs and the others, on disk still."""
+    def parted(self, n: int) -> tuple[Streamed | Tensor, Streamed | Tensor]:
+        """Return the first n inputs and the others, as `taken` does."""
         first = torch.arange(len(self)) < n
         return self.taken(first), self.taken(~first)
 
