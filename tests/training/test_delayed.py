@@ -226,6 +226,21 @@ def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large,
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_next_step_computes_with_the_weights_as_they_were_moved(compiled):
+    fast, x = network(), torch.rand(3, 3, 4, 4)
+    optimiser = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
+    with delayed(fast, True, compiled) as weights, compiling.uncompiled():
+        for _ in range(2):
+            gradients(fast, x, weights, bf16=True)
+            optimiser.step()
+            weights.update(optimiser)
+        weights.begin()
+        for weight, used in zip(weights.weights, weights.used, strict=True):
+            assert torch.equal(used, weight.bfloat16())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_capture_that_fails_leaves_no_gradient_to_the_steps_after_it():
     """The GPU's memory may give out as weights are moved: nothing in that capture was computed."""
 
