@@ -68,6 +68,7 @@ class CarriedStatistics(IncrementalClassifier):
         chance = torch.Generator().manual_seed(self._seed(KEEP))
         batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
         width, old = self._width(network), None
+        tuned = self.predict_with not in ("wta", "lda")
         before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
         if self.n_batches_:
             before = self._class_statistics()
@@ -82,9 +83,10 @@ class CarriedStatistics(IncrementalClassifier):
             augment=self.augmentation,
             rotated=self.turns is not None,
             generator=chance,
+            tuned=tuned,
         )
         self.statistics_ = statistics.tensors()
-        if self.predict_with in ("wta", "lda"):
+        if not tuned:
             self.readout_ = readout.discriminant(statistics)
         else:
             self.readout_ = readout.tune(

@@ -65,6 +65,7 @@ class LMRCClassifier(CarriedStatistics):
     objective : {"cosine", "softmax", "both"}, default="cosine"
         What a head minimises: the negative cosine to the sample's label vector (Eqs. 1, 9), the
         cross-entropy over the cosines to all label vectors of the governing head, or their sum.
+        With ``memory_per_class`` the last two add a cross-entropy over those of all heads.
     scale : float, default=16.0
         What cosines are multiplied with before a softmax.
     statistics : {"none", "shared", "low-rank", "full"}, default="none"
@@ -75,7 +76,8 @@ class LMRCClassifier(CarriedStatistics):
         to be had of the ResNets; other networks give one.
     predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="wta"
         Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
-        copies of the heads tuned on features made up from the statistics; a linear classifier that
+        copies of the heads tuned on features made up from the statistics (and on those of images
+        kept by ``memory_per_class``); a linear classifier that
         begins as the discriminant and is tuned as the heads are; or the sum of the last two, each
         standardised, from three classes on: for two it is "tuned". All but the first need
         ``statistics``.

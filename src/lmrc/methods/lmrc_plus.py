@@ -17,7 +17,8 @@ class LMRCPlusClassifier(LMRCClassifier):
     statistics of the classes' features, which are carried along as the features move.
 
     Where a few images are kept (``memory_per_class``), one more softmax goes across all heads, as
-    if classes were equally many, and prediction is tuned on features of these images, too.
+    if classes were equally many (not with ``objective="cosine"``), and prediction is tuned on
+    features of these images, too.
 
     It is for square images. Where classes change when they are turned, as a 6 becomes a 9, try it
     with and without turns. Tables need ``rotations="none"``, and with it

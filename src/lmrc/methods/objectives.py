@@ -62,8 +62,8 @@ def softmax(
     """Return the cross-entropy over the label vectors of the head that governs the sample's class.
 
     That softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
-    classes, from the pool or come again, teach the old head that governs them. With a pool, which
-    has samples of all classes, there is one across the heads, too.
+    classes, from the pool or come again, teach the old head that governs them. With a pool,
+    there is one across the heads, too: see `across`.
     """
     # Where all samples are new, the new head is enough.
     o, first = (new, old.shape[1]) if batch.known is None else (torch.cat([old, new], dim=1), 0)

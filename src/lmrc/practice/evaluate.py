@@ -39,7 +39,7 @@ WINS = {
     "lda": "the class wins that is the likeliest by the statistics of the features",
     "tuned": "the class whose label vector is nearest to the answer of its head, as tuned, wins",
     "linear": "the class wins that is the likeliest by a linear classifier of the features, which "
-    "was tuned on features made up from their statistics",
+    "was tuned on features made up from their statistics, and of stored images where there are any",
     "both": "the class wins whose label vector is near to the answer of its head, as tuned, and "
     "which is likely by a linear classifier of the features",
 }

@@ -16,6 +16,11 @@ AT_A_TIME = 128  # images in a mini-batch
 TOGETHER = 32  # mini-batches whose features are in memory at once
 
 
+def passes(augment: str) -> int:
+    """Return how often each image is looked at."""
+    return PASSES if augment != "none" else 1
+
+
 def gather(
     trunks: Sequence[Trunk],
     x: Tensor,
@@ -59,7 +64,7 @@ def gather(
     home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
 
     def looks() -> Iterator[list[Tensor]]:
-        for _ in range(PASSES if augment != "none" else 1):
+        for _ in range(passes(augment)):
             batches.draw(generator)
             for _, positions in batches.shares():
                 inputs = batches.at(positions).x

@@ -11,8 +11,10 @@ from torch import Tensor
 from lmrc.nets.network import Trunk
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift
-from lmrc.statistics.gather import PASSES, gather
+from lmrc.statistics.gather import gather, passes
 from lmrc.training.memory import Memory
+
+MOST_REAL = 128  # features of a class that are handed on for tuning: more would only take memory
 
 
 class Kept(NamedTuple):
@@ -34,6 +36,7 @@ def brought_up_to_date(
     augment: str,
     rotated: bool,
     generator: torch.Generator,
+    tuned: bool,
 ) -> Kept:
     """Carry statistics to where the features are now, and add those of a class batch.
 
@@ -49,14 +52,17 @@ def brought_up_to_date(
         Pooled images of earlier class batches: they tell how features moved, too.
     layers, augment, rotated, generator
         As for `gather`.
-
-    The features of the class batch that are kept for tuning are as many as of a class in the pool.
+    tuned : bool
+        Whether real features are wanted for tuning: of each class at hand as many as the pool has
+        of a class.
     """
     trunks = [new] if old is None else [new, old]
     drift, lowest = Drift(before.means.shape[-1]), 0.0
     found: dict[int, Summary] = {}
     real: dict[int, Tensor] = {}
-    n_real = PASSES * int(torch.bincount(pool.y).max()) if len(pool) else 0
+    n_real = 0
+    if tuned and len(pool):
+        n_real = min(MOST_REAL, passes(augment) * int(torch.bincount(pool.y).max()))
 
     def look_at(row: int, x: Tensor) -> Summary:
         nonlocal lowest

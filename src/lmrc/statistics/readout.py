@@ -1,4 +1,7 @@
-"""Scores from what is kept of the classes' features: LDA, and what is tuned on made-up features."""
+"""Scores from what is kept of the classes' features: LDA, and what is tuned on made-up features.
+
+And on real ones, where images are kept.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from lmrc.statistics.classes import ClassStatistics
 
 SHRINKAGE = 0.1  # of the covariance towards a sphere
 STEPS, RATE, DRAWS = 300, 2e-3, 32  # of Adam; its first rate; made-up features of a class in each
+REAL = 0.5  # share of these features that are of real images instead, where there are any
 TINY = 1e-12
-REAL = 0.5  # share of them that are of real images instead, where there are any
 
 #: Ways to predict: Winner-Take-All, and those that need statistics.
 READOUTS = ("wta", "lda", "tuned", "linear", "both")
@@ -57,9 +60,9 @@ def tune(
 ) -> dict[str, Tensor]:
     """Return the discriminant, and heads and a linear classifier that tell all classes apart.
 
-    Both are tuned on features made up from statistics: the heads begin as they are, the classifier
-    as the discriminant. All classes take part in one softmax here: made-up features of all of them
-    are at hand, so none is suppressed.
+    Both are tuned on features made up from statistics, and on real ones where there are any: the
+    heads begin as they are, the classifier as the discriminant. All classes take part in one
+    softmax here: made-up features of all of them are at hand, so none is suppressed.
 
     Parameters
     ----------

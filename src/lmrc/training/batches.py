@@ -25,7 +25,7 @@ from lmrc.training.streaming import Streaming
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a loss sees: raw inputs, class indices, which classes were known, and turns."""
+    """What a loss sees: raw inputs, class indices, which classes were known, turns; and counts."""
 
     x: Tensor  # (n, features) or (n, channels, height, width)
     y: Tensor  # (n,) index into classes_

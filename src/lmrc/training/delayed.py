@@ -51,14 +51,14 @@ class Delayed:
         self.found: list[tuple[int, Tensor]] = []
         self.held: list[Tensor] = []
         self.ready: dict[int, Tensor] = {}  # gradients of weights that compiled code moves
-        self.is_cast = False
+        self.is_current = False  # whether the copies are those of the weights as they are
 
     def begin(self) -> None:
         """Begin a step: cast the weights as they are now, unless the last step has."""
         self.found, self.held, self.ready = [], [], {}  # of a capture that failed, too
-        if self.used is not self.values and not self.is_cast:
+        if self.used is not self.values and not self.is_current:
             torch._foreach_copy_(self.used, self.values)
-            self.is_cast = self.compiled
+            self.is_current = self.compiled
 
     def find(self, place: int, g: Tensor, x: Tensor, *how: Any) -> None:
         """Find the gradient of the weight at a place, beside what comes next."""
