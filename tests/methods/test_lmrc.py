@@ -13,6 +13,7 @@ from lmrc.checks import blobs
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import MiniBatch
+from lmrc.training.memory import Memory
 from lmrc.training.step import means
 
 
@@ -47,7 +48,15 @@ STRAIGHT, A_BIT_LEFT, MORE_LEFT, BACK = (1, 0), (0.8, 0.6), (0.6, 0.8), (-1, 0)
 EAST = torch.tensor([[3.0, 0.0]])  # a head answers with its own turn; length does not matter
 
 
-def terms(model, trained, frozen, x=EAST, y=(1,), known=None):
+def learning(model, trained, pool=()):
+    """The model as it is while it learns, with samples of these classes in its pool."""
+    model.heads_ = [np.array([i]) for i in range(len(trained.head))]
+    model.memory_ = Memory(torch.zeros(len(pool), 2), torch.tensor(pool)) if pool else None
+    return model
+
+
+def terms(model, trained, frozen, x=EAST, y=(1,), known=None, pool=()):
+    learning(model, trained, pool)
     batch = MiniBatch(x, torch.tensor(y), None if known is None else torch.tensor(known))
     return {name: term.tolist() for name, term in model.losses(trained, frozen, batch).items()}
 
@@ -68,7 +77,8 @@ def test_response_loss_compares_each_old_head_with_its_frozen_self():
 def test_total_is_equation_8():
     trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(A_BIT_LEFT)
     batch = MiniBatch(EAST.repeat(2, 1), torch.tensor([0, 1]), None)
-    loss = means(quick(response_weight=2.0).losses(trained, frozen, batch)).sum()
+    model = learning(quick(response_weight=2.0), trained)
+    loss = means(model.losses(trained, frozen, batch)).sum()
     assert loss.item() == approx(-((0.8 + 0.6) / 2 + 2 * 0.96))
 
 
@@ -79,8 +89,7 @@ def test_lm_is_without_response_loss():
 
 def test_with_a_pool_every_head_learns_every_class():
     trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
-    model = quick(memory_per_class=1)
-    got = terms(model, trained, frozen, EAST.repeat(2, 1), (0, 1), (True, False))
+    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 1), (True, False), pool=(0, 1))
     assert got["new"] == approx([-0.8, -0.6])
     assert got["review"] == approx([-(0.6 + 1), -(0.8 + 0)])  # Eq. 9
     assert got["response"] == approx([-(0.96 - 1)] * 2)  # Eq. 10: over all samples
@@ -252,6 +261,28 @@ def test_rehearsal_keeps_its_pool_and_no_pool_keeps_nothing():
 def test_rehearsal_remembers_more():
     X, y = (np.concatenate(part) for part in zip(*blobs(seed=1), strict=True))
     assert taught(3, memory_per_class=5, epochs=30).score(X, y) > taught(3, epochs=30).score(X, y)
+
+
+def in_turn(*memory):
+    """Class batches, each learnt with a size of the pool of its own."""
+    model = quick(epochs=30)
+    for per_class, (X, y) in zip(memory, blobs(), strict=True):
+        model.set_params(memory_per_class=per_class).partial_fit(X, y)
+    return model
+
+
+def test_a_pool_that_is_begun_later_costs_no_class_that_it_lacks():
+    for X, y in blobs(seed=1)[:2]:
+        np.testing.assert_array_equal(in_turn(0, 0, 5).predict(X), in_turn(0, 0, 0).predict(X))
+    X, y = blobs(seed=1)[0]
+    assert in_turn(0, 5, 5).score(X, y) >= in_turn(0, 0, 0).score(X, y)
+
+
+def test_a_pool_serves_the_class_batch_that_drops_it():
+    dropping, keeping = in_turn(5, 5, 0), in_turn(5, 5, 5)
+    assert dropping.memory_ is None
+    X = blobs(seed=1)[0][0]
+    np.testing.assert_array_equal(dropping.similarities(X), keeping.similarities(X))
 
 
 def test_label_vectors_are_unit_and_apart():

@@ -60,6 +60,12 @@ class CarriedStatistics(IncrementalClassifier):
     def _sizes(self) -> list[int]:  # classes that each head governs
         return [len(head) for head in getattr(self, "heads_", ())]
 
+    @property
+    def _pooled(self) -> list[bool]:  # of each head, whether the pool holds all of its classes
+        stored = set(self.memory_.y.tolist()) if self.memory_ else set()
+        ends = np.cumsum(self._sizes).tolist()
+        return [stored.issuperset(range(e - n, e)) for n, e in zip(self._sizes, ends, strict=True)]
+
     def keep(self, network: Network, samples: Memory) -> None:
         """Carry the statistics to where the features are now, and add those of the new classes."""
         if self.statistics == "none":

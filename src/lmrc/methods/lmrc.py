@@ -275,7 +275,7 @@ class LMRCClassifier(CarriedStatistics):
         k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
         # Split once: backward that is one kernel, where slices would be filled up with zeros.
         old, new = o.split([k, o.shape[1] - k], dim=1)
-        setting = Setting(self._sizes, self.memory_per_class > 0, self.scale)
+        setting = Setting(self._sizes, self._pooled[:k], self.scale)
         objective = OBJECTIVES[self.objective]
         terms = dict(objective(old, new, network.head, batch, setting))  # Eqs. 1, 9
         if frozen is not None and self.response_weight > 0:

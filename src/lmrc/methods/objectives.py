@@ -25,14 +25,14 @@ class Setting:
     ----------
     n_classes : sequence of int
         Classes that each head governs.
-    pooled : bool
-        Whether there is a rehearsal pool.
+    pooled : sequence of bool
+        Of each head before this class batch: whether the pool holds samples of all its classes.
     scale : float
         What cosines are multiplied with before a softmax.
     """
 
     n_classes: Sequence[int]
-    pooled: bool
+    pooled: Sequence[bool]
     scale: float
 
 
@@ -48,11 +48,13 @@ def cosine(old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting:
     if new.shape[1]:
         terms["new"] = -(new * c).sum(dim=(1, 2))  # Eq. 1, in float32 under autocast, too
     # Eq. 9: with a pool, every head learns every class. Without, the old heads review known
-    # classes where they come again, and Eq. 8 leaves them alone with new ones.
-    if old.shape[1] and setting.pooled:
+    # classes where they come again, and Eq. 8 leaves them alone with new ones. So it is with a
+    # head of which the pool has too little: others' classes alone would drive out its own.
+    if old.shape[1] and all(setting.pooled):
         terms["review"] = -(old * c).sum(dim=-1).sum(dim=1)
     elif old.shape[1] and batch.known is not None:
-        terms["review"] = -(old * c).sum(dim=-1).sum(dim=1) * batch.known
+        learnt = torch.stack([batch.known | pooled for pooled in setting.pooled], dim=1)
+        terms["review"] = -((old * c).sum(dim=-1) * learnt).sum(dim=1)
     return terms
 
 
@@ -78,7 +80,7 @@ def softmax(
         return {"new": missed}
     terms = {"new": missed * ~batch.known} if new.shape[1] else {}
     terms["review"] = missed * batch.known
-    if setting.pooled:
+    if any(setting.pooled):
         terms["across"] = across(
             torch.cat([part.flatten(1) for part in logits], dim=1), head, batch
         )
