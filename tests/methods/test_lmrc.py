@@ -272,7 +272,7 @@ def in_turn(*memory):
 
 
 def test_a_pool_that_is_begun_later_costs_no_class_that_it_lacks():
-    for X, y in blobs(seed=1)[:2]:
+    for X, _ in blobs(seed=1)[:2]:
         np.testing.assert_array_equal(in_turn(0, 0, 5).predict(X), in_turn(0, 0, 0).predict(X))
     X, y = blobs(seed=1)[0]
     assert in_turn(0, 5, 5).score(X, y) >= in_turn(0, 0, 0).score(X, y)

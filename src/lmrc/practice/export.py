@@ -24,6 +24,9 @@ from lmrc.store.files import write_atomically
 
 INPUT, OUTPUT = "images", "similarities"
 TOLERANCE = 1e-4
+# Standardised scores of classes that are near to each other enlarge what was rounded: torch itself
+# then gives an image alone a score that is 1e-4 from the one among others.
+SCORE_TOLERANCE = 1e-3
 CHECKED_BATCHES = (1, 5, 16)
 
 
@@ -113,7 +116,8 @@ def check_answers(model: LMRCClassifier, content: bytes) -> None:
     Raises
     ------
     ExportError
-        If a similarity differs by more than 1e-4, or another class wins where it is no tie.
+        If a similarity differs by more than 1e-4, or a score by more than 1e-3, or another class
+        wins where it is no tie.
     """
     try:
         import onnxruntime
@@ -122,27 +126,28 @@ def check_answers(model: LMRCClassifier, content: bytes) -> None:
             f"export checks its work with onnxruntime: pip install 'lmrc[onnx]' ({error})"
         ) from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    allowed = TOLERANCE if model.predict_with in ("wta", "tuned") else SCORE_TOLERANCE
     for n in CHECKED_BATCHES:
         images = _test_images(n, model.input_shape_)
         expected = model.similarities(images)
         channels_last = images.reshape(n, *images.shape[1:3], -1)
         (answers,) = session.run([OUTPUT], {INPUT: channels_last})
-        compare(expected, answers)
+        compare(expected, answers, allowed)
 
 
-def compare(expected: NDArray[Any], answers: NDArray[Any]) -> None:
+def compare(expected: NDArray[Any], answers: NDArray[Any], allowed: float = TOLERANCE) -> None:
     """Raise an ExportError if answers are not those expected."""
     if answers.shape != expected.shape:
         raise ExportError(f"the exported model answers with {answers.shape}, not {expected.shape}")
     furthest = float(np.abs(answers - expected).max())
-    if not furthest <= TOLERANCE:  # so that NaN is noticed, too
+    if not furthest <= allowed:  # so that NaN is noticed, too
         raise ExportError(
-            f"the exported model disagrees with torch by {furthest:.2g}, more than {TOLERANCE:g}: "
+            f"the exported model disagrees with torch by {furthest:.3g}, more than {allowed:.3g}: "
             "nothing was written"
         )
     rows = np.arange(len(expected))
     lost = expected.max(axis=1) - expected[rows, answers.argmax(axis=1)]
-    if (lost > TOLERANCE).any():
+    if (lost > allowed).any():
         raise ExportError("the exported model names another class than torch: nothing was written")
 
 
