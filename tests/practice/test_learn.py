@@ -298,6 +298,8 @@ def test_changed_images_are_not_gone_on_with(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
     Image.new("L", (8, 8), 3).save(place / "week1" / "one" / "000.png")
     assert "no longer what it was" in learn("--resume", code=1)[2]
+    (place / "week1").rename(place / "elsewhere")
+    assert f"there is no {place / 'week1'}" in learn("--resume", code=2)[2]
     learn("--discard")
 
 

@@ -114,6 +114,8 @@ def read_source(
         files = _listed(source)
     elif source.is_dir():
         files, test, _ = image_files(source)
+    elif not source.exists():  # what --resume remembers may be gone by then
+        raise UsageError(f"there is no {source}: put it back, or name what is to be learnt")
     else:
         raise UsageError(
             f"{source} is neither a folder, nor a .csv nor an .npz file: name one of these"
