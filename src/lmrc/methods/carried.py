@@ -62,7 +62,7 @@ class CarriedStatistics(IncrementalClassifier):
 
     @property
     def _pooled(self) -> list[bool]:  # of each head, whether the pool holds all of its classes
-        stored = set(self.memory_.y.tolist()) if self.memory_ else set()
+        stored = self.memory_.classes if self.memory_ else frozenset()  # asked at every step
         ends = np.cumsum(self._sizes).tolist()
         return [stored.issuperset(range(e - n, e)) for n, e in zip(self._sizes, ends, strict=True)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +27,11 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @cached_property
+    def classes(self) -> frozenset[int]:
+        """Class indices of which there are samples."""
+        return frozenset(self.y.tolist())
 
     def joined(self, x: Tensor, y: Tensor) -> Memory:
         """Return a pool that holds these samples, too."""
