@@ -92,9 +92,7 @@ class CarriedStatistics(IncrementalClassifier):
             tuned=tuned,
         )
         self.statistics_ = statistics.tensors()
-        if not tuned:
-            self.readout_ = readout.discriminant(statistics)
-        else:
+        if tuned:
             self.readout_ = readout.tune(
                 network.head,
                 statistics,
@@ -104,6 +102,8 @@ class CarriedStatistics(IncrementalClassifier):
                 real=real,
                 generator=chance,
             )
+        else:
+            self.readout_ = readout.discriminant(statistics)
 
     def scores_by(self, ways: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some `lmrc.statistics.readout.READOUTS`: (n, n_classes) each."""

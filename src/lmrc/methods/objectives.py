@@ -53,7 +53,9 @@ def cosine(old: Tensor, new: Tensor, head: MultiHead, batch: MiniBatch, setting:
     if old.shape[1] and all(setting.pooled):
         terms["review"] = -(old * c).sum(dim=-1).sum(dim=1)
     elif old.shape[1] and batch.known is not None:
-        learnt = torch.stack([batch.known | pooled for pooled in setting.pooled], dim=1)
+        learnt = batch.known[:, None]
+        if any(setting.pooled):
+            learnt = torch.stack([batch.known | pooled for pooled in setting.pooled], dim=1)
         terms["review"] = -((old * c).sum(dim=-1) * learnt).sum(dim=1)
     return terms
 
