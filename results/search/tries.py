@@ -9,13 +9,21 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc import LMRCPlusClassifier
+from lmrc.nets.network import on_device
+from lmrc.statistics import readout
+from lmrc.statistics.classes import Summary
+from lmrc.statistics.drift import Drift
+from lmrc.statistics.gather import gather
 
 WEIGHT = float(os.environ.get("TRY_WEIGHT", "0.5"))
 TEMPERATURE = 0.2
@@ -68,3 +76,70 @@ class Distilled(LMRCPlusClassifier):
         terms = dict(super().losses(now, then, batch))
         terms["features"] = -WEIGHT * F.cosine_similarity(features.float(), before.float(), dim=1)
         return terms
+
+
+class Corrected(LMRCPlusClassifier):
+    """With a pool: carried means are corrected by what the map leaves over on pooled images.
+
+    One network, several readouts of it: `READ` names for each the part of the correction that is
+    made, and the share of real features that it is tuned on.
+    """
+
+    READ: ClassVar = {"half": (0.5, 0.5), "whole": (1.0, 0.5), "real": (0.0, 0.75)}
+
+    def keep(self, network: Any, samples: Any) -> None:
+        """Keep as LMRC+ does, then the same with corrections."""
+        old = on_device(network.trunk.mean.device, self.network_).trunk if self.n_batches_ else None
+        _, pool = samples.parted(len(samples) - len(self.memory_ or ()))
+        with watched(Drift, "fit") as maps, watched(readout, "tune") as tunings:
+            super().keep(network, samples)
+        (args, settings, _), base = tunings[0], self._class_statistics()
+        chains = getattr(self, "_chains", {})
+        self._chains, self._others = {}, {}
+        for name, (part, share) in self.READ.items():
+            statistics = base
+            if old is not None:
+                statistics = chains[name].carried(maps[0][2])
+                means = statistics.means.clone()
+                for row in torch.unique(pool.y).tolist():
+                    now, then = self._seen([network.trunk, old], pool.of_class(row).x)
+                    means[row] += part * (now - maps[0][2](then)).float()
+                statistics = replace(statistics, means=means)
+                for row in range(len(means), len(base.means)):
+                    matrix, n = base.covariances.matrix(row), float(base.counts[row])
+                    statistics = statistics.learnt(row, Summary(base.means[row], matrix, n))
+            self._chains[name] = statistics
+            readout.REAL = share
+            self._others[name] = readout.tune(args[0], statistics, *args[2:], **settings)
+            readout.REAL = 0.5
+
+    def _seen(self, trunks: Any, x: Tensor) -> list[Tensor]:
+        """Return the mean features of images, (turns, width), for each trunk."""
+        chance = torch.Generator().manual_seed(0)
+        rules = {"layers": self.feature_layers, "augment": self.augmentation, "rotated": True}
+        parts = zip(*gather(trunks, x, generator=chance, **rules), strict=True)
+        return [torch.cat(part, dim=1).mean(dim=1).cpu() for part in parts]
+
+    def similarities_by_readout(self, X: Any) -> dict[str, Any]:
+        """Return those of LMRC+, and of each of `READ`."""
+        found, kept = super().similarities_by_readout(X), self.readout_
+        for name, other in self._others.items():
+            self.readout_ = other
+            more = super().similarities_by_readout(X)
+            found |= {f"{name} {way}": more[way] for way in ("lda", "tuned", "linear", "both")}
+        self.readout_ = kept
+        return found
+
+
+@contextmanager
+def watched(owner: Any, name: str) -> Iterator[list[Any]]:
+    """Note every call of a function: what it was given, and what it returned."""
+    original, calls = getattr(owner, name), []
+
+    def noted(*args: Any, **settings: Any) -> Any:
+        calls.append((args, settings, original(*args, **settings)))
+        return calls[-1][2]
+
+    setattr(owner, name, noted)
+    yield calls
+    setattr(owner, name, original)
