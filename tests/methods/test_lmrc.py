@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import CapacityError, CapacityWarning, LMRCClassifier
+from lmrc import CapacityError, CapacityWarning, LMRCClassifier, load
 from lmrc.checks import blobs
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network, Trunk
@@ -283,6 +283,16 @@ def test_a_pool_serves_the_class_batch_that_drops_it():
     assert dropping.memory_ is None
     X = blobs(seed=1)[0][0]
     np.testing.assert_array_equal(dropping.similarities(X), keeping.similarities(X))
+
+
+@pytest.mark.parametrize(("per_class", "stored"), [(5, 20), (2, 8), (0, 0)])
+def test_no_more_samples_are_saved_than_are_asked_for_now(tmp_path, per_class, stored):
+    model = taught(2, memory_per_class=5)
+    samples = [row.numpy().tobytes() for row in model.memory_.x]
+    model.set_params(memory_per_class=per_class).save(tmp_path / "m")
+    files = b"".join(path.read_bytes() for path in (tmp_path / "m").iterdir())
+    assert sum(sample in files for sample in samples) == stored
+    assert len(load(tmp_path / "m").memory_ or ()) == stored
 
 
 def test_label_vectors_are_unit_and_apart():

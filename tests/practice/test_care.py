@@ -38,6 +38,16 @@ def test_info_counts_stored_images(place, learn, call):
     assert "10 images stored in this model" in call("info", "m")[1]
 
 
+def test_info_tells_of_images_in_earlier_versions(place, learn, call):
+    learn("week1", "--memory-per-class", "5", "-q", fast=True)
+    learn("week2", "--memory-per-class", "0", "-q")
+    told = "but some are in 1 earlier version that the folder keeps"
+    lines = call("info", "m")[1].splitlines()
+    assert lines[lines.index(told) - 1] == "no images are stored in this model"
+    learn("week2", "-q")
+    assert told not in call("info", "m")[1]
+
+
 def test_log_lists_versions_and_rollback_goes_back_one(model, call):
     newest, oldest = call("log", model)[1].splitlines()
     assert newest.startswith("version 2  2")

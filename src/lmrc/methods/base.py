@@ -391,7 +391,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a folder, for `lmrc.load`, in place of one that was there, at once.
 
-        Weights go into safetensors files, all else into JSON; nothing is pickled.
+        Weights go into safetensors files, all else into JSON; nothing is pickled. Of each class
+        no more samples are in it than ``memory_per_class`` says now.
         """
         check_is_fitted(self)
         self._check_parameters()  # a file that cannot be loaded again would be of no use

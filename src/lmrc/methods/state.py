@@ -41,8 +41,11 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     tensors: Tensors = {"weights": {}, "labels": {}}
     for name, tensor in model.network_.state_dict().items():
         tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
-    if model.memory_ is not None:
-        tensors["pool"] = {"x": model.memory_.x, "y": model.memory_.y}
+    pool = model.memory_
+    if pool and not model.keeps_data:  # the setting may have been lowered since the pool was drawn
+        pool = pool.at_most(model.memory_per_class)
+    if pool:
+        tensors["pool"] = {"x": pool.x, "y": pool.y}
     for name in model.saved_tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
     return description, {group: members for group, members in tensors.items() if members}

@@ -20,7 +20,7 @@ NO_IMAGES = "no images are stored in this model"
 
 def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
-    model = open_model(path, "cpu")
+    model, versions = open_model(path, "cpu"), store.versions(path)
     with well_formed(path):
         likely = capacity.likely(model.label_dim, model.threshold_, model.max_tries)
     return {
@@ -34,6 +34,7 @@ def describe(path: Path) -> dict[str, Any]:
         "bytes": store.size(path),
         "bytes_of_all_versions": store.size_of_all(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,
+        "earlier_versions_with_images": sum("pool" in v["files"] for v in versions[:-1]),
         "statistics": model.statistics,
         "statistics_bytes": sum(t.nbytes for t in (model.statistics_ | model.readout_).values()),
         "rotations": model.rotations,
@@ -43,7 +44,7 @@ def describe(path: Path) -> dict[str, Any]:
         "label_vectors_left": (
             max(0, likely - len(model.classes_)) if model.turns is None else likely // TURNS
         ),
-        "versions": len(store.versions(path)),
+        "versions": len(versions),
         "unfinished": unfinished.is_there(path),
         "settings": _settings(model),
     }
@@ -67,6 +68,8 @@ def tell_info(path: Path, say: Say) -> None:
     say(f"{bytes_in_words(info['bytes'])} on disk{more if info['versions'] > 1 else ''}")
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
+    if (earlier := info["earlier_versions_with_images"]) and not stored:
+        say(f"but some are in {count(earlier, 'earlier version')} that the folder keeps")
     if info["statistics"] != "none":
         kept = bytes_in_words(info["statistics_bytes"])
         say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")

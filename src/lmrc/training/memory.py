@@ -54,17 +54,21 @@ class Memory:
         x: Any = self.x.parted(n) if isinstance(self.x, Streamed) else (self.x[:n], self.x[n:])
         return Memory(x[0], self.y[:n]), Memory(x[1], self.y[n:])
 
+    def at_most(self, per_class: int) -> Memory:
+        """Return a pool of the first ``per_class`` samples of each class."""
+        kept = _first_of_each(self.y, per_class)
+        return Memory(self.x[kept], self.y[kept])
+
     def updated(self, x: Tensor, y: Tensor, per_class: int, generator: torch.Generator) -> Memory:
         """Return a pool that also holds the classes of y, at most ``per_class`` samples of each.
 
         What is in the pool stays (up to ``per_class``): a class is filled up, never redrawn.
         """
-        kept = _first_of_each(self.y, per_class)
-        held, held_y = self.x[kept], self.y[kept]
-        room = per_class - torch.bincount(held_y, minlength=int(y.max()) + 1 if len(y) else 0)
+        held = self.at_most(per_class)
+        room = per_class - torch.bincount(held.y, minlength=int(y.max()) + 1 if len(y) else 0)
         shuffled = torch.randperm(len(y), generator=generator)
         chosen = shuffled[_first_of_each(y[shuffled], room)]
-        return Memory(join(held, x[chosen]), torch.cat([held_y, y[chosen]]))
+        return Memory(join(held.x, x[chosen]), torch.cat([held.y, y[chosen]]))
 
 
 def _first_of_each(y: Tensor, room: Tensor | int) -> Tensor:
