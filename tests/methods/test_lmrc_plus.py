@@ -151,7 +151,7 @@ def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
         loaded = load(tmp_path / "m").set_params(predict_with=way)
         expected = model.set_params(predict_with=way).similarities(X)
         np.testing.assert_array_equal(loaded.similarities(X), expected)
-    with pytest.raises(ValueError, match="nothing tuned"):
+    with pytest.raises(ValueError, match=r"for predict_with='tuned'.* to 'wta' or 'lda', or"):
         lda.set_params(predict_with="tuned").predict(X)
 
 

@@ -69,6 +69,17 @@ def test_rotations_can_be_left_off(place, learn):
     assert lmrc.load("m").label_vectors_.shape == (2, 100)
 
 
+def test_a_way_to_predict_that_was_not_learnt_is_refused_before_images_are_read(place, learn, call):
+    learn("week1", "-q", "--method", "lmrc+", "--set", "predict_with=lda", fast=True)
+    lmrc.load("m").set_params(predict_with="both").save("m")
+    for words in (("predict", "m", "gone.png"), ("evaluate", "m", "other"), ("export", "m", "x")):
+        code, out, err = call(*words)
+        assert (code, out) == (1, "")
+        assert err.startswith("lmrc: the model holds nothing for predict_with='both', as it did")
+    learn("week2", "-q")
+    assert call("predict", "m", "test")[0] == 0
+
+
 def test_statistics_that_do_not_fit_are_refused(plus):
     """As someone could make them up, checksums and all."""
     model = lmrc.load(plus)

@@ -125,6 +125,10 @@ class CarriedStatistics(IncrementalClassifier):
         check_is_fitted(self)
         return readout.possible(self.readout_)
 
+    def check_readout(self) -> None:
+        """Refuse, with a ValueError, a ``predict_with`` that is none of ``readouts_``."""
+        readout.check_possible((self.predict_with,), self.readout_)
+
     def similarities_by_readout(self, X: Any) -> dict[str, NDArray[np.float32]]:
         """Return the similarities that each of ``readouts_`` gives; one look serves them all."""
         ways = self.readouts_

@@ -236,7 +236,7 @@ def predict(
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
     """
     from lmrc.practice import predict as work
-    from lmrc.practice.models import open_model
+    from lmrc.practice.models import open_to_predict
     from lmrc.practice.usage import UsageError
 
     if as_json and as_csv:
@@ -244,7 +244,7 @@ def predict(
     if not images and sys.stdin.isatty():
         raise UsageError("name the images, or send their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
-    asked = open_model(model, device)
+    asked = open_to_predict(model, device)
     answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
     width = max(len(str(label)) for label in [*asked.classes_, work.UNKNOWN])

@@ -17,7 +17,7 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import form_of, read_source
-from lmrc.practice.models import backbone_name, open_model
+from lmrc.practice.models import backbone_name, open_to_predict
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.records import (
@@ -72,7 +72,7 @@ def evaluate(
         Takes each line of the result.
     """
     _refuse_other(out)
-    model = open_model(path, device)
+    model = open_to_predict(path, device)
     X, y = _read(model, source)
     started = perf_counter()
     similarities = model.similarities(X)

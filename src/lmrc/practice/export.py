@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.batch import form_of
-from lmrc.practice.models import open_model
+from lmrc.practice.models import open_to_predict
 from lmrc.practice.usage import Say, bytes_in_words, count
 from lmrc.store.files import write_atomically
 
@@ -58,7 +58,7 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     say : callable
         Takes a line about it.
     """
-    model = open_model(path, "cpu")
+    model = open_to_predict(path, "cpu")
     form_of(model.input_shape_)  # refuses models that do not take images
     content = to_onnx(model)
     check_answers(model, content)

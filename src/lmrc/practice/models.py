@@ -26,6 +26,13 @@ def open_model(
     return model
 
 
+def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
+    """Read a model that can predict as it is set to: known before any image is read."""
+    model = open_model(path, device)
+    model.check_readout()
+    return model
+
+
 def backbone_name(model: LMRCClassifier) -> str:
     """Return the name of a model's backbone, which it may have picked itself."""
     if not isinstance(model.backbone, str):

@@ -186,6 +186,18 @@ def possible(kept: Mapping[str, Tensor]) -> tuple[str, ...]:
     return READOUTS if "head_weight" in kept else READOUTS[:2]
 
 
+def check_possible(ways: Sequence[str], kept: Mapping[str, Tensor]) -> None:
+    """Refuse those of `READOUTS` that do not go with what is kept."""
+    there = possible(kept)
+    for way in ways:
+        if way not in there:
+            raise ValueError(
+                f"the model holds nothing for predict_with={way!r}, as it did not learn its last "
+                f"class batch with that: set it to {' or '.join(map(repr, there))}, or learn a "
+                "class batch first"
+            )
+
+
 def scores_by(
     ways: Sequence[str],
     head: MultiHead,
@@ -210,6 +222,7 @@ def scores_by(
     looks : int
         How often each image was looked at, in the order of all images, then all once more.
     """
+    check_possible(ways, kept)
     found = {}
     last = features[..., -head.weight.shape[-1] :]
 
@@ -251,8 +264,6 @@ def winner_takes_all(
     tuned : mapping, optional
         What `tune` returned, to be asked in place of the heads.
     """
-    if tuned is not None:
-        _check_tuned(tuned)
     weight = head.weight if tuned is None else tuned["head_weight"].to(features.device)
     bias = head.bias if tuned is None else tuned["head_bias"].to(features.device)
     return _similarities(features, weight, bias, head.by_turn, sizes).mean(dim=0)
@@ -260,8 +271,6 @@ def winner_takes_all(
 
 def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
     """Return the scores of the discriminant, "lda", or of the "linear" classifier: (n, classes)."""
-    if name == "linear":
-        _check_tuned(kept)
     weight, bias = (kept[f"{name}_{part}"].to(features.device) for part in ("weight", "bias"))
     with torch.autocast(features.device.type, enabled=False):
         return _linear(features.float(), weight, bias).mean(dim=0)
@@ -270,14 +279,6 @@ def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
 def _linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return scores of features of each turn, (turns, n, width): (turns, n, classes)."""
     return torch.bmm(features, weight.mT) + bias[:, None]
-
-
-def _check_tuned(kept: Mapping[str, Tensor]) -> None:
-    if "head_weight" not in kept:
-        raise ValueError(
-            "the model has nothing tuned to predict by: it learnt its last class batch with "
-            "predict_with='wta' or 'lda'"
-        )
 
 
 def standardised(scores: Tensor) -> Tensor:
