@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import lmrc
 from lmrc.statistics import readout
@@ -78,6 +79,19 @@ def test_a_way_to_predict_that_was_not_learnt_is_refused_before_images_are_read(
         assert err.startswith("lmrc: the model holds nothing for predict_with='both', as it did")
     learn("week2", "-q")
     assert call("predict", "m", "test")[0] == 0
+
+
+@pytest.mark.parametrize("size", [None, "10x8"])
+def test_what_has_no_four_turns_is_refused_before_images_are_decoded(
+    place, learn, monkeypatch, size
+):
+    (place / "photos" / "ape").mkdir(parents=True)
+    Image.new("L", (8, 8 if size else 10)).save(place / "photos" / "ape" / "1.png")
+    monkeypatch.setattr("lmrc.practice.batch.read_files", None)
+    asked = ("--size", size) if size else ()
+    err = learn("photos", "--method", "lmrc+", *asked, fast=True, code=1)[2]
+    assert "rotations need square images, and X holds some of 10×8 pixels" in err
+    assert not (place / "m").exists()
 
 
 def test_statistics_that_do_not_fit_are_refused(plus):

@@ -27,6 +27,7 @@ from lmrc.data.images import (
 )
 from lmrc.data.streamed import ImageFiles
 from lmrc.practice.usage import UsageError, count, warn
+from lmrc.training.rotations import check_square
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
@@ -87,6 +88,7 @@ def read_source(
     size: Size | None = None,
     colour: bool = False,
     val: float = 0.0,
+    square: bool = False,
 ) -> Batch:
     """Read labelled samples.
 
@@ -103,6 +105,8 @@ def read_source(
         Then: take images as coloured, even if all are grey.
     val : float, default=0.0
         Share of each class that is held out, if the source does not hold out some by itself.
+    square : bool, default=False
+        Refuse image files that do not come to squares before any is decoded: it may take long.
     """
     if source.suffix.lower() == ".npz":
         if size is not None and shape is None:
@@ -125,6 +129,9 @@ def read_source(
         files = {label: kept for label, (kept, _) in parts.items()}
         test = {label: held for label, (_, held) in parts.items() if held}
     form = form_of(shape) if shape else _common(files, size, colour)
+    if square:
+        sides = form[0] if isinstance(form[0], tuple) else (form[0], form[0])
+        check_square((1, *sides))
     unreadable: list[UnreadableImageError] = []
     X, y = read_files(files, *form, unreadable)
     X_val, y_val = read_files(test, *form, unreadable) if test else (X[:0], y[:0])

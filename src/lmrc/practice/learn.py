@@ -184,6 +184,7 @@ def _read(request: Request, model: LMRCClassifier) -> Batch:
         size=request.size,
         colour=weights is not None and channels_of(weights) == 3,
         val=request.val,
+        square=model.turns is not None,
     )
     taught = {*batch.y.tolist(), *getattr(model, "classes_", batch.y[:0]).tolist()}
     strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
