@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -115,6 +116,18 @@ def test_what_is_missing_is_not_to_be_removed(model, call):
 def test_columns_stand_below_each_other(model, call):
     out = call("predict", model, "test/one/000.png", "--top", "4")[1]
     assert len({line.index("  head ") for line in out.replace("-0.", " 0.").splitlines()}) == 1
+
+
+def test_columns_stand_below_each_other_in_all_scripts(place, call):
+    """Chinese letters take two columns of a terminal each, an accent of its own none."""
+    X, y = np.zeros((8, 8, 8), np.uint8), np.repeat(["狗", "cafe\u0301", "emu", "한국어한국어"], 2)
+    lmrc.LMRCClassifier(backbone="mlp", epochs=1, random_state=0).fit(X, y).save("m")
+    Image.fromarray(X[0]).save("照片.png")
+    out = call("predict", "m", "照片.png", "--top", "4")[1]
+    names = re.findall(r"^(.*  )-?\d\.\d{3}  head 1$", out, re.MULTILINE)
+    wide = {**dict.fromkeys("照片狗한국어", 2), "\u0301": 0}
+    assert [sum(wide.get(letter, 1) for letter in name) for name in names] == [8 + 2 + 12 + 2] * 4
+    assert all(re.match(r" {10}\S", name) for name in names[1:])
 
 
 def test_many_images_are_read_bit_by_bit(model, call, monkeypatch):

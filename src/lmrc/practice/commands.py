@@ -235,6 +235,8 @@ def predict(
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
     """
+    from rich.cells import cell_len
+
     from lmrc.practice import predict as work
     from lmrc.practice.models import open_to_predict
     from lmrc.practice.usage import UsageError
@@ -247,7 +249,7 @@ def predict(
     asked = open_to_predict(model, device)
     answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
-    width = max(len(str(label)) for label in [*asked.classes_, work.UNKNOWN])
+    width = max(cell_len(str(label)) for label in [*asked.classes_, work.UNKNOWN])
     if work.write_answers(answers, form, sys.stdout, quiet=quiet, width=min(width, 30)):
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from rich.cells import cell_len
 
 from lmrc.data.images import Mode, Size, UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
@@ -149,7 +150,7 @@ def write_answers(
     """Write answers as "text", "csv" or "json" (an object on each line); return the failures.
 
     Failures are named on standard error, unless quiet. In text, names of classes take so much width
-    at least.
+    at least: columns of a terminal, of which some letters take two, and accents none.
     """
     failures = 0
     table = csv.writer(file, lineterminator="\n") if form == "csv" else None
@@ -199,9 +200,10 @@ def _plain(answer: Answer) -> dict[str, Any]:
 
 def _lines(answer: Answer, width: int) -> Iterator[str]:
     for rank, guess in enumerate(answer.guesses):
-        label = guess.label if answer.known or rank else UNKNOWN
-        place = answer.path if not rank else " " * len(answer.path)
-        yield f"{place}  {label!s:<{width}}  {guess.similarity:.3f}  head {guess.head}\n"
+        label = str(guess.label) if answer.known or rank else UNKNOWN
+        place = answer.path if not rank else " " * cell_len(answer.path)
+        gap = " " * (width - cell_len(label))
+        yield f"{place}  {label}{gap}  {guess.similarity:.3f}  head {guess.head}\n"
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
