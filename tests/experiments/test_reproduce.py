@@ -11,7 +11,12 @@ from lmrc.experiments import capacity
 from lmrc.experiments.reproduce import main
 from lmrc.experiments.workers import usual_jobs
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.report.records import read_description, read_records
+from lmrc.report.records import (
+    append_record,
+    read_description,
+    read_records,
+    write_description,
+)
 from lmrc.report.summary import summarize_methods
 from lmrc.report.write import write_report
 
@@ -274,6 +279,24 @@ def test_a_folder_keeps_all_commands_that_it_takes_to_fill_it_again(tmp_path, mo
     # What asks for as much, or more, takes the place of the earlier.
     again = command("--methods", "lm", "--seeds", "2", methods=["lm"], seeds=2)
     assert again == [both[1], "incremental --methods lm --seeds 2"]
+
+
+def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_path, no_training):
+    out = shutil.copytree(incremental, tmp_path / "runs")
+    asked = read_description(out)
+    (command,) = asked.commands
+    write_description(out, replace(asked, commands=[replace(command, seeds=3)]))
+    append_record(out, replace(read_records(out)[0], seed=1))  # there it was stopped
+    write_report(out)
+    assert "This run has not ended yet." in (out / "report.html").read_text(encoding="utf-8")
+    main("incremental", "digits", out, **SMALL, methods=command.methods)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "has not ended yet" not in page
+    assert "on average over the class batches" in page
+    assert "not in here: LM with seeds 1, 2; LMRC with seeds 1, 2; LwF.MT with seeds 1, 2." in page
+    assert rows(out)[:5] == rows(incremental)[:5]
+    assert len(read_description(out).commands) == 2
+    assert len(read_records(out)) == len(read_records(incremental)) + 1
 
 
 @pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])

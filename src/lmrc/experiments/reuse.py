@@ -12,6 +12,7 @@ from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, finished, settings_of
 from lmrc.methods.catalog import find_method
 from lmrc.report.records import RECORDS, RunRecord, append_record, by_method_and_seed, read_records
+from lmrc.report.titles import name_runs
 
 
 def take_over(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -> list[str]:
@@ -35,33 +36,26 @@ def take_over(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -
     if not (source / RECORDS).exists():
         return []
     there = by_method_and_seed(read_records(source))
-    taken: dict[str, list[int]] = {}
-    others: dict[str, dict[str, list[int]]] = {}
+    taken: list[tuple[str, int]] = []
+    others: dict[str, list[tuple[str, int]]] = {}
     for run in runs:
         records = there.get(run.title, {}).get(run.seed, [])
         if finished(folder, run) or len(records) < recipe.batches:
             continue
         if differing := _differing(recipe, run, records):
-            others.setdefault(", ".join(differing), {}).setdefault(run.title, []).append(run.seed)
+            others.setdefault(", ".join(differing), []).append((run.title, run.seed))
             continue
         for record in records:
             append_record(folder, record)
-        taken.setdefault(run.title, []).append(run.seed)
+        taken.append((run.title, run.seed))
     for settings, which in others.items():
         print(
-            f"{_words(which)} in {source}: other settings ({settings}), so it is run here",
+            f"{name_runs(which)} in {source}: other settings ({settings}), so it is run here",
             file=sys.stderr,
         )
     if not taken:
         return []
-    return [f"Taken from the records in {source}, not trained again: {_words(taken)}."]
-
-
-def _words(runs: dict[str, list[int]]) -> str:
-    return "; ".join(
-        f"{title} with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        for title, seeds in runs.items()
-    )
+    return [f"Taken from the records in {source}, not trained again: {name_runs(taken)}."]
 
 
 def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[str]:

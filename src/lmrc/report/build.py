@@ -7,8 +7,14 @@ from dataclasses import replace
 
 from lmrc.report import consolidation, heads, ladder, rehearsal, rotations, streams, suppression
 from lmrc.report.contents import Contents
-from lmrc.report.records import Description, RunRecord
-from lmrc.report.titles import in_order
+from lmrc.report.records import (
+    Command,
+    Description,
+    RunRecord,
+    by_method_and_seed,
+    is_whole,
+)
+from lmrc.report.titles import in_order, name_runs, title_of_run
 
 #: By experiment; those of other names (the demo, your own) are shown as `incremental` is.
 BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
@@ -33,9 +39,44 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """
     if not records:
         raise ValueError("there are no records to report; run the experiment first.")
+    description, records, stopped = _without_stopped(description, records)
     # What is told of the data makes them others than the paper's, so its numbers say nothing here.
     notes = list(dict.fromkeys(note for r in records if (note := r.extra.get("data_note"))))
     asked = replace(description, paper={}) if notes else description
     ordered = in_order(records, description.recipe)
     contents = BUILDERS.get(description.experiment, streams.build)(asked, ordered)
+    notes += stopped
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
+
+
+def _without_stopped(
+    description: Description, records: Sequence[RunRecord]
+) -> tuple[Description, Sequence[RunRecord], list[str]]:
+    """Leave out what an earlier command did not end, where the last one asks for less, and has it.
+
+    Who asks for five seeds, stops and asks for three does not wait for the other two. Returns also
+    what to tell of it: none or one sentence.
+    """
+    *_, last = description.commands or [Command("")]
+    held = [command for command in description.commands if not last.runs < command.runs]
+    runs = by_method_and_seed(records)
+    whole = {(m, seed) for m, seeds in runs.items() for seed, run in seeds.items() if is_whole(run)}
+    asked, still_asked = (_asked(description, some) for some in (description.commands, held))
+    stopped = sorted(asked - still_asked - whole)
+    if not stopped or not _asked(description, [last]) <= whole:
+        return description, records, []
+    told = (
+        "An earlier command asked for more, which has not ended and is not in here: "
+        f"{name_runs(stopped)}."
+    )
+    kept = [record for record in records if (record.method, record.seed) not in stopped]
+    return replace(description, commands=held), kept, [told]
+
+
+def _asked(description: Description, commands: Sequence[Command]) -> set[tuple[str, int]]:
+    """Return title and seed of the runs that some commands ask for."""
+    return {
+        (title_of_run(method, memory, description.recipe), seed)
+        for command in commands
+        for method, memory, seed in command.runs
+    }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lmrc.report import html
 from lmrc.report.html import Section
-from lmrc.report.records import RunRecord, by_method_and_seed
+from lmrc.report.records import RunRecord, by_method_and_seed, is_whole
 from lmrc.report.summary import MethodSummary, Spread
 
 CLOCK = "Seconds are those of the clock, of runs that may have shared the machine."
@@ -43,7 +43,7 @@ def costs(records: Iterable[RunRecord]) -> dict[str, Cost]:
     """Return what each method costs, in order of appearance."""
     found = {}
     for method, seeds in by_method_and_seed(records).items():
-        runs = [run for run in seeds.values() if len(run) == len(run[0].record.head_confusion)]
+        runs = [run for run in seeds.values() if is_whole(run)]
         ends = [run[-1] for run in runs]
         found[method] = Cost(
             Spread.over(sum(line.record.train_seconds for line in run) for run in runs),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -238,6 +238,12 @@ def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
         for run in seeds.values():
             run.sort(key=lambda line: line.record.batch)
     return runs
+
+
+def is_whole(run: Sequence[RunRecord]) -> bool:
+    """Tell whether the records of a method with one seed are those of the whole stream."""
+    # A confusion has a row for every class batch of the stream.
+    return len(run) == len(run[0].record.head_confusion)
 
 
 def class_names(records: Iterable[RunRecord]) -> dict[str, str]:

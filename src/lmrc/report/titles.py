@@ -37,6 +37,21 @@ def title_of_run(method: str, memory: int, recipe: Mapping[str, Any]) -> str:
     return pooled(title_of(method, recipe.get("variants", {})), memory)
 
 
+def name_runs(runs: Iterable[tuple[str, int]]) -> str:
+    """Name runs, each a title and a seed, in one phrase.
+
+    >>> name_runs([("LMRC", 0), ("LM", 0), ("LMRC", 2)])
+    'LMRC with seeds 0, 2; LM with seed 0'
+    """
+    seeds: dict[str, list[int]] = {}
+    for title, seed in runs:
+        seeds.setdefault(title, []).append(seed)
+    return "; ".join(
+        f"{title} with seed{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
+        for title, some in seeds.items()
+    )
+
+
 def in_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[RunRecord]:
     """Put the records of a method that the recipe names first before those of the others.
 
