@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmrc import LMRCClassifier
 from lmrc.experiments.environment import hardware, versions
+from lmrc.methods.base import IncrementalClassifier
 from lmrc.nets.backbones import build
 
 DIM, CLASSES_PER_HEAD = 100, 10
@@ -77,7 +78,7 @@ def parse(description: str | None) -> argparse.Namespace:
     return options
 
 
-class Timed(LMRCClassifier):
+class Noted(IncrementalClassifier):
     """Notes when each epoch ends; the loop has waited for the device by then."""
 
     marks: list[float]
@@ -87,6 +88,10 @@ class Timed(LMRCClassifier):
         for record in super()._train(*args):
             self.marks.append(time.perf_counter())
             yield record
+
+
+class Timed(Noted, LMRCClassifier):
+    """Notes when each epoch ends."""
 
 
 def ours(

@@ -78,6 +78,31 @@ class Distilled(LMRCPlusClassifier):
         return terms
 
 
+class Often(LMRCPlusClassifier):
+    """Stored images come three times in an epoch."""
+
+    def _train(self, network: Any, before: Any, samples: Any, n_known: int) -> Any:
+        _, pool = samples.parted(len(samples) - len(self.memory_ or ()))
+        for _ in range(2):
+            samples = pool.joined(samples.x, samples.y)
+        yield from super()._train(network, before, samples, n_known)
+
+
+class Weighted(LMRCPlusClassifier):
+    """Stored images count `TRY_WEIGHT` times, but not where old heads are held to their answers."""
+
+    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
+        """Return the terms of LMRC+, weighted."""
+        if batch.known is None:
+            return super().losses(network, frozen, batch)
+        n_old = sum(self._sizes[: len(frozen.head)])
+        old = torch.arange(len(batch.counts), device=batch.y.device) < n_old
+        of_sample, of_class = (1 + (WEIGHT - 1) * known for known in (batch.known, old))
+        batch = replace(batch, counts=batch.counts * of_class)
+        terms = super().losses(network, frozen, batch)
+        return {n: t if n == "response" else t * of_sample for n, t in terms.items()}
+
+
 class Corrected(LMRCPlusClassifier):
     """With a pool: carried means are corrected by what the map leaves over on pooled images.
 

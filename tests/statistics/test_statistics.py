@@ -104,6 +104,17 @@ def test_a_low_rank_is_kept_through_a_drift_and_variances_are_exact():
     assert_near(along @ found @ along, along @ exact @ along, 0.01)
 
 
+def test_statistics_are_carried_to_the_same_bits_by_any_number_of_threads():
+    statistics, threads = learnt("low-rank", width=200), torch.get_num_threads()
+    drift = LinearMap(torch.eye(200).double() + 0.01, torch.zeros(200).double())
+    carried = []
+    for n in (1, 3):
+        torch.set_num_threads(n)
+        carried.append(statistics.carried(drift).tensors())
+    torch.set_num_threads(threads)
+    assert all(torch.equal(carried[0][name], carried[1][name]) for name in carried[0])
+
+
 def test_directions_never_seen_to_move_stay():
     seen = draws(7).flatten(0, 1)
     seen[:, 5] = 0.3  # a feature that does not vary

@@ -15,11 +15,11 @@ from lmrc.labels.search import (
     STREAMS,
     Floats,
     Positions,
-    Threads,
     far_from_labels,
     pairs_too_close,
     random_streams,
 )
+from lmrc.threads import Threads
 
 _RELAX_STEP = 0.005
 _RELAX_END = 0.995
@@ -218,7 +218,7 @@ class LabelMapping:
     def _fill(self, target: int | None) -> bool:
         """Run Algorithm 1 up to ``target`` vectors in all; False where it gave up before."""
         failures, acceptance = 0, 1.0
-        with Threads() as threads:
+        with Threads(STREAMS) as threads:
             while target is None or self._size < target:
                 if failures > self.max_tries:
                     return False

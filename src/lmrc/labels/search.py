@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 Floats = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.intp]
@@ -22,8 +16,6 @@ STREAMS = 4  # of random numbers: each thread draws and tests its share of a blo
 # Set for speed, on two cores with a full mapping of 3,400 vectors at d = 200, T = 0.2.
 _CHUNK = (64, 1024)  # label vectors to compare with before the failed candidates go
 _CHUNKS = 24
-
-_one_mapping_with_threads = threading.Lock()
 
 
 def far_from_labels(block: Floats, labels: Floats, threshold: float) -> tuple[Positions, Floats]:
@@ -91,29 +83,3 @@ def random_streams(random_state: Any) -> list[np.random.Generator]:
     seeds = np.random.SeedSequence(entropy.tolist()).spawn(STREAMS)
     # SFC64 is a sixth faster than the default generator, and drawing a fifth of the work.
     return [np.random.Generator(np.random.SFC64(seed)) for seed in seeds]
-
-
-class Threads:
-    """Worker threads with one BLAS thread each, started when first needed.
-
-    BLAS's own threads wait for one another in every product, which takes long where other
-    programs use the processor, too; and they leave drawing and comparing to a single thread.
-    """
-
-    def __enter__(self) -> Threads:
-        self._open = ExitStack()
-        self._pool: ThreadPoolExecutor | None = None
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._open.close()
-
-    def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        """Call a function for each set of arguments, side by side."""
-        if self._pool is None:
-            # The limit is the whole process's: two at a time might not restore the old one.
-            self._open.enter_context(_one_mapping_with_threads)
-            self._open.enter_context(threadpool_limits(1, user_api="blas"))
-            workers = min(STREAMS, os.cpu_count() or 1)
-            self._pool = self._open.enter_context(ThreadPoolExecutor(workers))
-        return list(self._pool.map(function, *arguments))

@@ -20,7 +20,9 @@ from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
 
-CHUNK_ELEMENTS = 2**28  # gradient values held at a time: one gradient per sample is much
+# Gradient values held at a time: one gradient per sample is much. Four times as many take a GPU 0.4
+# of the time, where they are no more than a sixteenth of its memory.
+CHUNK_ELEMENTS, ON_GPU = 2**28, 2**30
 
 
 class EWCClassifier(FineTuneClassifier):
@@ -117,8 +119,11 @@ def fisher_diagonal(network: Network, x: Tensor, generator: torch.Generator) -> 
 
     per_sample = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
     fisher = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    chunk = max(1, CHUNK_ELEMENTS // sum(weight.numel() for weight in weights.values()))
     device = network.trunk.mean.device
+    held = CHUNK_ELEMENTS
+    if device.type == "cuda":
+        held = min(ON_GPU, torch.cuda.get_device_properties(device).total_memory // (4 * 16))
+    chunk = max(1, held // sum(weight.numel() for weight in weights.values()))
     network.eval()
     for start in range(0, len(x), chunk):
         part = x[start : start + chunk].to(device)

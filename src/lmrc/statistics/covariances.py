@@ -11,12 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
+import numpy as np
+import numpy.typing as npt
 import scipy.linalg
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmrc.threads import Threads
+
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
+
+Array = npt.NDArray[np.float64]
 
 #: Draws n deviations for each class: (classes, n, width).
 Sampler = Callable[[int], Tensor]
@@ -208,18 +214,24 @@ class LowRank(Covariances):
 
     def updated(self, row: int, matrix: Tensor) -> Self:
         """Return them with one replaced or added, cut to its rank."""
-        u, d = self._cut(matrix, torch.zeros_like(matrix[0]))
+        with Threads(1) as thread:
+            (cut,) = thread.map(self._cut, [matrix.numpy()], [np.zeros(len(matrix))])
+        u, d = (torch.from_numpy(part) for part in cut)
         return type(self)(with_row(self.factors, row, u), with_row(self.diagonal, row, d))
 
     def carried(self, map_: Tensor) -> Self:
         """Return those of features that are mapped, each cut back to its rank."""
-        cut = []
-        for u, d in zip(self.factors.double(), self.diagonal.double(), strict=True):
-            directions, rest = map_.T @ u, (map_.T * d) @ map_
+        w = map_.numpy()
+
+        def one(u: Array, d: Array) -> tuple[Array, Array]:
+            directions, rest = w.T @ u, (w.T * d) @ w
             # What stays on the diagonal is d still: without a drift nothing moves.
-            cut.append(self._cut(directions @ directions.T + rest, rest.diagonal()))
-        factors, diagonal = (torch.stack(part).float() for part in zip(*cut, strict=True))
-        return type(self)(factors, diagonal)
+            return self._cut(directions @ directions.T + rest, rest.diagonal())
+
+        with Threads(torch.get_num_threads()) as threads:
+            cut = threads.map(one, self.factors.double().numpy(), self.diagonal.double().numpy())
+        factors, diagonal = (torch.from_numpy(np.stack(part)) for part in zip(*cut, strict=True))
+        return type(self)(factors.float(), diagonal.float())
 
     def without(self, row: int) -> Self:
         """Return those of the other classes."""
@@ -238,15 +250,15 @@ class LowRank(Covariances):
 
         return draw
 
-    def _cut(self, matrix: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+    def _cut(self, matrix: Array, diagonal: Array) -> tuple[Array, Array]:
         """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
         width, rank = self.factors.shape[1:]
-        off = (matrix - diagonal.diag()).cpu().numpy()
         # Not torch's, which finds all directions where a few are wanted, in over twice the time.
-        found = scipy.linalg.eigh(off, subset_by_index=[width - rank, width - 1])
-        values, directions = (torch.from_numpy(part).to(matrix) for part in found)
-        u = directions * values.clamp(min=0).sqrt()
-        return u, (matrix.diagonal() - u.square().sum(dim=1)).clamp(min=0)
+        values, directions = scipy.linalg.eigh(
+            matrix - np.diag(diagonal), subset_by_index=[width - rank, width - 1]
+        )
+        u = directions * np.sqrt(values.clip(min=0))
+        return u, (matrix.diagonal() - np.square(u).sum(axis=1)).clip(min=0)
 
 
 COVARIANCES: dict[str, type[Covariances]] = {cls.name: cls for cls in (Shared, LowRank, Full)}
