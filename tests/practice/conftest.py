@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -60,7 +59,3 @@ def same_files():
         assert names[0] == names[1]
 
     return compare
-
-
-def noise(n, shape=(8, 8), seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (n, *shape), dtype=np.uint8)
