@@ -98,7 +98,7 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently():
     head.add_label_vectors(F.normalize(torch.randn(2, 4), dim=-1))
     settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
     found = readout.tune(head, kept, [2], **settings)
-    at = torch.tensor([[[4.0, 0.0], [6.0, 0.0]]])  # two deviations from the wide class's mean
+    at = torch.tensor([[[3.6, 0.0], [6.0, 0.0]]])  # beyond the half, nearer to the wide class
     assert readout.linear(found, "lda", at).argmax(dim=1).tolist() == [1, 1]
     assert readout.linear(found, "linear", at).argmax(dim=1).tolist() == [0, 1]
 

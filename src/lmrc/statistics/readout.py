@@ -99,8 +99,6 @@ def tune(
     def of_heads(x: Tensor) -> Tensor:
         return scale * _similarities(x[..., -weight.shape[-1] :], weight, bias, head.by_turn, sizes)
 
-    _minimise(of_heads, [weight, bias], made_up)
-
     slopes, offsets = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
     size = slopes.norm(dim=-1).mean() + TINY  # Adam's steps are of one size: weights are, too
     slopes, offsets = ((part / size).requires_grad_() for part in (slopes, offsets))
@@ -110,7 +108,8 @@ def tune(
         scores: Tensor = sharpness.exp() * _linear(x, slopes, offsets)
         return scores
 
-    _minimise(of_classifier, [slopes, offsets, sharpness], made_up)
+    parts = [weight, bias, slopes, offsets, sharpness]
+    _minimise([of_heads, of_classifier], parts, made_up)  # two in one go: no part is in both
     with torch.no_grad():
         slopes, offsets = (sharpness.exp() * part for part in (slopes, offsets))
     found = {"head_weight": weight, "head_bias": bias}
@@ -161,18 +160,25 @@ def _partly_real(
 
 
 def _minimise(
-    logits: Callable[[Tensor], Tensor], parts: list[Tensor], made_up: Callable[[], Tensor]
+    ways: Sequence[Callable[[Tensor], Tensor]],
+    parts: list[Tensor],
+    made_up: Callable[[], Tensor],
 ) -> None:
-    """Minimise the cross-entropy of logits, (turns, n, classes), of made-up features by Adam."""
+    """Minimise the cross-entropy of each way's logits of made-up features by Adam.
+
+    They are (turns, n, classes).
+    """
     optimiser = torch.optim.Adam(parts, lr=RATE)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
     for _ in range(STEPS):
         x = made_up()
         with torch.enable_grad():
-            scores = logits(x)
-            turns, n, n_classes = scores.shape
-            y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
-            loss = F.cross_entropy(scores.flatten(0, 1), y.repeat(turns))
+            loss = torch.zeros((), device=x.device)
+            for logits in ways:
+                scores = logits(x)
+                turns, n, n_classes = scores.shape
+                y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
+                loss = loss + F.cross_entropy(scores.flatten(0, 1), y.repeat(turns))
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
