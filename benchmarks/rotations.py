@@ -1,7 +1,7 @@
 """What quarter turns cost: LMRC+ without them, with one by chance, with all, one after the other.
 
     python benchmarks/rotations.py            # on a GPU: ResNet-18, images of 32×32
-    python benchmarks/rotations.py --quick    # a small network, some seconds on a CPU
+    python benchmarks/rotations.py --quick    # a small network, a minute or two on a CPU
 
 Each learns a class batch after `--heads` others by `partial_fit`, alone on the device. Timed are an
 epoch, what comes after the last one (statistics, and what is tuned on them), and prediction.

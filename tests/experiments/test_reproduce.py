@@ -297,6 +297,17 @@ def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_
     assert rows(out)[:5] == rows(incremental)[:5]
     assert len(read_description(out).commands) == 2
     assert len(read_records(out)) == len(read_records(incremental)) + 1
+    # Nor is it waited for when other methods join these.
+    for record in read_records(incremental):
+        if record.method == "LM":
+            append_record(out, replace(record, method="Fine-tuning"))
+    asked = read_description(out)
+    more = replace(command, words="lmrc reproduce …", methods=["finetune"])
+    write_description(out, replace(asked, commands=[*asked.commands, more]))
+    write_report(out)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "has not ended yet" not in page
+    assert "LwF.MT with seeds 1, 2." in page
 
 
 @pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])

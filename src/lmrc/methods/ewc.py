@@ -20,8 +20,8 @@ from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
 
-# Gradient values held at a time: one gradient per sample is much. Four times as many take a GPU 0.4
-# of the time, where they are no more than a sixteenth of its memory.
+# Gradient values held at a time: one gradient per sample is much. A GPU is faster with more of them
+# (an H200 twice), as long as they are no more than a sixteenth of its memory.
 CHUNK_ELEMENTS, ON_GPU = 2**28, 2**30
 
 

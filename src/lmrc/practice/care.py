@@ -68,8 +68,9 @@ def tell_info(path: Path, say: Say) -> None:
     say(f"{bytes_in_words(info['bytes'])} on disk{more if info['versions'] > 1 else ''}")
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
-    if (earlier := info["earlier_versions_with_images"]) and not stored:
-        say(f"but some are in {count(earlier, 'earlier version')} that the folder keeps")
+    if earlier := info["earlier_versions_with_images"]:
+        others = "others are" if stored else "but some are"
+        say(f"{others} in {count(earlier, 'earlier version')} that the folder keeps")
     if info["statistics"] != "none":
         kept = bytes_in_words(info["statistics_bytes"])
         say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")

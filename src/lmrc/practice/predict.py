@@ -203,7 +203,7 @@ def _lines(answer: Answer, width: int) -> Iterator[str]:
         label = str(guess.label) if answer.known or rank else UNKNOWN
         place = answer.path if not rank else " " * cell_len(answer.path)
         gap = " " * (width - cell_len(label))
-        yield f"{place}  {label}{gap} {guess.similarity:6.3f}  head {guess.head}\n"
+        yield f"{place}  {label}{gap}  {guess.similarity: .3f}  head {guess.head}\n"
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -52,18 +52,24 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 def _without_stopped(
     description: Description, records: Sequence[RunRecord]
 ) -> tuple[Description, Sequence[RunRecord], list[str]]:
-    """Leave out what an earlier command did not end, where the last one asks for less, and has it.
+    """Leave out what an earlier command did not end, where a later one asks for less, and has it.
 
     Who asks for five seeds, stops and asks for three does not wait for the other two. Returns also
     what to tell of it: none or one sentence.
     """
-    *_, last = description.commands or [Command("")]
-    held = [command for command in description.commands if not last.runs < command.runs]
     runs = by_method_and_seed(records)
     whole = {(m, seed) for m, seeds in runs.items() for seed, run in seeds.items() if is_whole(run)}
-    asked, still_asked = (_asked(description, some) for some in (description.commands, held))
+    commands = description.commands
+    held = [
+        command
+        for i, command in enumerate(commands, start=1)
+        if not any(
+            c.runs < command.runs and _asked(description, [c]) <= whole for c in commands[i:]
+        )
+    ]
+    asked, still_asked = (_asked(description, some) for some in (commands, held))
     stopped = sorted(asked - still_asked - whole)
-    if not stopped or not _asked(description, [last]) <= whole:
+    if not stopped:
         return description, records, []
     told = (
         "An earlier command asked for more, which has not ended and is not in here: "

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from lmrc.threads import Threads
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
+MOST = 16  # threads: each holds some matrices of the features' width
 
 Array = npt.NDArray[np.float64]
 
@@ -228,7 +229,7 @@ class LowRank(Covariances):
             # What stays on the diagonal is d still: without a drift nothing moves.
             return self._cut(directions @ directions.T + rest, rest.diagonal())
 
-        with Threads(torch.get_num_threads()) as threads:
+        with Threads(min(MOST, torch.get_num_threads())) as threads:
             cut = threads.map(one, self.factors.double().numpy(), self.diagonal.double().numpy())
         factors, diagonal = (torch.from_numpy(np.stack(part)) for part in zip(*cut, strict=True))
         return type(self)(factors.float(), diagonal.float())
