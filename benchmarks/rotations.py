@@ -10,14 +10,13 @@ epoch, what comes after the last one (statistics, and what is tuned on them), an
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from typing import Any
 
 import numpy as np
 import torch
-from throughput import CLASSES_PER_HEAD, Noted, parse, pictures
+from throughput import Noted, parse, pictures, taught, write
 
 from lmrc import LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
@@ -49,30 +48,13 @@ def main() -> None:
             f"{name:9} {row['ms']:8.2f} {row['images']:9,.0f} {row['after']:9.2f} "
             f"{row['predicted']:12,.0f}"
         )
-    if options.out:
-        facts = {"options": vars(options) | {"out": None}, "timed": timed}
-        text = json.dumps(facts | {"hardware": hardware(device)} | versions(), indent=1)
-        options.out.write_text(text + "\n")
+    write({"timed": timed}, device, options)
 
 
 def time_one(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, float]:
     """Return the seconds of one way, and what it learns and predicts in one."""
     images, labels = pictures(options)
-    model = Timed(
-        backbone=options.backbone,
-        batch_size=options.batch,
-        device=options.device,
-        compile=True if options.compile == "true" else "auto",
-        epochs=1,
-        first_epochs=1,
-        random_state=0,
-        **settings,
-    )
-    few = slice(0, 2 * CLASSES_PER_HEAD)
-    for head in range(options.heads):
-        model.partial_fit(images[few], labels[few] + head * CLASSES_PER_HEAD)
-    model.set_params(epochs=WARM_UP + options.epochs)
-    model.partial_fit(images, labels + options.heads * CLASSES_PER_HEAD)
+    model = taught(Timed, images, labels, options, WARM_UP, first_epochs=1, **settings)
     end = time.perf_counter()
     seconds = statistics.median(np.diff(model.marks)[WARM_UP:])
     model.predict(images)  # algorithms are chosen

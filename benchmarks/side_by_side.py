@@ -11,13 +11,12 @@ GPU start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`): without it runs tak
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 from typing import Any
 
 import numpy as np
 import torch
-from throughput import marks_of, parse, pictures
+from throughput import marks_of, parse, pictures, write
 
 from lmrc.experiments.environment import hardware, versions
 
@@ -35,10 +34,7 @@ def main() -> None:
     print(f"{'runs':>4} {'images/s':>9} {'each':>8} {'ratio':>6}")
     for n, rate in rates.items():
         print(f"{n:4} {rate:9,.0f} {rate / n:8,.0f} {rate / rates[1]:6.2f}")
-    if options.out:
-        facts = {"options": vars(options) | {"out": None}, "images_per_second": rates}
-        text = json.dumps(facts | {"hardware": hardware(device)} | versions(), indent=1)
-        options.out.write_text(text + "\n")
+    write({"images_per_second": rates}, device, options)
 
 
 def together(n: int, options: argparse.Namespace) -> float:

@@ -115,12 +115,25 @@ def marks_of(
 
     `ready` is called before it begins.
     """
+    settings = {"augment": "crop+flip"} | settings
+    return taught(Timed, images, labels, options, warm_up, ready, **settings).marks
+
+
+def taught(
+    kind: type[Noted],
+    images: np.ndarray,
+    labels: np.ndarray,
+    options: argparse.Namespace,
+    warm_up: int,
+    ready: Callable[[], Any] = lambda: None,
+    **settings: Any,
+) -> Noted:
+    """Return a classifier that has learnt a class batch after `options.heads` others."""
     settings = {"compile": True if options.compile == "true" else "auto"} | settings
-    model = Timed(
+    model = kind(
         backbone=options.backbone,
         batch_size=options.batch,
         device=options.device,
-        augment="crop+flip",
         epochs=1,
         random_state=0,
         **settings,
@@ -131,7 +144,7 @@ def marks_of(
     model.set_params(epochs=warm_up + options.epochs)
     ready()
     model.partial_fit(images, labels + options.heads * CLASSES_PER_HEAD)
-    return model.marks
+    return model
 
 
 def timing(epochs: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
@@ -252,7 +265,7 @@ def report(timed: dict[str, dict[str, float]], options: argparse.Namespace) -> N
             f"{name:22} {row['images']:9,.0f} {row['ms']:8.2f} {row['images'] / usual:6.2f} "
             f"{row['spread']:6.1%} {first:>10}"
         )
-    facts: dict[str, Any] = {"options": vars(options) | {"out": None}, "timed": timed}
+    facts: dict[str, Any] = {"timed": timed}
     if on_gpu and options.backbone == "resnet18":
         rate = matrix_rate(device)
         floor = 4 * GFLOP * options.batch / rate
@@ -261,8 +274,14 @@ def report(timed: dict[str, dict[str, float]], options: argparse.Namespace) -> N
             f"= {floor:.2f} ms"
         )
         facts |= {"rate": rate, "floor": floor}
+    write(facts, device, options)
+
+
+def write(facts: dict[str, Any], device: torch.device, options: argparse.Namespace) -> None:
+    """Write what was found to --out, with what it was found by."""
     if options.out:
-        whole = facts | {"hardware": hardware(device)} | used
+        whole = {"options": vars(options) | {"out": None}} | facts
+        whole |= {"hardware": hardware(device)} | versions()
         options.out.write_text(json.dumps(whole, indent=1) + "\n")
 
 

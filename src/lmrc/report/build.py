@@ -7,14 +7,8 @@ from dataclasses import replace
 
 from lmrc.report import consolidation, heads, ladder, rehearsal, rotations, streams, suppression
 from lmrc.report.contents import Contents
-from lmrc.report.records import (
-    Command,
-    Description,
-    RunRecord,
-    by_method_and_seed,
-    is_whole,
-)
-from lmrc.report.titles import in_order, name_runs, title_of_run
+from lmrc.report.records import Description, RunRecord, by_method_and_seed, is_whole
+from lmrc.report.titles import asked_for, in_order, name_runs
 
 #: By experiment; those of other names (the demo, your own) are shown as `incremental` is.
 BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
@@ -58,17 +52,19 @@ def _without_stopped(
     what to tell of it: none or one sentence.
     """
     runs = by_method_and_seed(records)
-    whole = {(m, seed) for m, seeds in runs.items() for seed, run in seeds.items() if is_whole(run)}
-    commands = description.commands
+    whole = {
+        (method, seed)
+        for method, seeds in runs.items()
+        for seed, run in seeds.items()
+        if is_whole([line.record for line in run])
+    }
+    commands, recipe = description.commands, description.recipe
     held = [
         command
         for i, command in enumerate(commands, start=1)
-        if not any(
-            c.runs < command.runs and _asked(description, [c]) <= whole for c in commands[i:]
-        )
+        if not any(c.runs < command.runs and asked_for([c], recipe) <= whole for c in commands[i:])
     ]
-    asked, still_asked = (_asked(description, some) for some in (commands, held))
-    stopped = sorted(asked - still_asked - whole)
+    stopped = sorted(asked_for(commands, recipe) - asked_for(held, recipe) - whole)
     if not stopped:
         return description, records, []
     told = (
@@ -77,12 +73,3 @@ def _without_stopped(
     )
     kept = [record for record in records if (record.method, record.seed) not in stopped]
     return replace(description, commands=held), kept, [told]
-
-
-def _asked(description: Description, commands: Sequence[Command]) -> set[tuple[str, int]]:
-    """Return title and seed of the runs that some commands ask for."""
-    return {
-        (title_of_run(method, memory, description.recipe), seed)
-        for command in commands
-        for method, memory, seed in command.runs
-    }

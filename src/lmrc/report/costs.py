@@ -43,7 +43,7 @@ def costs(records: Iterable[RunRecord]) -> dict[str, Cost]:
     """Return what each method costs, in order of appearance."""
     found = {}
     for method, seeds in by_method_and_seed(records).items():
-        runs = [run for run in seeds.values() if is_whole(run)]
+        runs = [run for run in seeds.values() if is_whole([line.record for line in run])]
         ends = [run[-1] for run in runs]
         found[method] = Cost(
             Spread.over(sum(line.record.train_seconds for line in run) for run in runs),

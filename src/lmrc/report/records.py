@@ -240,10 +240,9 @@ def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
     return runs
 
 
-def is_whole(run: Sequence[RunRecord]) -> bool:
+def is_whole(run: Sequence[BatchRecord]) -> bool:
     """Tell whether the records of a method with one seed are those of the whole stream."""
-    # A confusion has a row for every class batch of the stream.
-    return len(run) == len(run[0].record.head_confusion)
+    return len(run) == len(run[0].head_confusion)  # which has a row for each class batch of it
 
 
 def class_names(records: Iterable[RunRecord]) -> dict[str, str]:

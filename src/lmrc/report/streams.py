@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lmrc.report import costs, figures, html, sections
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
-from lmrc.report.records import Description, RunRecord
+from lmrc.report.records import Description, RunRecord, is_whole
 from lmrc.report.settings import environment, settings_table
 from lmrc.report.summary import (
     MethodSummary,
@@ -17,7 +17,7 @@ from lmrc.report.summary import (
     metric_name,
     summarize_methods,
 )
-from lmrc.report.titles import title_of_run
+from lmrc.report.titles import asked_for
 
 #: Keeps the images of all class batches: to compare with, and best by right.
 UPPER_BOUND = "Joint"
@@ -107,13 +107,10 @@ def accuracy_drawing(summaries: Sequence[MethodSummary], metric: str) -> Drawing
 
 def ended(description: Description, summaries: Sequence[MethodSummary]) -> bool:
     """Tell whether all that each command asked for is in the records, and all there is whole."""
-    asked = Counter(
-        title_of_run(method, memory, description.recipe)
-        for method, memory, _ in set().union(*(command.runs for command in description.commands))
-    )
+    asked = Counter(title for title, _ in asked_for(description.commands, description.recipe))
     found = {summary.method: len(summary.runs) for summary in summaries}
     return all(found.get(title, 0) >= seeds for title, seeds in asked.items()) and all(
-        len(run) == len(run[0].head_confusion) for summary in summaries for run in summary.runs
+        is_whole(run) for summary in summaries for run in summary.runs
     )
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import BatchRecord, summarize
-from lmrc.report.records import RunRecord, by_method_and_seed, class_names
+from lmrc.report.records import RunRecord, by_method_and_seed, class_names, is_whole
 from lmrc.report.titles import places
 
 #: The mean over the class batches of each metric, as `lmrc.evaluation.run.summarize` names it.
@@ -117,8 +117,7 @@ def summarize_methods(
 def _summarize(method: str, place: int, lines: list[list[RunRecord]], metric: str) -> MethodSummary:
     runs = [[line.record for line in run] for run in lines]
     longest = max(runs, key=len)
-    # A confusion has a row for every class batch of the stream, so it tells whether all are done.
-    whole = [run for run in runs if len(run) == len(run[0].head_confusion)]
+    whole = [run for run in runs if is_whole(run)]
     ends = [run[-1] for run in whole]
     sums = [summarize(run) for run in whole]
     return MethodSummary(

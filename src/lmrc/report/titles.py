@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from lmrc.methods.catalog import METHODS, title_of
-from lmrc.report.records import RunRecord
+from lmrc.report.records import Command, RunRecord
 
 #: The place of each built-in method among the looks; the demo writes "fine-tuning" small.
 _PLACES = {method.title.casefold(): place for place, method in enumerate(METHODS.values())}
@@ -35,6 +35,15 @@ def parted(title: str) -> tuple[str, int]:
 def title_of_run(method: str, memory: int, recipe: Mapping[str, Any]) -> str:
     """Return what records call a method of a recipe with a pool size."""
     return pooled(title_of(method, recipe.get("variants", {})), memory)
+
+
+def asked_for(commands: Iterable[Command], recipe: Mapping[str, Any]) -> set[tuple[str, int]]:
+    """Return title and seed of the runs that some commands ask for."""
+    return {
+        (title_of_run(method, memory, recipe), seed)
+        for command in commands
+        for method, memory, seed in command.runs
+    }
 
 
 def name_runs(runs: Iterable[tuple[str, int]]) -> str:

@@ -215,7 +215,7 @@ class LowRank(Covariances):
 
     def updated(self, row: int, matrix: Tensor) -> Self:
         """Return them with one replaced or added, cut to its rank."""
-        with Threads(1) as thread:
+        with Threads(1) as thread:  # for its one BLAS thread
             (cut,) = thread.map(self._cut, [matrix.numpy()], [np.zeros(len(matrix))])
         u, d = (torch.from_numpy(part) for part in cut)
         return type(self)(with_row(self.factors, row, u), with_row(self.diagonal, row, d))

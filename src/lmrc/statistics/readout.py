@@ -109,7 +109,8 @@ def tune(
         return scores
 
     parts = [weight, bias, slopes, offsets, sharpness]
-    _minimise([of_heads, of_classifier], parts, made_up)  # two in one go: no part is in both
+    # Two in one go: no part is in both.
+    _minimise([of_heads, of_classifier], parts, made_up, len(statistics.counts))
     with torch.no_grad():
         slopes, offsets = (sharpness.exp() * part for part in (slopes, offsets))
     found = {"head_weight": weight, "head_bias": bias}
@@ -163,22 +164,19 @@ def _minimise(
     ways: Sequence[Callable[[Tensor], Tensor]],
     parts: list[Tensor],
     made_up: Callable[[], Tensor],
+    n_classes: int,
 ) -> None:
-    """Minimise the cross-entropy of each way's logits of made-up features by Adam.
-
-    They are (turns, n, classes).
-    """
+    """Minimise the cross-entropy of each way's logits, (turns, n, classes), of made-up features."""
     optimiser = torch.optim.Adam(parts, lr=RATE)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
     for _ in range(STEPS):
         x = made_up()
         with torch.enable_grad():
-            loss = torch.zeros((), device=x.device)
-            for logits in ways:
-                scores = logits(x)
-                turns, n, n_classes = scores.shape
-                y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
-                loss = loss + F.cross_entropy(scores.flatten(0, 1), y.repeat(turns))
+            turns, n, _ = x.shape
+            y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
+            y = y.repeat(turns)
+            each = [F.cross_entropy(logits(x).flatten(0, 1), y) for logits in ways]
+            loss = torch.stack(each).sum()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
