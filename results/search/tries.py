@@ -78,16 +78,6 @@ class Distilled(LMRCPlusClassifier):
         return terms
 
 
-class Often(LMRCPlusClassifier):
-    """Stored images come three times in an epoch."""
-
-    def _train(self, network: Any, before: Any, samples: Any, n_known: int) -> Any:
-        _, pool = samples.parted(len(samples) - len(self.memory_ or ()))
-        for _ in range(2):
-            samples = pool.joined(samples.x, samples.y)
-        yield from super()._train(network, before, samples, n_known)
-
-
 class Weighted(LMRCPlusClassifier):
     """Stored images count `TRY_WEIGHT` times, but not where old heads are held to their answers."""
 

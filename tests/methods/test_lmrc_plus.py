@@ -7,7 +7,7 @@ from torch import nn
 
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.methods import prediction
+from lmrc.methods import base, prediction
 from lmrc.statistics import covariances, gather, readout
 from lmrc.statistics.readout import READOUTS
 from lmrc.training.batches import MiniBatch
@@ -216,6 +216,23 @@ def test_a_pool_may_lack_a_class_and_may_go():
     model.set_params(memory_per_class=3).partial_fit(X[Y == 4], Y[Y == 4])  # of which no pool tells
     assert sorted(model.classes_) == list(range(6))
     assert np.isfinite(model.similarities(X)).all()
+
+
+def test_stored_images_come_as_often_as_asked_and_are_stored_once(monkeypatch):
+    served = []
+
+    class Noted(base.Batches):
+        def __init__(self, x, y, **settings):
+            served.append(np.bincount(y).tolist())
+            super().__init__(x, y, **settings)
+
+    monkeypatch.setattr(base, "Batches", Noted)
+    model = taught(memory_per_class=3, rehearsals=2)
+    assert served == [[N, N], [6, 6, N, N], [6, 6, 6, 6, N, N]]
+    assert np.bincount(model.memory_.y).tolist() == [3] * 6
+    model.set_params(memory_per_class=0).partial_fit(*BATCHES[0])
+    model.partial_fit(*BATCHES[1])  # nothing is stored any more
+    assert served[-1] == [0, 0, N, N]
 
 
 def test_statistics_of_an_old_model_are_left_alone_by_a_batch_that_fails():

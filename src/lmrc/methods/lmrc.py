@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -26,6 +26,8 @@ from lmrc.nets.network import Network
 from lmrc.statistics import readout
 from lmrc.statistics.covariances import COVARIANCES
 from lmrc.training.batches import MiniBatch
+from lmrc.training.loop import EpochRecord
+from lmrc.training.memory import Memory
 from lmrc.training.rotations import ROTATIONS
 from lmrc.training.step import Losses
 
@@ -86,6 +88,8 @@ class LMRCClassifier(CarriedStatistics):
         learnt, and not elsewhere.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none.
+    rehearsals : int, default=1
+        How often each of these samples comes in an epoch.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
         weights of labels, 1 for those that are not in it; only their ratios matter. Some may be of
@@ -177,6 +181,7 @@ class LMRCClassifier(CarriedStatistics):
         "feature_layers": legal.one_of(1, 2),
         "predict_with": legal.one_of(*readout.READOUTS),
         "mirror": legal.one_of(True, False),
+        "rehearsals": legal.integer(1),
     }
 
     def __init__(
@@ -196,6 +201,7 @@ class LMRCClassifier(CarriedStatistics):
         predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "wta",
         mirror: bool = False,
         memory_per_class: int = 0,
+        rehearsals: int = 1,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
         freeze: bool = False,
@@ -251,6 +257,7 @@ class LMRCClassifier(CarriedStatistics):
         self.feature_layers = feature_layers
         self.predict_with = predict_with
         self.mirror = mirror
+        self.rehearsals = rehearsals
 
     def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> MultiHead:
         """Return normalised linear heads."""
@@ -283,6 +290,14 @@ class LMRCClassifier(CarriedStatistics):
                 v = frozen(batch.x)  # (n, k, dim): the response vectors, Eq. 6
             terms["response"] = -self.response_weight * (old * v).sum(dim=(1, 2))  # Eq. 7
         return terms
+
+    def _train(
+        self, network: Network, before: Network | None, samples: Memory, n_known: int
+    ) -> Iterator[EpochRecord]:
+        if self.memory_:
+            for _ in range(self.rehearsals - 1):
+                samples = self.memory_.joined(samples.x, samples.y)
+        return super()._train(network, before, samples, n_known)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the similarity of each class's label vector to its head's response (Eq. 2).

@@ -16,9 +16,9 @@ class LMRCPlusClassifier(LMRCClassifier):
     falls along a cosine, the first class batch is learnt for longest, and prediction goes by
     statistics of the classes' features, which are carried along as the features move.
 
-    Where a few images are kept (``memory_per_class``), one more softmax goes across all heads, as
-    if classes were equally many (not with ``objective="cosine"``), and prediction is tuned on
-    features of these images, too.
+    Where a few images are kept (``memory_per_class``), each comes three times in an epoch, one more
+    softmax goes across all heads, as if classes were equally many (not with
+    ``objective="cosine"``), and prediction is tuned on features of these images, too.
 
     It is for square images. Where classes change when they are turned, as a 6 becomes a 9, try it
     with and without turns. Tables need ``rotations="none"``, and with it
@@ -37,6 +37,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     feature_layers : {1, 2}, default=2
     predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="both"
     mirror : bool, default=True
+    rehearsals : int, default=3
     epochs : int, default=60
         Of each class batch but the first: to train for shorter, give ``first_epochs``, too.
     first_epochs : int or None, default=100
@@ -71,6 +72,7 @@ class LMRCPlusClassifier(LMRCClassifier):
         feature_layers: Literal[1, 2] = 2,
         predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "both",
         mirror: bool = True,
+        rehearsals: int = 3,
         epochs: int = 60,
         first_epochs: int | None = 100,
         learning_rate: float = 0.02,
@@ -86,6 +88,7 @@ class LMRCPlusClassifier(LMRCClassifier):
             feature_layers=feature_layers,
             predict_with=predict_with,
             mirror=mirror,
+            rehearsals=rehearsals,
             epochs=epochs,
             first_epochs=first_epochs,
             learning_rate=learning_rate,
