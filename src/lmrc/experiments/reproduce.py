@@ -129,7 +129,7 @@ def main(
         _report(out)
     if failed:
         names = ", ".join(run.name for run in failed)
-        raise RuntimeError(f"{names} did not finish; run the same command again to go on")
+        raise RuntimeError(f"{names} did not finish, as said above; the same command goes on")
 
 
 def _check_processes(
