@@ -192,11 +192,14 @@ def _checked_samples(values: Any, name: str) -> Array:
 
 
 def as_label_array(labels: Any) -> Any:
-    """Return a list with text in it as an array of objects; leave all else as it is.
+    """Return a list of text, or with True among others, as an array of objects; else as it is.
 
     NumPy would make text of the numbers in it: [1, "a"] is a slip, and not the classes "1" and "a".
     """
-    if isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels):
+    if isinstance(labels, list | tuple) and (
+        any(isinstance(label, str) for label in labels)
+        or len({isinstance(label, bool | np.bool_) for label in labels}) > 1
+    ):
         return np.array(labels, dtype=object)
     return labels
 
