@@ -127,6 +127,14 @@ def reproduce(
         ),
     ] = None,
     memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Bring the images of a folder to SIZE×SIZE, or HEIGHTxWIDTH pixels; by default as "
+            "they are, if all are alike and small, else 64.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     validate: Annotated[
         float | None,
@@ -203,6 +211,7 @@ def reproduce(
             "batches": batches,
             "first_classes": first_classes,
             "memory": options.pool_sizes(memory),
+            "size": options.image_size(size),
             "limit": limit,
             "validate": options.share("--validate", validate),
             "order": options.class_order(order),

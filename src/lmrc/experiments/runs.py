@@ -41,7 +41,7 @@ from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
 #: What of the data set takes part, and when.
-_PARTS = ("limit", "validate", "classes", "first_classes")
+_PARTS = ("size", "limit", "validate", "classes", "first_classes")
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
         if not any(takes(method, name) for method in methods.values()):
             raise UsageError(f"--set {name}: none of {', '.join(methods)} takes that parameter")
     for run in runs:
-        learner = _fresh(recipe, run)
+        learner = fresh_learner(recipe, run)
         if isinstance(learner, IncrementalClassifier):
             try:
                 check(type(learner).__name__, learner.get_params(deep=False), learner.legal_values)
@@ -214,7 +214,7 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
 
 def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
     """Return the settings that a run's records hold, without running it."""
-    return _settings(recipe, run, _fresh(recipe, run))
+    return _settings(recipe, run, fresh_learner(recipe, run))
 
 
 def _learner(
@@ -224,7 +224,7 @@ def _learner(
 
     A learner that is not of our kind has no model file: it learns again from the first class batch.
     """
-    fresh = _fresh(recipe, run, **where)
+    fresh = fresh_learner(recipe, run, **where)
     if left is not None and isinstance(fresh, IncrementalClassifier):
         backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
         device = where.get("device", "auto")
@@ -234,7 +234,8 @@ def _learner(
     return fresh, 0
 
 
-def _fresh(recipe: Recipe, run: Run, **where: Any) -> Any:
+def fresh_learner(recipe: Recipe, run: Run, **where: Any) -> Any:
+    """Return the learner of a run, which has learnt nothing yet."""
     pool = {"memory_per_class": run.memory} if run.memory else {}
     own = {"random_state": run.seed, **pool, **where}
     method = find_method(run.method, recipe.variants)
@@ -293,7 +294,7 @@ def remove_model(folder: Path, run: Run) -> None:
 def _extra(
     recipe: Recipe, stream: ClassStream, learner: Any, batch: int, readouts: Readouts
 ) -> dict[str, Any]:
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"data": stream.dataset.digest}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
         extra["stored_bytes"] = _stored_bytes(learner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import zipfile
 import zlib
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrc.data.dataset import Array
+from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import Files, describe_skipped, held_out, image_files, read_files
 from lmrc.data.images import (
     NOT_READ,
@@ -25,7 +24,6 @@ from lmrc.data.images import (
     common_form,
     walk_images,
 )
-from lmrc.data.streamed import ImageFiles
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.training.rotations import check_square
 
@@ -67,18 +65,7 @@ class Batch:
 
     def digest(self) -> str:
         """Return what tells these samples from any others."""
-        digest = hashlib.sha256()
-        arrays: list[Any] = [self.X, self.y, self.X_val, self.y_val]
-        for array in arrays:
-            digest.update(f"{array.shape} {array.dtype}".encode())
-            if isinstance(array, ImageFiles):
-                for i in range(len(array)):
-                    file = array.path(i)
-                    digest.update(f"{file.name} {file.stat().st_size}\n".encode(errors="replace"))
-                continue
-            for part in np.array_split(array, max(1, array.nbytes >> 26)):  # 64 MiB at a time
-                digest.update(np.ascontiguousarray(part).tobytes())
-        return digest.hexdigest()
+        return digest(self.X, self.y, self.X_val, self.y_val)
 
 
 def read_source(

@@ -162,6 +162,7 @@ def learn(
 
     try:
         others = options.learner_settings(setting, OWN_OPTIONS) or {}
+        sides = options.image_size(size)
     except options.UsageError as error:
         raise typer.BadParameter(str(error), ctx=context) from error
     given = {
@@ -194,7 +195,7 @@ def learn(
     if source is not None:
         place = str(source.absolute())
         kind = method and method.value
-        request = Request(place, settings, _size(size, context), val, keep, device, kind)
+        request = Request(place, settings, sides, val, keep, device, kind)
     run(
         model,
         request,
@@ -377,14 +378,3 @@ def _print_json(content: Any) -> None:
     import json
 
     print(json.dumps(content, ensure_ascii=False, indent=1))
-
-
-def _size(text: str | None, context: typer.Context) -> int | tuple[int, int] | None:
-    """Read a size: one number for a square, or HEIGHTxWIDTH."""
-    if text is None:
-        return None
-    sides = text.lower().replace("×", "x").split("x")
-    if not all(side.isascii() and side.isdigit() and int(side) for side in sides) or len(sides) > 2:
-        raise typer.BadParameter(f"--size {text} is neither SIZE nor HEIGHTxWIDTH", ctx=context)
-    numbers = [int(side) for side in sides]
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
