@@ -61,7 +61,8 @@ def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
     kept = {"response_weight", "statistics", "predict_with"}
     assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
     assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
-    assert steps[5] == {"classifier", "objective", "feature_layers", "mirror"}  # and its "auto"
+    more = {"classifier", "objective", "feature_layers", "mirror"}  # and its "auto"
+    assert steps[5] == more | {"rehearsals"}  # which without a pool says nothing
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])

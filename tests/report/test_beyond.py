@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.container import BarContainer
 
+from lmrc.report import figures
 from lmrc.report.build import build
 from lmrc.report.page import assemble, render
 
@@ -149,6 +150,14 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
         assert sorted({float(line.get_xdata()[0]) for line in points}) == seconds
         assert {round(float(line.get_ydata()[0]), 1) for line in points} == {89.6, 75.0}
     assert "| slow | 89.6 ± 2.9 | 75.0 ± 0.0 | 18 | 2.00 |" in contents.markdown
+
+
+def test_the_numbers_of_two_axes_stand_apart(description, steady):
+    asked = replace(description, experiment="rotations", headline="", recipe={"methods": ["a"]})
+    figure = build(asked, steady).drawings["cost"].figure
+    figures.to_png(figure)
+    left, right = (axes.get_window_extent() for axes in figure.axes)
+    assert right.x0 - left.x1 > 0.055 * figure.bbox.width
 
 
 def test_what_methods_cost_stands_on_the_page(description, steady, records):

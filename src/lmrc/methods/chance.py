@@ -21,4 +21,4 @@ def draw_seed(random_state: Any) -> int:
 def derived_seed(seed: int, *purpose: int) -> int:
     """Return a seed for one purpose, unlike that of any other."""
     sequence = np.random.SeedSequence(seed, spawn_key=purpose)
-    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+    return int(sequence.generate_state(1, np.uint64)[0]) >> 1  # numpy 1 shifts no uint64 by an int

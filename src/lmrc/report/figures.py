@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # currentColor. One grey cannot stand out 4.5 : 1 from white and from near-black paper at once.
 INK = "#1b1c1e"
 
-LETTERS_PER_INCH = 12.5  # of the text in figures, on average
+LETTERS_PER_INCH = 12.4  # of the text in figures, on average
 HANDLE_LETTERS = 7  # the line before a label takes the room of so many
 FEW_ROWS = 3  # of a legend, for which figures are high enough
 ROW_INCHES = 0.2  # which one more row takes

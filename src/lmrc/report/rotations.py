@@ -49,10 +49,12 @@ def _drawing(
     summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost], metric: str
 ) -> Drawing:
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import MaxNLocator
 
     with figures.style():
-        figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+        # Wide enough that the last number of the left axis does not meet the first of the right.
+        figure = Figure(figsize=(7.6, 3.6), layout=ConstrainedLayoutEngine(wspace=0.1))
         panels = figure.subplots(1, 2, sharey=True)
         for axes, name in zip(panels, ("training", "testing"), strict=True):
             for s in summaries:
