@@ -180,18 +180,25 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
     )
 
 
-def _read_arrays(source: Path, val: float) -> Batch:
+def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[str, Array]:
+    """Read arrays of an ``.npz`` file by name: those needed, and more of them if they are there."""
     try:
         with np.load(source, allow_pickle=False) as arrays:
-            X, y = arrays["X"], arrays["y"]
-            has_val = "X_val" in arrays and "y_val" in arrays
-            X_val, y_val = (arrays["X_val"], arrays["y_val"]) if has_val else (X[:0], y[:0])
+            names = [*needed, *(name for name in more if name in arrays)]
+            return {name: arrays[name] for name in names}
     except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{source} cannot be read as an .npz file with the arrays X and y: {_words(error)}"
+            f"{source} cannot be read as an .npz file with {' and '.join(needed)}: {_words(error)}"
         ) from error
     except (zlib.error, NotImplementedError, RuntimeError, TypeError, OverflowError) as error:
         raise ValueError(f"{source} is damaged: {_words(error)}") from error
+
+
+def _read_arrays(source: Path, val: float) -> Batch:
+    arrays = load_arrays(source, "X", "y", more=("X_val", "y_val"))
+    X, y = arrays["X"], arrays["y"]
+    has_val = "X_val" in arrays and "y_val" in arrays
+    X_val, y_val = (arrays["X_val"], arrays["y_val"]) if has_val else (X[:0], y[:0])
     for inputs, labels in ((X, y), (X_val, y_val)):
         if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels):
             raise ValueError(

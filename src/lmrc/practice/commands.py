@@ -212,8 +212,8 @@ def predict(
     images: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Image files, folders or patterns; - reads an image or a list of paths from "
-            "standard input.",
+            help="Image files, folders or patterns; an .npz with X; - reads an image or a list of "
+            "paths from standard input.",
             metavar="IMAGE",
         ),
     ] = None,
