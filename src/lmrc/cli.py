@@ -343,6 +343,10 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
         sys.stderr.write(in_one_line(message))
 
 
+def _is_own(error: Exception) -> bool:
+    return type(error).__module__.startswith("lmrc.")
+
+
 def _one_line(error: Exception) -> str:
     if hasattr(error, "format_message"):  # wrong use: the classes are click's or typer's own
         context = getattr(error, "ctx", None)
@@ -350,7 +354,7 @@ def _one_line(error: Exception) -> str:
         # Their messages do not always name the value; what was typed does.
         typed = shlex.join(["lmrc", *sys.argv[1:]])
         message = f"{typed}: {error.format_message().rstrip('.')} (see {command} --help)"
-    elif isinstance(error, (ValueError, OSError, RuntimeError)):
+    elif isinstance(error, (ValueError, OSError, RuntimeError)) or _is_own(error):
         message = str(error) or type(error).__name__
     else:  # not foreseen, so the message alone may say nothing
         message = f"{type(error).__name__}: {error} (lmrc --debug … shows where)"

@@ -88,6 +88,15 @@ def test_standard_input_holds_paths(model, call, stdin):
     assert len(call("predict", model)[1].splitlines()) == 1
 
 
+def test_no_image_at_all_is_a_slip_unless_a_list_is_empty(model, call, stdin):
+    stdin(b"")
+    code, _, err = call("predict", model)
+    assert code == 2
+    assert "name the images: standard input is empty" in err
+    stdin(b"")
+    assert call("predict", model, "-") == (0, "", "")
+
+
 def test_standard_input_holds_an_image(place, model, call, stdin):
     image = (place / "test/one/000.png").read_bytes()
     stdin(image)

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.parameters import check
 from lmrc.methods.persistence import model_from
+from lmrc.nets.backbones import check_name
 from lmrc.report.records import RunRecord, append_record, read_records
 from lmrc.report.titles import pooled
 from lmrc.store.folder import MANIFEST, Model, read
@@ -202,12 +205,19 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
     methods = {run.method: find_method(run.method, recipe.variants) for run in runs}
     for name in chosen:
         if not any(takes(method, name) for method in methods.values()):
-            raise UsageError(f"--set {name}: none of {', '.join(methods)} takes that parameter")
+            known = [p for m in methods.values() for p in signature(m.cls).parameters]
+            close = get_close_matches(name, [p for p in known if p != name], 1)
+            hint = f": did you mean {close[0]}?" if close else ""
+            raise UsageError(
+                f"--set {name}: none of {', '.join(methods)} takes that parameter{hint}"
+            )
     for run in runs:
         learner = fresh_learner(recipe, run)
         if isinstance(learner, IncrementalClassifier):
             try:
                 check(type(learner).__name__, learner.get_params(deep=False), learner.legal_values)
+                if isinstance(learner.backbone, str):
+                    check_name(learner.backbone)
             except ValueError as error:
                 raise UsageError(str(error)) from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -247,6 +248,11 @@ def predict(
     if not images and sys.stdin.isatty():
         raise UsageError("name the images, or send their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
+    if not images:  # a script whose list of images is empty has a slip in it
+        first = next(found, None)
+        if first is None:
+            raise UsageError("name the images: standard input is empty")
+        found = chain([first], found)
     asked = open_to_predict(model, device)
     answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
