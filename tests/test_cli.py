@@ -118,6 +118,8 @@ def test_warnings_are_one_line(call, monkeypatch):
         (["reproduce", "heads", "--set", "penalty=3"], "none of lmrc, lwf-mt, lm takes"),
         (["reproduce", "heads", "--methods", "lm", "--set", "response_weight=3"], "none of lm "),
         (["reproduce", "heads", "--set", "rehersals=3"], "did you mean rehearsals?"),
+        (["reproduce", "rehearsal", "--methods", "lm,joint"], "memory_per_class=2 has no use here"),
+        (["reproduce", "heads", "--set", "predict_with=lda"], "statistics='none' keeps none"),
         (["reproduce", "heads", "--backbone", "vgg"], "'vgg' is not known: use one of auto, mlp"),
         (["reproduce", "heads", "--size", "8by8"], "--size 8by8 is neither SIZE nor HEIGHTxWIDTH"),
         (["reproduce", "heads", "--set", "threshold=high"], "threshold='high' is not valid"),

@@ -33,7 +33,6 @@ from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
-from lmrc.methods.parameters import check
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
 from lmrc.report.records import RunRecord, append_record, read_records
@@ -215,7 +214,7 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
         learner = fresh_learner(recipe, run)
         if isinstance(learner, IncrementalClassifier):
             try:
-                check(type(learner).__name__, learner.get_params(deep=False), learner.legal_values)
+                learner._check_parameters()
                 if isinstance(learner.backbone, str):
                     check_name(learner.backbone)
             except ValueError as error:
