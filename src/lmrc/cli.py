@@ -104,8 +104,8 @@ def reproduce(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="digits, mnist, cifar100, imagenet200 or folder:PATH; by default digits, and "
-            "mnist for softmax-suppression."
+            help="digits, mnist, cifar100, imagenet200, folder:PATH or npz:PATH; by default "
+            "digits, and mnist for softmax-suppression."
         ),
     ] = None,
     out: Annotated[

@@ -1,4 +1,4 @@
-"""Experiments on a folder of a user's own images."""
+"""Experiments on a user's own images and arrays."""
 
 import numpy as np
 import pytest
@@ -56,3 +56,16 @@ def test_a_run_does_not_go_on_with_other_images(wide, tmp_path):
     (wide / "b" / "10.png").rename(wide / "a" / "0.png")
     own(wide, out, methods=["lm", "finetune"])
     assert len(read_records(out)) == 4
+
+
+def test_own_arrays_are_run_and_refused_where_they_cannot_be_turned(tmp_path):
+    X, y = np.random.default_rng(0).random((40, 6), dtype=np.float32), np.repeat(range(4), 10)
+    np.savez(tmp_path / "own.npz", X=X, y=y)
+    name = f"npz:{tmp_path / 'own.npz'}"
+    main("incremental", name, tmp_path / "out", **QUICK, methods=["lm"])
+    assert len(read_records(tmp_path / "out")) == 2
+    with pytest.raises(ValueError, match="rotations are for images, and X is vectors"):
+        main("incremental", name, tmp_path / "turned", **QUICK, methods=["lmrc+"])
+    np.savez(tmp_path / "own.npz", X=X.reshape(40, 2, 3), y=y)
+    with pytest.raises(ValueError, match="X holds some of 2×3 pixels"):
+        main("incremental", name, tmp_path / "turned", **QUICK, methods=["lmrc+"])

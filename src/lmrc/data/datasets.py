@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from lmrc.data.arrays import npz
 from lmrc.data.dataset import Array, Dataset, check_limit
 from lmrc.data.folders import folder
 from lmrc.data.public import cifar100, imagenet200, mnist
@@ -58,7 +59,7 @@ _LOADERS: dict[str, Callable[[str | os.PathLike[str] | None], Dataset]] = {
     "cifar100": cifar100,
     "imagenet200": imagenet200,
 }
-_FOLDER = "folder:"
+_FOLDER, _NPZ = "folder:", "npz:"
 
 
 def load_dataset(
@@ -76,7 +77,7 @@ def load_dataset(
         ``"digits"``: scikit-learn's embedded set, see `digits`. ``"mnist"``, ``"cifar100"``,
         ``"imagenet200"`` (Tiny-ImageNet): the public sets, see `lmrc.data.public`.
         ``"folder:PATH"``: your own images, one sub-folder per class, see
-        `lmrc.data.folders.folder`.
+        `lmrc.data.folders.folder`. ``"npz:PATH"``: your own arrays, see `lmrc.data.arrays.npz`.
     data_dir : path or None, default=None
         The folder that holds the public sets, as archives or unpacked, and into which they are
         downloaded where they are missing. None: the environment variable ``LMRC_DATA``, or else
@@ -107,21 +108,22 @@ def load_dataset(
     """
     if limit is not None:
         check_limit(limit)
-    if name == _FOLDER:
-        raise ValueError("the data set 'folder:' lacks its path; write folder:PATH.")
+    if name in (_FOLDER, _NPZ):
+        raise ValueError(f"the data set {name!r} lacks its path; write {name}PATH.")
     if name.startswith(_FOLDER):
         # Limited while reading: of a million photos, only those are decoded that are used.
         return folder(name.removeprefix(_FOLDER), size=size, limit=limit)
-    if name not in _LOADERS:
+    if name not in _LOADERS and not name.startswith(_NPZ):
+        known = ", ".join([*_LOADERS, "folder:PATH", "npz:PATH"])
         own = "For your own arrays use Dataset(name, X_train, y_train, X_test, y_test)."
-        if Path(name).is_dir():
-            own = f"For the images in the folder {name} write folder:{name}."
-        raise ValueError(
-            f"unknown data set {name!r}; known are: {', '.join(_LOADERS)}, folder:PATH. {own}"
-        )
+        if Path(name).exists():
+            prefix = _FOLDER if Path(name).is_dir() else _NPZ
+            own = f"For your own, in {name}, write {prefix}{name}."
+        raise ValueError(f"unknown data set {name!r}; known are: {known}. {own}")
     if size is not None:
         raise ValueError(
             f"size={size!r} is for folder:PATH; the images of {name!r} have a size: leave it out."
         )
-    dataset = _LOADERS[name](data_dir)
+    own_file = name.startswith(_NPZ)
+    dataset = npz(name.removeprefix(_NPZ)) if own_file else _LOADERS[name](data_dir)
     return dataset if limit is None else dataset.first_per_class(limit)

@@ -65,23 +65,23 @@ def one_after_another(
 
 def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | None) -> Dataset:
     """Open the data set; what is wrong with all runs is told at once."""
-    _check_turned(recipe, waiting)
+    learners = [fresh_learner(recipe, run) for run in waiting]
+    turned = any(getattr(learner, "rotations", "none") != "none" for learner in learners)
+    path = recipe.dataset.removeprefix("folder:")
+    if turned and path != recipe.dataset:  # before any image is decoded: it may take long
+        _check_square(recipe.size or size_of(path, recipe.limit))
     dataset = open_dataset(recipe, data_dir)
+    if turned:
+        _check_square(dataset.X_train.shape[1:3])
     open_stream(recipe, waiting[0].seed, dataset)
     current().agree(lambda: _check_same(recipe, dataset, out))
     return dataset
 
 
-def _check_turned(recipe: Recipe, waiting: Sequence[Run]) -> None:
-    """Refuse to turn image files that do not come to squares before any is decoded."""
-    path = recipe.dataset.removeprefix("folder:")
-    learners = [fresh_learner(recipe, run) for run in waiting]
-    if path == recipe.dataset or all(
-        getattr(learner, "rotations", "none") == "none" for learner in learners
-    ):
-        return
-    size = recipe.size or size_of(path, recipe.limit)
-    check_square((1, size, size) if isinstance(size, int) else (1, *size))
+def _check_square(size: int | tuple[int, ...]) -> None:
+    """Refuse images that cannot be turned, and vectors, by their height and width."""
+    sides = (size, size) if isinstance(size, int) else size
+    check_square((1, *sides) if len(sides) == 2 else sides)
 
 
 def _check_same(recipe: Recipe, dataset: Dataset, out: Path) -> None:

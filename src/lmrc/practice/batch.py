@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import csv
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from lmrc.data.arrays import load_arrays, rows_held_out
 from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import Files, describe_skipped, held_out, image_files, read_files
 from lmrc.data.images import (
@@ -180,20 +175,6 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
     )
 
 
-def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[str, Array]:
-    """Read arrays of an ``.npz`` file by name: those needed, and more of them if they are there."""
-    try:
-        with np.load(source, allow_pickle=False) as arrays:
-            names = [*needed, *(name for name in more if name in arrays)]
-            return {name: arrays[name] for name in names}
-    except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{source} cannot be read as an .npz file with {' and '.join(needed)}: {_words(error)}"
-        ) from error
-    except (zlib.error, NotImplementedError, RuntimeError, TypeError, OverflowError) as error:
-        raise ValueError(f"{source} is damaged: {_words(error)}") from error
-
-
 def _read_arrays(source: Path, val: float) -> Batch:
     arrays = load_arrays(source, "X", "y", more=("X_val", "y_val"))
     X, y = arrays["X"], arrays["y"]
@@ -206,11 +187,6 @@ def _read_arrays(source: Path, val: float) -> Batch:
                 "one row for each label in y"
             )
     if val and not has_val:
-        parts = [held_out(np.flatnonzero(y == label).tolist(), val) for label in np.unique(y)]
-        kept, held = (sorted(chain(*rows)) for rows in zip(*parts, strict=True))
+        kept, held = rows_held_out(y, val)
         X, y, X_val, y_val = X[kept], y[kept], X[held], y[held]
     return Batch(X, y, X_val, y_val)
-
-
-def _words(error: Any) -> str:
-    return str(error) or type(error).__name__

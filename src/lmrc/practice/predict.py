@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
+from lmrc.data.arrays import load_arrays
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.batch import form_of, load_arrays
+from lmrc.practice.batch import form_of
 from lmrc.practice.usage import UsageError, warn
 
 STANDARD_INPUT = "-"

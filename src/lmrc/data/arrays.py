@@ -1,0 +1,86 @@
+"""Your own arrays: NumPy's ``.npz`` files."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrc.data.dataset import Array, Dataset
+from lmrc.data.folders import TEST_SHARE, held_out
+
+_TEST_PARTS = ("test", "val")  # the first that is there counts
+
+
+def npz(path: str | os.PathLike[str]) -> Dataset:
+    """Return the arrays X and y of an ``.npz`` file.
+
+    Samples to test with are in X_test and y_test (or X_val and y_val). Where they are not, a fifth
+    of each class's samples (at least one; drawn at random, but the same every time) is set aside.
+    `note` of the data set says which.
+
+    Parameters
+    ----------
+    path : path
+        The file: images (n, height, width[, channels]) or vectors (n, features), and their labels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from lmrc.data.arrays import npz
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.savez(f"{place}/own.npz", X=np.zeros((20, 3)), y=np.repeat([0, 1], 10))
+    ...     npz(f"{place}/own.npz")
+    Dataset('own': 16 training and 4 test samples of shape (3,), float64, 2 classes)
+    """
+    file = Path(path).expanduser()
+    pairs = {part: (f"X_{part}", f"y_{part}") for part in _TEST_PARTS}
+    arrays = load_arrays(file, "X", "y", more=[*chain(*pairs.values())])
+    X, y = arrays["X"], arrays["y"]
+    for part, names in pairs.items():
+        if all(name in arrays for name in names):
+            X_test, y_test = (arrays[name] for name in names)
+            return Dataset(file.stem, X, y, X_test, y_test, note=f"Test samples from X_{part}.")
+    if y.ndim != 1 or len(X) != len(y) or not len(y):
+        return Dataset(file.stem, X, y, X[:0], y[:0])  # which says what is wrong
+    labels, counts = np.unique(y, return_counts=True)
+    if counts.min() < 2:
+        raise ValueError(
+            f"class {labels[counts.argmin()].item()!r} of {file} has a single sample; add at least "
+            "one, since one is kept for testing, or put X_test and y_test into the file."
+        )
+    kept, held = rows_held_out(y, TEST_SHARE)
+    note = f"Test samples: {TEST_SHARE:.0%} of each class, drawn once and for all."
+    return Dataset(file.stem, X[kept], y[kept], X[held], y[held], note=note)
+
+
+def rows_held_out(y: Array, share: float) -> tuple[list[int], list[int]]:
+    """Part the rows of all classes: those that stay, and a share of each that is held out."""
+    parts = [held_out(np.flatnonzero(y == label).tolist(), share) for label in np.unique(y)]
+    kept, held = (sorted(chain(*rows)) for rows in zip(*parts, strict=True))
+    return kept, held
+
+
+def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[str, Array]:
+    """Read arrays of an ``.npz`` file by name: those needed, and more of them if they are there."""
+    try:
+        with np.load(source, allow_pickle=False) as arrays:
+            names = [*needed, *(name for name in more if name in arrays)]
+            return {name: arrays[name] for name in names}
+    except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{source} cannot be read as an .npz file with {' and '.join(needed)}: {_words(error)}"
+        ) from error
+    except (zlib.error, NotImplementedError, RuntimeError, TypeError, OverflowError) as error:
+        raise ValueError(f"{source} is damaged: {_words(error)}") from error
+
+
+def _words(error: Any) -> str:
+    return str(error) or type(error).__name__
