@@ -21,7 +21,7 @@ test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 
 oldest:  ## all tests with the oldest versions that pyproject.toml allows; Python 3.11 or 3.12
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev,onnx]'
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]'
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/pytest -n auto
 
 torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; 20 minutes
