@@ -79,6 +79,20 @@ class Crowd(FineTuneClassifier):
         return scores - scores.mean(0)
 
 
+class Upside(FineTuneClassifier):
+    """Lets the lowest score win."""
+
+    def scores(self, network, x):
+        return -super().scores(network, x)
+
+
+class Narrow(FineTuneClassifier):
+    """Scores the classes of the first class batch alone."""
+
+    def scores(self, network, x):
+        return super().scores(network, x)[:, :2]
+
+
 class InPlace(FineTuneClassifier):
     """Trains the model that is in use."""
 
@@ -132,6 +146,8 @@ class Amnesic(LMRCClassifier):
         (Moves, checks.check_old_classes_keep_their_place),
         (Learns, checks.check_predict_changes_nothing),
         (Crowd, checks.check_rows_are_independent),
+        (Upside, checks.check_highest_score_wins),
+        (Narrow, checks.check_highest_score_wins),
         (InPlace, checks.check_interrupted_batch_changes_nothing),
         (Hoards, checks.check_growth_is_by_head_alone),
         (HoardsInSecret, checks.check_growth_is_by_head_alone),

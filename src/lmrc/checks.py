@@ -81,6 +81,17 @@ def check_rows_are_independent(classifier: IncrementalClassifier) -> None:
     np.testing.assert_allclose(model.decision_function(X[:1]), scores[:1], atol=1e-5)
 
 
+def check_highest_score_wins(classifier: IncrementalClassifier) -> None:
+    """Each class has a score, the highest wins, and classes just learnt are told apart by it."""
+    model = _taught(classifier, 1)
+    assert model.score(*blobs()[0]) > 0.5, "what was just learnt is no better than chance"
+    model.partial_fit(*blobs()[1])
+    X = np.concatenate([X for X, _ in blobs(seed=1)])
+    scores = model.decision_function(X)
+    assert scores.shape == (len(X), 4), f"scores of shape {scores.shape} for {len(X)} rows of 4"
+    np.testing.assert_array_equal(model.predict(X), model.classes_[scores.argmax(axis=1)])
+
+
 def check_failed_batch_changes_nothing(classifier: IncrementalClassifier) -> None:
     """Wrong input is refused with a ValueError, and the model is as it was before."""
     model = _taught(classifier, 1)
@@ -190,6 +201,7 @@ ALL: list[Callable[[IncrementalClassifier], None]] = [
     check_old_classes_keep_their_place,
     check_predict_changes_nothing,
     check_rows_are_independent,
+    check_highest_score_wins,
     check_failed_batch_changes_nothing,
     check_interrupted_batch_changes_nothing,
     check_known_classes_open_no_head,
@@ -228,7 +240,8 @@ def _sizes(model: Any) -> dict[str, int]:
 
 
 def _assert_same_state(one: Any, other: Any) -> None:
-    assert one[0] == other[0], "the models differ in what they say of themselves"
+    differing = [name for name, value in one[0].items() if value != other[0].get(name)]
+    assert not differing, f"the models differ in {', '.join(differing)}"
     for (name, a), (same_name, b) in zip(one[1], other[1], strict=True):
         assert name == same_name, f"{name} in place of {same_name}"
         assert torch.equal(a, b), f"{name} differs"

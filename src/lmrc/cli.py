@@ -127,6 +127,14 @@ def reproduce(
         ),
     ] = None,
     memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Bring the images of a folder to SIZE×SIZE, or HEIGHTxWIDTH pixels; by default as "
+            "they are, if all are alike and small, else 64.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     validate: Annotated[
         float | None,
@@ -203,6 +211,7 @@ def reproduce(
             "batches": batches,
             "first_classes": first_classes,
             "memory": options.pool_sizes(memory),
+            "size": options.image_size(size),
             "limit": limit,
             "validate": options.share("--validate", validate),
             "order": options.class_order(order),
@@ -334,6 +343,10 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
         sys.stderr.write(in_one_line(message))
 
 
+def _is_own(error: Exception) -> bool:
+    return type(error).__module__.startswith("lmrc.")
+
+
 def _one_line(error: Exception) -> str:
     if hasattr(error, "format_message"):  # wrong use: the classes are click's or typer's own
         context = getattr(error, "ctx", None)
@@ -341,7 +354,7 @@ def _one_line(error: Exception) -> str:
         # Their messages do not always name the value; what was typed does.
         typed = shlex.join(["lmrc", *sys.argv[1:]])
         message = f"{typed}: {error.format_message().rstrip('.')} (see {command} --help)"
-    elif isinstance(error, (ValueError, OSError, RuntimeError)):
+    elif isinstance(error, (ValueError, OSError, RuntimeError)) or _is_own(error):
         message = str(error) or type(error).__name__
     else:  # not foreseen, so the message alone may say nothing
         message = f"{type(error).__name__}: {error} (lmrc --debug … shows where)"

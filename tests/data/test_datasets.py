@@ -148,6 +148,11 @@ def test_unknown_name_lists_the_known_ones():
         load_dataset("digit")
 
 
+def test_a_folder_without_its_prefix_is_recognised(tmp_path):
+    with pytest.raises(ValueError, match=f"write folder:{tmp_path}"):
+        load_dataset(str(tmp_path))
+
+
 def test_names_and_note_survive_a_change_of_form():
     dataset = make(class_names={0: "zero"}, note="Toy.")
     assert dataset.as_vectors().class_names == {0: "zero"}

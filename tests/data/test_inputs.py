@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -49,7 +50,9 @@ def test_floats_lie_between_0_and_1(dtype):
         (np.moveaxis(BYTES, -1, 1), r"\(5, 3, 6, 7\).*np\.moveaxis"),
         (torch.from_numpy(BYTES), r"\(5, 6, 7, 3\).*permute"),
         (BYTES[..., :2], "1, 3 or 4 channels"),
-        (BYTES.astype(np.int64), "int64.*uint8"),
+        (BYTES.astype(np.int64), r"int64.*such as X\.astype\('uint8'\)"),
+        (BYTES.astype(np.uint16) * 257, r"uint16.*spans 0…65535, so scale it, as X / 65535"),
+        (BYTES > 128, r"bool.*such as X\.astype\(float\)"),
         (BYTES.astype(object), "not numeric"),
         (BYTES.astype(float), r"0…1, but X spans 0…255"),
         (BYTES / 255 - 0.5, "0…1"),
@@ -71,6 +74,9 @@ def test_wrong_images_are_named_with_the_remedy(X, words):
         (np.array([3, 1, 2], dtype=object), "i"),
         (torch.tensor([3, 1, 2]), "i"),
         ([True, False, True], "b"),
+        (np.array([True, False, True], dtype=object), "b"),
+        (pd.Series([3, 1, 2], dtype="Int64"), "i"),
+        (pd.Series(["b", "a", "b"], dtype="category"), "U"),
         ([1.0, 2.0, 3.0], "f"),
     ],
 )
@@ -88,6 +94,8 @@ def test_labels_are_ints_or_strings(y, dtype):
         ([1, "a", 2], "y holds int, str"),
         ([1.0, np.nan, 3.0], "NaN"),
         (np.array([1, "a", 2], dtype=object), "int, str"),
+        ([True, 1, 0], "bool, int"),
+        (pd.Series([1, None, 2], dtype="Int64"), "NaN|NAType"),
         (np.array([None, "a", "b"], dtype=object), "NoneType"),
         ([1j, 2j, 3j], "Complex data"),
     ],
@@ -103,6 +111,8 @@ def test_encoding_refuses_what_was_not_announced_and_changed_types():
         encode_labels(np.array([2, 7]), known, [2, 4])
     with pytest.raises(ValueError, match=r"'cat' is text: keep to one kind"):
         encode_labels(np.array(["cat"]), known)
+    with pytest.raises(ValueError, match=r"numbers, but True is a truth value: keep to one kind"):
+        encode_labels(np.array([True]), known)
 
 
 def test_a_label_is_the_same_as_int_and_as_whole_float():

@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
@@ -47,12 +48,44 @@ def test_images_as_arrays_tensors_bytes_floats_and_datasets_mean_the_same(shape)
     np.testing.assert_allclose(again.similarities(pixels), expected, atol=1e-4)
 
 
+def test_images_as_lists_of_tensors_arrays_and_numbers():
+    pixels, y = images((8, 6, 3))
+    model = quick(backbone="cnn").fit(pixels, y)
+    expected = model.similarities(pixels)
+    tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in pixels]
+    for same in (tensors, list(pixels)):
+        np.testing.assert_array_equal(model.similarities(same), expected)
+    grey = [[[0.5] * 6] * 8] * 2
+    assert quick(backbone="cnn").fit(grey, [0, 1]).input_shape_ == (1, 8, 6)
+    with pytest.raises(ValueError, match="inputs differ in shape"):
+        model.predict([pixels[0], pixels[1][:5]])
+
+
+@pytest.mark.parametrize("shape", [(8, 6, 3), (8, 6)])
+def test_an_image_alone_is_told_from_a_wrong_shape(shape):
+    pixels, y = images(shape)
+    model = quick(backbone="cnn").fit(pixels, y)
+    with pytest.raises(ValueError, match=r"one image alone is passed as X\[None\]"):
+        model.predict(pixels[0])
+    assert len(model.predict(pixels[0][None])) == 1
+
+
+def test_a_loader_is_told_from_its_dataset():
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    loader = torch.utils.data.DataLoader(dataset)
+    with pytest.raises(ValueError, match=r"pass its dataset \(loader\.dataset\)"):
+        quick().fit(loader)
+    with pytest.raises(ValueError, match=r"pass its dataset"):
+        quick().fit(loader.dataset).predict(loader)
+
+
 def test_vectors_as_lists_tensors_and_frames():
     import pandas as pd
 
     expected = quick().fit(X, Y).similarities(X)
-    for same in (X.tolist(), torch.from_numpy(X), X.astype(np.float32)):
+    for same in (X.tolist(), list(X), torch.from_numpy(X), X.astype(np.float32)):
         np.testing.assert_array_equal(quick().fit(same, Y).similarities(same), expected)
+    assert quick().fit(torch.from_numpy(X).bfloat16(), Y).input_shape_ == (8,)
     frame = pd.DataFrame(X, columns=list("abcdefgh"))
     model = quick().fit(frame, Y)
     assert model.feature_names_in_.tolist() == list("abcdefgh")
@@ -420,6 +453,17 @@ def test_pickling_and_deep_copies_go_on_alike():
     expected = model.partial_fit(X2, Y2).similarities(X)
     for twin in twins:
         np.testing.assert_array_equal(twin.partial_fit(X2, Y2).similarities(X), expected)
+
+
+def test_own_parameters_need_not_be_keyword_only():
+    class Own(FineTuneClassifier):
+        def __init__(self, pull=1.0, **settings):
+            super().__init__(**settings)
+            self.pull = pull
+
+    model = Own(2.0, epochs=3)
+    assert model.get_params()["pull"] == 2.0
+    assert clone(model).set_params(pull=4.0).get_params() == model.get_params() | {"pull": 4.0}
 
 
 # --- What the losses see --------------------------------------------------------------------------

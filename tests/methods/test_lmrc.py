@@ -278,11 +278,16 @@ def test_a_pool_that_is_begun_later_costs_no_class_that_it_lacks():
     assert in_turn(0, 5, 5).score(X, y) >= in_turn(0, 0, 0).score(X, y)
 
 
-def test_a_pool_serves_the_class_batch_that_drops_it():
-    dropping, keeping = in_turn(5, 5, 0), in_turn(5, 5, 5)
-    assert dropping.memory_ is None
+@pytest.mark.parametrize("per_class", [5, 2, 0])
+def test_a_model_with_a_smaller_pool_goes_on_as_the_saved_one(tmp_path, per_class):
+    model = taught(2, memory_per_class=5).set_params(memory_per_class=per_class)
+    model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for one in (model, loaded):
+        one.partial_fit(*blobs()[2])
     X = blobs(seed=1)[0][0]
-    np.testing.assert_array_equal(dropping.similarities(X), keeping.similarities(X))
+    np.testing.assert_array_equal(loaded.similarities(X), model.similarities(X))
+    assert len(loaded.memory_ or ()) == len(model.memory_ or ()) == 6 * per_class
 
 
 @pytest.mark.parametrize(("per_class", "stored"), [(5, 20), (2, 8), (0, 0)])

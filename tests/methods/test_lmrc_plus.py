@@ -230,8 +230,9 @@ def test_stored_images_come_as_often_as_asked_and_are_stored_once(monkeypatch):
     model = taught(memory_per_class=3, rehearsals=2)
     assert served == [[N, N], [6, 6, N, N], [6, 6, 6, 6, N, N]]
     assert np.bincount(model.memory_.y).tolist() == [3] * 6
-    model.set_params(memory_per_class=0).partial_fit(*BATCHES[0])
-    model.partial_fit(*BATCHES[1])  # nothing is stored any more
+    model.set_params(memory_per_class=1).partial_fit(*BATCHES[0])
+    assert served[-1] == [N + 2, N + 2, 2, 2, 2, 2]
+    model.set_params(memory_per_class=0).partial_fit(*BATCHES[1])  # nothing is stored any more
     assert served[-1] == [0, 0, N, N]
 
 

@@ -112,4 +112,4 @@ def test_models_of_vectors_are_refused(place, call):
     lmrc.LMRCClassifier(epochs=1).fit(X, y).save("vectors")
     code, _, err = call("export", "vectors", "v.onnx")
     assert code == 1
-    assert "not image files" in err
+    assert "takes arrays of shape (3,): export is for models of grey and colour images" in err

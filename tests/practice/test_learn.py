@@ -348,6 +348,7 @@ def test_a_full_disk_while_state_is_kept_does_not_stop_training(place, learn, mo
 def test_training_that_fails_leaves_nothing_unfinished(place, learn):
     err = learn("week1", "--learning-rate", "1e30", fast=True, code=1)[2]
     assert "lower learning_rate" in err
+    assert "--debug" not in err
     assert not (place / "m").exists()
 
 

@@ -88,6 +88,15 @@ def test_standard_input_holds_paths(model, call, stdin):
     assert len(call("predict", model)[1].splitlines()) == 1
 
 
+def test_no_image_at_all_is_a_slip_unless_a_list_is_empty(model, call, stdin):
+    stdin(b"")
+    code, _, err = call("predict", model)
+    assert code == 2
+    assert "name the images: standard input is empty" in err
+    stdin(b"")
+    assert call("predict", model, "-") == (0, "", "")
+
+
 def test_standard_input_holds_an_image(place, model, call, stdin):
     image = (place / "test/one/000.png").read_bytes()
     stdin(image)
@@ -149,3 +158,23 @@ def test_models_of_other_methods_and_inputs_say_what_to_do(place, call):
     assert "not image files" in call("predict", "vectors", "test/one/000.png")[2]
     lmrc.FineTuneClassifier(epochs=1).fit(X, y).save("finetune")
     assert "use lmrc.load" in call("predict", "finetune", "test/one/000.png")[2]
+
+
+def test_rows_of_an_array_are_named_as_learn_takes_them(place, model, call):
+    X = np.random.default_rng(0).standard_normal((300, 5)).astype(np.float32)
+    np.savez("rows.npz", X=X, y=np.arange(300) % 3)
+    assert call("learn", "v", "rows.npz", "--epochs", "1", "--quiet")[0] == 0
+    code, out, _ = call("predict", "v", "rows.npz", "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [answer["path"] for answer in answers] == [f"rows.npz[{i}]" for i in range(300)]
+    assert [answer["class"] for answer in answers] == lmrc.load("v").predict(X).tolist()
+
+    pixels = np.asarray(Image.open("test/one/000.png"))[None]
+    np.savez("bytes.npz", X=pixels)
+    np.savez("floats.npz", X=pixels / 255)
+    code, out, _ = call("predict", model, "test/one/000.png", "bytes.npz", "floats.npz")
+    assert code == 0
+    assert len({tuple(line.split()[1:]) for line in out.splitlines()}) == 1
+    np.savez("none.npz", y=[1])
+    assert "none.npz cannot be read as an .npz file with X:" in call("predict", "v", "none.npz")[2]

@@ -118,6 +118,14 @@ def test_a_loss_that_explodes_is_an_error_that_names_the_remedy():
         run(network, squared_error(network), plan)
 
 
+def test_terms_that_are_not_one_value_per_sample_are_named():
+    network = nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"the term 'wide' has the shape \(4, 1\)"):
+        run(network, lambda batch: {"wide": network(batch.x)})
+    with pytest.raises(TypeError, match="returned a Tensor: return a dict"):
+        run(network, lambda batch: network(batch.x).mean())
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_network_is_compiled_only_while_it_is_trained():
     """Compiled code is no part of a model: it would not survive a copy or a file."""

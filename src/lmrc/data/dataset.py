@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -91,6 +93,11 @@ class Dataset:
     def classes(self) -> Array:
         """The class labels in natural order: sorted, each once."""
         return np.unique(self.y_train)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells these samples from any others."""
+        return digest(self.X_train, self.y_train, self.X_test, self.y_test)
 
     def as_vectors(self) -> Dataset:
         """Return the data set with each sample as one float32 vector, uint8 scaled to 0…1.
@@ -191,12 +198,30 @@ def _checked_samples(values: Any, name: str) -> Array:
     return X
 
 
+def digest(*arrays: Any) -> str:
+    """Return what tells these arrays from any others; of image files, names and sizes count."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(f"{array.shape} {array.dtype}".encode())
+        if isinstance(array, ImageFiles):
+            for i in range(len(array)):
+                file = array.path(i)
+                found.update(f"{file.name} {file.stat().st_size}\n".encode(errors="replace"))
+            continue
+        for part in np.array_split(array, max(1, array.nbytes >> 26)):  # 64 MiB at a time
+            found.update(np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()
+
+
 def as_label_array(labels: Any) -> Any:
-    """Return a list with text in it as an array of objects; leave all else as it is.
+    """Return a list of text, or with True among others, as an array of objects; else as it is.
 
     NumPy would make text of the numbers in it: [1, "a"] is a slip, and not the classes "1" and "a".
     """
-    if isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels):
+    if isinstance(labels, list | tuple) and (
+        any(isinstance(label, str) for label in labels)
+        or len({isinstance(label, bool | np.bool_) for label in labels}) > 1
+    ):
         return np.array(labels, dtype=object)
     return labels
 

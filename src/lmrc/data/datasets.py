@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -112,9 +113,11 @@ def load_dataset(
         # Limited while reading: of a million photos, only those are decoded that are used.
         return folder(name.removeprefix(_FOLDER), size=size, limit=limit)
     if name not in _LOADERS:
+        own = "For your own arrays use Dataset(name, X_train, y_train, X_test, y_test)."
+        if Path(name).is_dir():
+            own = f"For the images in the folder {name} write folder:{name}."
         raise ValueError(
-            f"unknown data set {name!r}; known are: {', '.join(_LOADERS)}, folder:PATH. "
-            "For your own arrays use Dataset(name, X_train, y_train, X_test, y_test)."
+            f"unknown data set {name!r}; known are: {', '.join(_LOADERS)}, folder:PATH. {own}"
         )
     if size is not None:
         raise ValueError(

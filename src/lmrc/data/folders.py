@@ -84,24 +84,41 @@ def folder(
     (4, 64, 64, 3)
     """
     root = Path(path).expanduser()
-    train, test, place = image_files(root)
-    if place:
-        _check_known(test, train, root)
-        note = f"Test images from {place}/."
-    else:
-        train, test = _split(train)
-        note = f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."
+    train, test, note = _parts(root)
     if limit is not None:
         check_limit(limit)
         note = f"{note} {limit_note(limit)}"
-    of_classes = [*train.values(), *test.values()]
-    common_size, mode = common_form(file for files in of_classes for file in files[:limit])
+    common_size, mode = _form(train, test, limit)
     skipped: list[UnreadableImageError] = []
     X_train, y_train = read_files(train, size or common_size, mode, skipped, limit)
     X_test, y_test = read_files(test, size or common_size, mode, skipped, limit)
     if skipped:
         warnings.warn(describe_skipped(skipped, f" of {root}"), stacklevel=2)
     return Dataset(root.resolve().name, X_train, y_train, X_test, y_test, note=note)
+
+
+def size_of(path: str | os.PathLike[str], limit: int | None = None) -> tuple[int, int]:
+    """Return the height and width that images of `folder` have where no size is asked for.
+
+    No image is decoded: the head of its file tells.
+    """
+    train, test, _ = _parts(Path(path).expanduser())
+    return _form(train, test, limit)[0]
+
+
+def _parts(root: Path) -> tuple[Files, Files, str]:
+    """Return the images to learn from and to test with, and a note on which these are."""
+    train, test, place = image_files(root)
+    if place:
+        _check_known(test, train, root)
+        return train, test, f"Test images from {place}/."
+    note = f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."
+    return *_split(train), note
+
+
+def _form(train: Files, test: Files, limit: int | None) -> tuple[tuple[int, int], Mode]:
+    of_classes = [*train.values(), *test.values()]
+    return common_form(file for files in of_classes for file in files[:limit])
 
 
 def image_files(root: Path) -> tuple[Files, Files, str]:

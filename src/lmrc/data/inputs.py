@@ -21,6 +21,9 @@ from lmrc.data.streamed import Streamed
 
 CHANNELS = (1, 3, 4)
 
+_WORDS = {"U": ("text", "text"), "b": ("True and False", "a truth value")}  # many labels, and one
+_NUMBERS = ("numbers", "a number")
+
 
 def is_image_batch(X: Any) -> bool:
     """Tell images (three or four axes) from vectors (two)."""
@@ -41,8 +44,8 @@ def read_images(X: NDArray[Any] | Tensor) -> Tensor:
         return images
     if not images.is_floating_point():
         raise ValueError(
-            f"images of dtype {X.dtype} are not understood: pass uint8 in 0…255 or floats in 0…1, "
-            "such as X.astype('uint8')"
+            f"images of dtype {X.dtype} are not understood: pass uint8 in 0…255 or floats in 0…1"
+            f"{_remedy(images)}"
         )
     images = images.float()
     low, high = (value.item() for value in images.aminmax())
@@ -54,6 +57,19 @@ def read_images(X: NDArray[Any] | Tensor) -> Tensor:
             "lmrc normalises by itself"
         )
     return images
+
+
+def _remedy(images: Tensor) -> str:
+    """Say how pixels of another type become bytes or floats; a plain cast would wrap large ones."""
+    if images.dtype == torch.bool:
+        return ", such as X.astype(float)"
+    if images.is_complex():
+        return ""
+    values = images.numpy()  # torch cannot compare unsigned numbers of 16 bits and more
+    low, high = int(values.min()), int(values.max())
+    if low >= 0 and high <= 255:
+        return ", such as X.astype('uint8')"
+    return f"; X spans {low}…{high}, so scale it, as X / 65535 does for 16 bits a pixel"
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
@@ -93,6 +109,8 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     """Check labels (ints, strings, bools; one per sample) and return them as an array."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
+    elif hasattr(y, "to_numpy"):
+        y = y.to_numpy()  # whole numbers of pandas that may be missing would become floats
     labels: NDArray[Any] = column_or_1d(as_label_array(y), warn=True)
     if len(labels) != n_samples:
         raise ValueError(
@@ -100,17 +118,7 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
             "pass one label per sample"
         )
     if labels.dtype.kind == "O":
-        kinds = {type(label) for label in labels}
-        if all(issubclass(kind, str) for kind in kinds):
-            labels = labels.astype(str)
-        elif all(issubclass(kind, (int, np.integer)) for kind in kinds):
-            labels = labels.astype(np.int64)
-        else:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise ValueError(
-                "Unknown label type: labels are ints or strings, all of one type, "
-                f"but y holds {names}"
-            )
+        labels = _of_one_kind(labels)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
         if (labels != np.round(labels)).any():
@@ -121,6 +129,19 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     elif labels.dtype.kind not in "biuU":
         raise ValueError(f"Unknown label type: {labels.dtype}; labels are ints or strings")
     return labels
+
+
+def _of_one_kind(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of objects as one of text, truth values or whole numbers."""
+    kinds = {type(label) for label in labels}
+    for types, dtype in (((str,), str), ((bool, np.bool_), bool), ((int, np.integer), np.int64)):
+        # To Python, True is a number; as labels, True and 1 side by side are a slip.
+        if all(issubclass(k, types) and (dtype is bool or k is not bool) for k in kinds):
+            return labels.astype(dtype)
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise ValueError(
+        f"Unknown label type: labels are ints or strings, all of one type, but y holds {names}"
+    )
 
 
 def encode_labels(
@@ -138,11 +159,13 @@ def encode_labels(
     if allowed is not None:
         unexpected = np.setdiff1d(present, np.asarray(allowed))
         if len(unexpected):
-            raise ValueError(f"y holds {unexpected[0]!r}, which is not in classes={allowed!r}")
-    if (known.dtype.kind == "U") != (present.dtype.kind == "U"):
-        was, now = ("numbers", "text") if present.dtype.kind == "U" else ("text", "a number")
+            raise ValueError(
+                f"y holds {unexpected[0].item()!r}, which is not in classes={allowed!r}"
+            )
+    was, now = (_WORDS.get(labels.dtype.kind, _NUMBERS) for labels in (known, present))
+    if was != now:
         raise ValueError(
-            f"labels so far were {was}, but {present[0].item()!r} is {now}: keep to one kind"
+            f"labels so far were {was[0]}, but {present[0].item()!r} is {now[1]}: keep to one kind"
         )
     new = np.setdiff1d(present, known)
     classes = np.concatenate([known, new])
@@ -183,7 +206,7 @@ def stack_items(items: list[Any]) -> tuple[Any, list[Any] | None]:
     shapes = {tuple(x.shape) for x in inputs}
     if len(shapes) > 1:
         a, b = sorted(shapes)[:2]
-        raise ValueError(f"the dataset's inputs differ in shape ({a}, {b}): resize them to one")
+        raise ValueError(f"the inputs differ in shape ({a}, {b}): resize them to one")
     return (torch.stack(inputs) if tensors else np.stack(inputs)), labels
 
 

@@ -14,7 +14,7 @@ from lmrc.experiments.recipe import Recipe
 
 def open_dataset(recipe: Recipe, data_dir: Path | None) -> Dataset:
     """Load the recipe's data set; with a validation split, without its test part."""
-    dataset = load_dataset(recipe.dataset, data_dir=data_dir, limit=recipe.limit)
+    dataset = load_dataset(recipe.dataset, data_dir=data_dir, limit=recipe.limit, size=recipe.size)
     return dataset.validation_split(recipe.validate) if recipe.validate else dataset
 
 

@@ -15,7 +15,7 @@ _NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
 _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _ABOUT_TRAINING = (
-    *("--dataset", "--data-dir", "--limit", "--validate", "--order", "--batches"),
+    *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--batches"),
     "--first-classes",
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run"),
@@ -88,6 +88,17 @@ def class_order(given: str | None) -> str | int | None:
     if not given.isdecimal():
         raise UsageError(f"--order {given!r} is none of natural, per-seed, or a seed such as 1993")
     return int(given)
+
+
+def image_size(given: str | None) -> int | tuple[int, int] | None:
+    """Read ``--size``: one number for a square, or HEIGHTxWIDTH."""
+    if given is None:
+        return None
+    sides = given.lower().replace("×", "x").split("x")
+    if not all(side.isascii() and side.isdigit() and int(side) for side in sides) or len(sides) > 2:
+        raise UsageError(f"--size {given} is neither SIZE nor HEIGHTxWIDTH")
+    numbers = [int(side) for side in sides]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
 def share(option: str, given: float | None) -> float | None:

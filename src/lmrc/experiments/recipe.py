@@ -53,6 +53,8 @@ class Recipe:
     rungs : list of dict
         For the report of `ladder`: its rows, each with a ``name``, the ``method`` as tables show
         it, and ``readout`` where it is not the method's own way to predict.
+    size : int, (height, width) or None
+        To which the images of a folder are brought; None: as `lmrc.load_dataset` does by itself.
     limit : int or None
         Images per class, all where None.
     validate : float or None
@@ -77,6 +79,7 @@ class Recipe:
     batches: int
     metric: str
     settings: dict[str, Any]
+    size: int | tuple[int, int] | None = None
     limit: int | None = None
     validate: float | None = None
     classes: int | None = None

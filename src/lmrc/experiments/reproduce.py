@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def main(
         _report(out)
     if failed:
         names = ", ".join(run.name for run in failed)
-        raise RuntimeError(f"{names} did not finish; run the same command again to go on")
+        raise RuntimeError(f"{names} did not finish, as said above; the same command goes on")
 
 
 def _check_processes(
@@ -196,11 +196,10 @@ def _open_folder(
                 "with --out"
             )
         then = _as_it_counts(before.recipe, asked)
-        differs = {
-            "settings" if name in ("by_method", "variants") else name: None  # in order, each once
-            for name in asked
-            if name not in (*_FREE, *free) and then.get(name) != asked[name]
-        }
+        counting = [name for name in asked if name not in (*_FREE, *free)]
+        differs = dict.fromkeys(  # in order, each once
+            part for name in counting for part in _differing(then.get(name), asked[name], name)
+        )
         if differs and (out / RECORDS).exists():
             raise FileExistsError(
                 f"{out} holds {before.experiment} with other settings ({', '.join(differs)}): "
@@ -225,6 +224,16 @@ def _open_folder(
     )
     write_description(out, description)
     return description
+
+
+def _differing(then: Any, now: Any, name: str) -> Iterator[str]:
+    """Name the settings in which two recipes differ, those within others by their own names."""
+    if isinstance(then, dict) or isinstance(now, dict):
+        then, now = then or {}, now or {}
+        for part in {**then, **now}:
+            yield from _differing(then.get(part), now.get(part), part)
+    elif then != now:
+        yield name
 
 
 def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:

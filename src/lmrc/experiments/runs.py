@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,8 @@ from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
-from lmrc.methods.parameters import check
 from lmrc.methods.persistence import model_from
+from lmrc.nets.backbones import check_name
 from lmrc.report.records import RunRecord, append_record, read_records
 from lmrc.report.titles import pooled
 from lmrc.store.folder import MANIFEST, Model, read
@@ -41,7 +43,7 @@ from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
 #: What of the data set takes part, and when.
-_PARTS = ("limit", "validate", "classes", "first_classes")
+_PARTS = ("size", "limit", "validate", "classes", "first_classes")
 
 
 @dataclass(frozen=True)
@@ -202,19 +204,26 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
     methods = {run.method: find_method(run.method, recipe.variants) for run in runs}
     for name in chosen:
         if not any(takes(method, name) for method in methods.values()):
-            raise UsageError(f"--set {name}: none of {', '.join(methods)} takes that parameter")
+            known = [p for m in methods.values() for p in signature(m.cls).parameters]
+            close = get_close_matches(name, [p for p in known if p != name], 1)
+            hint = f": did you mean {close[0]}?" if close else ""
+            raise UsageError(
+                f"--set {name}: none of {', '.join(methods)} takes that parameter{hint}"
+            )
     for run in runs:
-        learner = _fresh(recipe, run)
+        learner = fresh_learner(recipe, run)
         if isinstance(learner, IncrementalClassifier):
             try:
-                check(type(learner).__name__, learner.get_params(deep=False), learner.legal_values)
+                learner._check_parameters()
+                if isinstance(learner.backbone, str):
+                    check_name(learner.backbone)
             except ValueError as error:
                 raise UsageError(str(error)) from error
 
 
 def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
     """Return the settings that a run's records hold, without running it."""
-    return _settings(recipe, run, _fresh(recipe, run))
+    return _settings(recipe, run, fresh_learner(recipe, run))
 
 
 def _learner(
@@ -224,7 +233,7 @@ def _learner(
 
     A learner that is not of our kind has no model file: it learns again from the first class batch.
     """
-    fresh = _fresh(recipe, run, **where)
+    fresh = fresh_learner(recipe, run, **where)
     if left is not None and isinstance(fresh, IncrementalClassifier):
         backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
         device = where.get("device", "auto")
@@ -234,7 +243,8 @@ def _learner(
     return fresh, 0
 
 
-def _fresh(recipe: Recipe, run: Run, **where: Any) -> Any:
+def fresh_learner(recipe: Recipe, run: Run, **where: Any) -> Any:
+    """Return the learner of a run, which has learnt nothing yet."""
     pool = {"memory_per_class": run.memory} if run.memory else {}
     own = {"random_state": run.seed, **pool, **where}
     method = find_method(run.method, recipe.variants)
@@ -293,7 +303,7 @@ def remove_model(folder: Path, run: Run) -> None:
 def _extra(
     recipe: Recipe, stream: ClassStream, learner: Any, batch: int, readouts: Readouts
 ) -> dict[str, Any]:
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"data": stream.dataset.digest}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
         extra["stored_bytes"] = _stored_bytes(learner)

@@ -13,13 +13,16 @@ from typing import Any
 
 import torch
 
+from lmrc.data.datasets import Dataset
+from lmrc.data.folders import size_of
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
-from lmrc.experiments.runs import Run, execute, unfinished
+from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
 from lmrc.experiments.warned import in_one_line
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
+from lmrc.training.rotations import check_square
 
 MOST_JOBS = 8  # unless asked for more: each has a copy of Python and torch in memory
 POLL_SECONDS = 0.2  # how often the records of other processes are looked at
@@ -49,8 +52,7 @@ def one_after_another(
     waiting = ranks.agree(lambda: unfinished(recipe, runs, out))
     if not waiting:
         return  # the data set is not even opened
-    dataset = open_dataset(recipe, data_dir)
-    open_stream(recipe, waiting[0].seed, dataset)  # what is wrong with all runs is told at once
+    dataset = _open(recipe, waiting, out, data_dir)
     for run in waiting:
         try:
             yield from execute(recipe, run, out, dataset, **where)
@@ -59,6 +61,38 @@ def one_after_another(
                 raise  # the others wait for what this one does not come to
             traceback.print_exc(file=sys.stderr)
             failed.append(run)
+
+
+def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | None) -> Dataset:
+    """Open the data set; what is wrong with all runs is told at once."""
+    _check_turned(recipe, waiting)
+    dataset = open_dataset(recipe, data_dir)
+    open_stream(recipe, waiting[0].seed, dataset)
+    current().agree(lambda: _check_same(recipe, dataset, out))
+    return dataset
+
+
+def _check_turned(recipe: Recipe, waiting: Sequence[Run]) -> None:
+    """Refuse to turn image files that do not come to squares before any is decoded."""
+    path = recipe.dataset.removeprefix("folder:")
+    learners = [fresh_learner(recipe, run) for run in waiting]
+    if path == recipe.dataset or all(
+        getattr(learner, "rotations", "none") == "none" for learner in learners
+    ):
+        return
+    size = recipe.size or size_of(path, recipe.limit)
+    check_square((1, size, size) if isinstance(size, int) else (1, *size))
+
+
+def _check_same(recipe: Recipe, dataset: Dataset, out: Path) -> None:
+    """Refuse to add to records of other samples: tables would average over both."""
+    records = read_records(out) if (out / RECORDS).exists() else []
+    # Those of before it was written down say nothing.
+    if any(record.extra.get("data", dataset.digest) != dataset.digest for record in records):
+        raise ValueError(
+            f"{recipe.dataset} is no longer what it was when the records in {out} were made: put "
+            "it back as it was, or choose another folder with --out"
+        )
 
 
 def side_by_side(
@@ -76,8 +110,8 @@ def side_by_side(
     """
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
     waiting = unfinished(recipe, runs, out)
-    if waiting:  # what is wrong with all runs is told at once, and a download is made once
-        open_stream(recipe, waiting[0].seed, open_dataset(recipe, data_dir))
+    if waiting:  # a download is made once
+        _open(recipe, waiting, out, data_dir)
     working: dict[Run, Any] = {}
     threads = max(1, torch.get_num_threads() // jobs)  # OMP_NUM_THREADS is heeded
     known = len(read_records(out)) if (out / RECORDS).exists() else 0

@@ -27,7 +27,7 @@ from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
 from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
-from lmrc.methods.state import pack
+from lmrc.methods.state import pack, pool_in_force
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
 from lmrc.nets.pretrained import load_trunk
@@ -270,6 +270,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
             self.seed_ = ranks.agree(lambda: draw_seed(self.random_state))
+        self.memory_ = pool_in_force(self)
         n_known = len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
@@ -367,12 +368,10 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""
-        if self.memory_per_class == 0:
-            self.memory_ = None
-            return
-        memory = self.memory_ or Memory.empty(x)
-        generator = torch.Generator().manual_seed(self._seed(POOL))
-        self.memory_ = memory.updated(x, targets, self.memory_per_class, generator)
+        if self.memory_per_class > 0:
+            memory = self.memory_ or Memory.empty(x)
+            generator = torch.Generator().manual_seed(self._seed(POOL))
+            self.memory_ = memory.updated(x, targets, self.memory_per_class, generator)
 
     # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
 

@@ -87,7 +87,8 @@ class LMRCClassifier(CarriedStatistics):
         Look at mirror images, too, when predicting, for twice the work: where ``augment`` has them
         learnt, and not elsewhere.
     memory_per_class : int, default=0
-        Samples of each class kept for rehearsal. 0 keeps none.
+        Samples of each class kept for rehearsal. 0 keeps none. Where it is lowered, the others are
+        dropped before the next class batch is learnt.
     rehearsals : int, default=1
         How often each of these samples comes in an epoch.
     class_weight : {"balanced", None} or dict, default=None

@@ -91,7 +91,9 @@ def write_out_settings(cls: Any) -> None:
     if any(p.kind is p.VAR_KEYWORD for p in own.values()):
         inherited = inspect.signature(super(cls, cls).__init__).parameters
         merged = {**inherited, **{n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}}
-        cls.__init__.__signature__ = inspect.Signature(list(merged.values()))
+        # An own parameter need not be keyword-only, and must stand before those that are.
+        in_order = sorted(merged.values(), key=lambda parameter: parameter.kind)
+        cls.__init__.__signature__ = inspect.Signature(in_order)
 
 
 class CheckedParameters:

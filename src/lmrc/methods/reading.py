@@ -28,6 +28,7 @@ AT_A_TIME = 4096  # items of a Dataset, or images on disk, that are in memory wh
 
 def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
     """Read a class batch: inputs and labels."""
+    _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
         X, own = read_dataset(X)
         y = own if y is None else y
@@ -40,10 +41,14 @@ def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray
 
 def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
     """Read inputs of the shape the model was fitted on; the first ones set that shape."""
+    _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
         X, _ = read_dataset(X)
-    if isinstance(X, (list, tuple)) and np.ndim(X) > 2:
-        X = np.asarray(X)
+    if isinstance(X, (list, tuple)) and len(X):
+        if not isinstance(X[0], (list, tuple)) and np.ndim(X[0]):  # arrays, tensors, images
+            X, _ = stack_items(list(X))
+        elif np.ndim(X) > 2:
+            X = np.asarray(X)
     if getattr(X, "ndim", 2) > 4:
         raise ValueError(
             f"X has {X.ndim} axes: vectors have two, (n, features), images three or four, "
@@ -55,7 +60,8 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
         x = read_images(X)
     else:
         if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
+            X = X.detach().cpu()
+            X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # NumPy has no such type
         if first or len(model.input_shape_) == 1:
             X = validate_data(model, X, dtype=np.float32, reset=first)
         x = read_vectors(np.asarray(X, dtype=np.float32))
@@ -63,9 +69,11 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
     if first:
         model.input_shape_ = shape
     elif shape != model.input_shape_:
+        one = _is_one(X, model.input_shape_)
         raise ValueError(
             f"X holds {_describe(shape)}, but {type(model).__name__} was fitted on "
-            f"{_describe(model.input_shape_)}: bring X to that shape"
+            f"{_describe(model.input_shape_)}: "
+            + ("one image alone is passed as X[None]" if one else "bring X to that shape")
         )
     return x
 
@@ -86,6 +94,22 @@ def read_parts(model: Any, X: Any) -> Iterator[Tensor]:
         yield read_inputs(model, inputs)
         if not (part := list(itertools.islice(items, AT_A_TIME))):
             return
+
+
+def _refuse_loader(X: Any) -> None:
+    if isinstance(X, torch.utils.data.DataLoader):
+        raise ValueError(
+            "X is a DataLoader: pass its dataset (loader.dataset); mini-batches are made here"
+        )
+
+
+def _is_one(X: Any, input_shape: tuple[int, ...]) -> bool:
+    """Tell whether X is a single image, without the axis that counts them."""
+    if len(input_shape) != 3:
+        return False
+    channels, height, width = input_shape
+    whole = input_shape if isinstance(X, Tensor) else (height, width, channels)
+    return tuple(np.shape(X)) in (whole, (height, width))
 
 
 def _describe(shape: tuple[int, ...]) -> str:

@@ -41,14 +41,19 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     tensors: Tensors = {"weights": {}, "labels": {}}
     for name, tensor in model.network_.state_dict().items():
         tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
-    pool = model.memory_
-    if pool and not model.keeps_data:  # the setting may have been lowered since the pool was drawn
-        pool = pool.at_most(model.memory_per_class)
-    if pool:
+    if pool := pool_in_force(model):
         tensors["pool"] = {"x": pool.x, "y": pool.y}
     for name in model.saved_tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
     return description, {group: members for group, members in tensors.items() if members}
+
+
+def pool_in_force(model: Any) -> Memory | None:
+    """Return the rehearsal pool as ``memory_per_class`` is now: it may have been lowered."""
+    pool: Memory | None = model.memory_
+    if pool and not model.keeps_data:
+        pool = pool.at_most(model.memory_per_class)
+    return pool or None
 
 
 def _plain(value: Any) -> Any:

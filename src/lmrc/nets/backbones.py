@@ -169,6 +169,14 @@ def pick(input_shape: InputShape) -> str:
     return "cnn" if (channels == 1 and max(sides) <= 28) or max(sides) < 16 else "resnet18"
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that is no backbone's."""
+    known = ["auto", *BACKBONES]
+    if name not in known:
+        names = ", ".join(known)
+        raise ValueError(f"backbone={name!r} is not known: use one of {names}, or an nn.Module")
+
+
 def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Module:
     """Make a fresh backbone for inputs of the given shape.
 
@@ -184,10 +192,8 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     if isinstance(backbone, nn.Module):
         return copy.deepcopy(backbone)
     if isinstance(backbone, str):
+        check_name(backbone)
         name = pick(input_shape) if backbone == "auto" else backbone
-        if name not in BACKBONES:
-            known = ", ".join(["auto", *BACKBONES])
-            raise ValueError(f"backbone={name!r} is not known: use one of {known}, or an nn.Module")
         if name != "mlp" and len(input_shape) == 1:
             raise ValueError(
                 f"backbone={name!r} takes images, but the input is vectors of {input_shape[0]} "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import zipfile
 import zlib
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrc.data.dataset import Array
+from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import Files, describe_skipped, held_out, image_files, read_files
 from lmrc.data.images import (
     NOT_READ,
@@ -25,7 +24,6 @@ from lmrc.data.images import (
     common_form,
     walk_images,
 )
-from lmrc.data.streamed import ImageFiles
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.training.rotations import check_square
 
@@ -67,18 +65,7 @@ class Batch:
 
     def digest(self) -> str:
         """Return what tells these samples from any others."""
-        digest = hashlib.sha256()
-        arrays: list[Any] = [self.X, self.y, self.X_val, self.y_val]
-        for array in arrays:
-            digest.update(f"{array.shape} {array.dtype}".encode())
-            if isinstance(array, ImageFiles):
-                for i in range(len(array)):
-                    file = array.path(i)
-                    digest.update(f"{file.name} {file.stat().st_size}\n".encode(errors="replace"))
-                continue
-            for part in np.array_split(array, max(1, array.nbytes >> 26)):  # 64 MiB at a time
-                digest.update(np.ascontiguousarray(part).tobytes())
-        return digest.hexdigest()
+        return digest(self.X, self.y, self.X_val, self.y_val)
 
 
 def read_source(
@@ -193,18 +180,25 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
     )
 
 
-def _read_arrays(source: Path, val: float) -> Batch:
+def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[str, Array]:
+    """Read arrays of an ``.npz`` file by name: those needed, and more of them if they are there."""
     try:
         with np.load(source, allow_pickle=False) as arrays:
-            X, y = arrays["X"], arrays["y"]
-            has_val = "X_val" in arrays and "y_val" in arrays
-            X_val, y_val = (arrays["X_val"], arrays["y_val"]) if has_val else (X[:0], y[:0])
+            names = [*needed, *(name for name in more if name in arrays)]
+            return {name: arrays[name] for name in names}
     except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{source} cannot be read as an .npz file with the arrays X and y: {_words(error)}"
+            f"{source} cannot be read as an .npz file with {' and '.join(needed)}: {_words(error)}"
         ) from error
     except (zlib.error, NotImplementedError, RuntimeError, TypeError, OverflowError) as error:
         raise ValueError(f"{source} is damaged: {_words(error)}") from error
+
+
+def _read_arrays(source: Path, val: float) -> Batch:
+    arrays = load_arrays(source, "X", "y", more=("X_val", "y_val"))
+    X, y = arrays["X"], arrays["y"]
+    has_val = "X_val" in arrays and "y_val" in arrays
+    X_val, y_val = (arrays["X_val"], arrays["y_val"]) if has_val else (X[:0], y[:0])
     for inputs, labels in ((X, y), (X_val, y_val)):
         if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels):
             raise ValueError(

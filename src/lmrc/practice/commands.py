@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -162,6 +163,7 @@ def learn(
 
     try:
         others = options.learner_settings(setting, OWN_OPTIONS) or {}
+        sides = options.image_size(size)
     except options.UsageError as error:
         raise typer.BadParameter(str(error), ctx=context) from error
     given = {
@@ -194,7 +196,7 @@ def learn(
     if source is not None:
         place = str(source.absolute())
         kind = method and method.value
-        request = Request(place, settings, _size(size, context), val, keep, device, kind)
+        request = Request(place, settings, sides, val, keep, device, kind)
     run(
         model,
         request,
@@ -211,8 +213,8 @@ def predict(
     images: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Image files, folders or patterns; - reads an image or a list of paths from "
-            "standard input.",
+            help="Image files, folders or patterns; an .npz with X; - reads an image or a list of "
+            "paths from standard input.",
             metavar="IMAGE",
         ),
     ] = None,
@@ -246,6 +248,11 @@ def predict(
     if not images and sys.stdin.isatty():
         raise UsageError("name the images, or send their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
+    if not images:  # a script whose list of images is empty has a slip in it
+        first = next(found, None)
+        if first is None:
+            raise UsageError("name the images: standard input is empty")
+        found = chain([first], found)
     asked = open_to_predict(model, device)
     answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
@@ -377,14 +384,3 @@ def _print_json(content: Any) -> None:
     import json
 
     print(json.dumps(content, ensure_ascii=False, indent=1))
-
-
-def _size(text: str | None, context: typer.Context) -> int | tuple[int, int] | None:
-    """Read a size: one number for a square, or HEIGHTxWIDTH."""
-    if text is None:
-        return None
-    sides = text.lower().replace("×", "x").split("x")
-    if not all(side.isascii() and side.isdigit() and int(side) for side in sides) or len(sides) > 2:
-        raise typer.BadParameter(f"--size {text} is neither SIZE nor HEIGHTxWIDTH", ctx=context)
-    numbers = [int(side) for side in sides]
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.batch import form_of
 from lmrc.practice.models import open_to_predict
 from lmrc.practice.usage import Say, bytes_in_words, count
 from lmrc.store.files import write_atomically
@@ -59,7 +58,11 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
         Takes a line about it.
     """
     model = open_to_predict(path, "cpu")
-    form_of(model.input_shape_)  # refuses models that do not take images
+    if len(model.input_shape_) != 3 or model.input_shape_[0] not in (1, 3):
+        raise ValueError(
+            f"{path} takes arrays of shape {model.input_shape_}: export is for models of grey and "
+            "colour images, use lmrc.load in Python"
+        )
     content = to_onnx(model)
     check_answers(model, content)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -9,15 +9,17 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.cells import cell_len
 
-from lmrc.data.images import Mode, Size, UnreadableImageError, list_images, read_image
+from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.batch import form_of
+from lmrc.practice.batch import form_of, load_arrays
 from lmrc.practice.usage import UsageError, warn
 
 STANDARD_INPUT = "-"
@@ -56,9 +58,13 @@ class Answer:
     error: str = ""
 
 
+#: An image to name: its path; a name and the bytes of a file, or its pixels; or an answer already.
+Asked = str | tuple[str, bytes | NDArray[Any]] | Answer
+
+
 def predict(
     model: LMRCClassifier,
-    images: Iterable[str | tuple[str, bytes] | Answer],
+    images: Iterable[Asked],
     *,
     top: int = 1,
     reject_below: float | None = None,
@@ -69,17 +75,17 @@ def predict(
     ----------
     model : LMRCClassifier
     images : iterable
-        Paths, or pairs of a name and the bytes of a file; or answers, which are passed on.
+        Paths; or pairs of a name and the bytes of a file, or what is in it already as an array; or
+        answers, which are passed on.
     top : int, default=1
         How many classes to name.
     reject_below : float or None
         An image whose best similarity is lower is of no known class.
     """
-    size, mode = form_of(model.input_shape_)
     head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
     labels = model.classes_.tolist()
     for chunk in _chunks(images, AT_A_TIME):
-        read = [_read(image, size, mode) for image in chunk]
+        read = [_read(image, model) for image in chunk]
         pixels = [found for _, found in read if not isinstance(found, str)]
         similarities = iter(model.similarities(np.stack(pixels)) if pixels else np.empty((0, 1)))
         for name, found in read:
@@ -93,20 +99,28 @@ def predict(
             yield Answer(name, guesses, known)
 
 
-def _read(image: str | tuple[str, bytes] | Answer, size: Size, mode: Mode) -> tuple[str, Any]:
+def _read(image: Asked, model: LMRCClassifier) -> tuple[str, Any]:
     """Return the name of an image, and its pixels or why there are none."""
     if isinstance(image, Answer):
         return image.path, image.error
-    name, file = (image, image) if isinstance(image, str) else (image[0], io.BytesIO(image[1]))
+    file: str | io.BytesIO
+    if isinstance(image, str):
+        name = file = image
+    elif isinstance(image[1], np.ndarray):
+        return image
+    else:
+        name, file = image[0], io.BytesIO(image[1])
+    size, mode = form_of(model.input_shape_)
     try:
         return name, read_image(file, size, mode)
     except UnreadableImageError as error:
         return name, str(error)
 
 
-def find_images(arguments: Sequence[str]) -> Iterator[str | tuple[str, bytes] | Answer]:
+def find_images(arguments: Sequence[str]) -> Iterator[Asked]:
     """Yield the images that a user means: files, folders, patterns, or standard input.
 
+    Of an ``.npz`` file, each row of its array X is one, whether it is an image or a vector.
     Standard input (``-``) is an image, or a list of paths with one on each line. For a folder or
     a pattern that has none there is an answer that says so.
     """
@@ -119,6 +133,9 @@ def find_images(arguments: Sequence[str]) -> Iterator[str | tuple[str, bytes] | 
             yield from map(str, found)
             if not found:
                 yield Answer(argument, [], error=f"there are no images in {path}")
+        elif path.suffix.lower() == ".npz" and path.exists():
+            rows = load_arrays(path, "X")["X"]
+            yield from ((f"{argument}[{i}]", row) for i, row in enumerate(rows))
         elif not path.exists() and glob.has_magic(argument):
             matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
             yield from matching
@@ -206,12 +223,13 @@ def _lines(answer: Answer, width: int) -> Iterator[str]:
         yield f"{place}  {label}{gap}  {guess.similarity: .3f}  head {guess.head}\n"
 
 
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    chunk: list[Any] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
+def _chunks(items: Iterable[Asked], size: int) -> Iterator[list[Asked]]:
+    """Part items that can be stacked; arrays of several kinds, and files beside them, cannot."""
+    for _, alike in groupby(items, _kind):
+        while chunk := list(islice(alike, size)):
             yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+
+
+def _kind(item: Asked) -> tuple[Any, ...]:
+    row = item[1] if isinstance(item, tuple) else None
+    return (row.dtype, row.shape) if isinstance(row, np.ndarray) else ()

@@ -51,7 +51,8 @@ class RunRecord:
         What is not there for every run: ``execution`` (device, precision, graph and compiler as
         they came to be), ``stored_bytes`` beside the network (images, statistics), ``readouts``
         (accuracy, head_choice and head_given of each way in which the network can predict),
-        ``class_names`` of the classes that arrived, ``data_note``, and what one experiment
+        ``class_names`` of the classes that arrived, ``data``, by which samples are told from
+        others, ``data_note``, and what one experiment
         measures beyond the others. Plain JSON values.
     """
 

@@ -18,6 +18,18 @@ def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tenso
     return torch.stack([mean(term) for term in terms.values()])
 
 
+def _check(terms: Losses, n: int) -> None:
+    """Refuse what would be averaged as it was not meant, or not be understood."""
+    if not isinstance(terms, Mapping):
+        raise TypeError(f"losses returned a {type(terms).__name__}: return a dict of its terms")
+    for name, term in terms.items():
+        if term.ndim and term.shape != (n,):
+            raise ValueError(
+                f"losses: the term {name!r} has the shape {tuple(term.shape)}: return one value "
+                f"for each of the {n} inputs, or a scalar"
+            )
+
+
 class Step:
     """Improve the network on a mini-batch.
 
@@ -63,6 +75,7 @@ class Step:
     def terms(self, batch: MiniBatch) -> Tensor:
         """Return each term of the loss, averaged over the mini-batch."""
         terms = self.losses(batch)
+        _check(terms, len(batch.y))
         self.names = tuple(terms)
         return means(terms, self.mean)
 

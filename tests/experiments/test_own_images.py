@@ -1,0 +1,58 @@
+"""Experiments on a folder of a user's own images."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lmrc.data import folders
+from lmrc.experiments.reproduce import main
+from lmrc.report.records import read_records
+
+QUICK = {"seeds": 1, "epochs": 1, "batches": 2, "device": "cpu", "quiet": True, "jobs": 1}
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A folder of four classes, with images of 8×12 pixels."""
+    chance = np.random.default_rng(0)
+    for label in "abcd":
+        (tmp_path / "wide" / label).mkdir(parents=True)
+        for i in range(10):
+            pixels = chance.integers(0, 256, (8, 12), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "wide" / label / f"{i}.png")
+    return tmp_path / "wide"
+
+
+def own(folder, out, **changes):
+    main("incremental", f"folder:{folder}", out, **{**QUICK, "backbone": "cnn"} | changes)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_images_that_cannot_be_turned_are_refused_before_any_is_decoded(
+    wide, tmp_path, monkeypatch, jobs
+):
+    monkeypatch.setattr(folders, "read_image", None)
+    with pytest.raises(ValueError, match=r"8×12 pixels: .*--size 64.*rotations='none'"):
+        own(wide, tmp_path / "out", methods=["lmrc", "lmrc+"], jobs=jobs)
+    with pytest.raises(ValueError, match="8×12 pixels"):
+        own(wide, tmp_path / "out", methods=["lmrc+"], size=(8, 12))
+    assert not (tmp_path / "out" / "records.jsonl").exists()
+
+
+def test_images_are_brought_to_a_size(wide, tmp_path):
+    own(wide, tmp_path / "out", methods=["lmrc+"], size=6)
+    assert {record.settings["size"] for record in read_records(tmp_path / "out")} == {6}
+    with pytest.raises(FileExistsError, match=r"other settings \(size\)"):
+        own(wide, tmp_path / "out", methods=["lm"], size=(6, 8))
+
+
+def test_a_run_does_not_go_on_with_other_images(wide, tmp_path):
+    out = tmp_path / "out"
+    own(wide, out, methods=["lm"])
+    (wide / "a" / "0.png").rename(wide / "b" / "10.png")
+    own(wide, out, methods=["lm"])  # nothing is left to run
+    with pytest.raises(ValueError, match=r"wide is no longer what it was.*--out"):
+        own(wide, out, methods=["lm", "finetune"])
+    (wide / "b" / "10.png").rename(wide / "a" / "0.png")
+    own(wide, out, methods=["lm", "finetune"])
+    assert len(read_records(out)) == 4
