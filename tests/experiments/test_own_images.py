@@ -56,3 +56,14 @@ def test_a_run_does_not_go_on_with_other_images(wide, tmp_path):
     (wide / "b" / "10.png").rename(wide / "a" / "0.png")
     own(wide, out, methods=["lm", "finetune"])
     assert len(read_records(out)) == 4
+
+
+@pytest.mark.filterwarnings("ignore:the .* images would take")
+def test_a_machine_with_less_memory_goes_on_where_another_stopped(wide, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    own(wide, out, methods=["lm"])
+    with monkeypatch.context() as small:
+        small.setattr(folders, "memory_at_hand", lambda: 100)  # images stay files there
+        own(wide, out, methods=["lm", "finetune"])
+    own(wide, out, methods=["lm", "finetune", "lmrc"])
+    assert len(read_records(out)) == 6
