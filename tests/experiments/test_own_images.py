@@ -69,3 +69,14 @@ def test_own_arrays_are_run_and_refused_where_they_cannot_be_turned(tmp_path):
     np.savez(tmp_path / "own.npz", X=X.reshape(40, 2, 3), y=y)
     with pytest.raises(ValueError, match="X holds some of 2×3 pixels"):
         main("incremental", name, tmp_path / "turned", **QUICK, methods=["lmrc+"])
+
+
+@pytest.mark.filterwarnings("ignore:the .* images would take")
+def test_a_machine_with_less_memory_goes_on_where_another_stopped(wide, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    own(wide, out, methods=["lm"])
+    with monkeypatch.context() as small:
+        small.setattr(folders, "memory_at_hand", lambda: 100)  # images stay files there
+        own(wide, out, methods=["lm", "finetune"])
+    own(wide, out, methods=["lm", "finetune", "lmrc"])
+    assert len(read_records(out)) == 6

@@ -95,9 +95,13 @@ class Dataset:
         return np.unique(self.y_train)
 
     @cached_property
-    def digest(self) -> str:
-        """What tells these samples from any others."""
-        return digest(self.X_train, self.y_train, self.X_test, self.y_test)
+    def digest(self) -> str | None:
+        """What tells these samples from any others; None where images stay files.
+
+        Whether they do depends on the machine, and what they hold is the same all the same.
+        """
+        arrays: list[Any] = [self.X_train, self.y_train, self.X_test, self.y_test]
+        return None if any(isinstance(a, ImageFiles) for a in arrays) else digest(*arrays)
 
     def as_vectors(self) -> Dataset:
         """Return the data set with each sample as one float32 vector, uint8 scaled to 0…1.

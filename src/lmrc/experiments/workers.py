@@ -87,8 +87,8 @@ def _check_square(size: int | tuple[int, ...]) -> None:
 def _check_same(recipe: Recipe, dataset: Dataset, out: Path) -> None:
     """Refuse to add to records of other samples: tables would average over both."""
     records = read_records(out) if (out / RECORDS).exists() else []
-    # Those of before it was written down say nothing.
-    if any(record.extra.get("data", dataset.digest) != dataset.digest for record in records):
+    # Those of before it was written down say nothing, nor do those of images that stayed files.
+    if dataset.digest and {r.extra.get("data") for r in records} - {None, dataset.digest}:
         raise ValueError(
             f"{recipe.dataset} is no longer what it was when the records in {out} were made: put "
             "it back as it was, or choose another folder with --out"

@@ -99,7 +99,7 @@ def to_onnx(model: LMRCClassifier) -> bytes:
             dynamo=True,
             input_names=[INPUT],
             output_names=[OUTPUT],
-            dynamic_shapes={INPUT: {0: torch.export.Dim("n", min=1)}},
+            dynamic_shapes={INPUT: {0: torch.export.Dim("n", min=1, max=2**31 - 1)}},
             verbose=False,
         )
     if program is None:
