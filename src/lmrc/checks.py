@@ -241,7 +241,8 @@ def _sizes(model: Any) -> dict[str, int]:
 
 
 def _assert_same_state(one: Any, other: Any) -> None:
-    differing = [name for name, value in one[0].items() if value != other[0].get(name)]
+    names = {**one[0], **other[0]}  # what but one of them says of itself differs, too
+    differing = [name for name in names if one[0].get(name) != other[0].get(name)]
     assert not differing, f"the models differ in {', '.join(differing)}"
     for (name, a), (same_name, b) in zip(one[1], other[1], strict=True):
         assert name == same_name, f"{name} in place of {same_name}"
