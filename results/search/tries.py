@@ -93,57 +93,58 @@ class Weighted(LMRCPlusClassifier):
         return {n: t if n == "response" else t * of_sample for n, t in terms.items()}
 
 
-class Corrected(LMRCPlusClassifier):
-    """With a pool: carried means are corrected by what the map leaves over on pooled images.
+class Read(LMRCPlusClassifier):
+    """With a pool: one network, several readouts of it.
 
-    One network, several readouts of it: `READ` names for each the part of the correction that is
-    made, and the share of real features that it is tuned on.
+    `READ` names for each whether pooled images take part in the map that carries the statistics,
+    and the share of real features that it is tuned on. "sum" adds Winner-Take-All to "both".
     """
 
-    READ: ClassVar = {"half": (0.5, 0.5), "whole": (1.0, 0.5), "real": (0.0, 0.75)}
+    READ: ClassVar = {"made-up": (True, 0.0), "own-map": (False, 0.5), "neither": (False, 0.0)}
 
     def keep(self, network: Any, samples: Any) -> None:
-        """Keep as LMRC+ does, then the same with corrections."""
-        old = on_device(network.trunk.mean.device, self.network_).trunk if self.n_batches_ else None
-        _, pool = samples.parted(len(samples) - len(self.memory_ or ()))
+        """Keep as LMRC+ does, then in the other ways."""
+        pooled = torch.unique(self.memory_.y).tolist() if self.memory_ else []
         with watched(Drift, "fit") as maps, watched(readout, "tune") as tunings:
             super().keep(network, samples)
-        (args, settings, _), base = tunings[0], self._class_statistics()
-        chains = getattr(self, "_chains", {})
-        self._chains, self._others = {}, {}
-        for name, (part, share) in self.READ.items():
-            statistics = base
-            if old is not None:
-                statistics = chains[name].carried(maps[0][2])
-                means = statistics.means.clone()
-                for row in torch.unique(pool.y).tolist():
-                    now, then = self._seen([network.trunk, old], pool.of_class(row).x)
-                    means[row] += part * (now - maps[0][2](then)).float()
-                statistics = replace(statistics, means=means)
-                for row in range(len(means), len(base.means)):
-                    matrix, n = base.covariances.matrix(row), float(base.counts[row])
-                    statistics = statistics.learnt(row, Summary(base.means[row], matrix, n))
-            self._chains[name] = statistics
-            readout.REAL = share
-            self._others[name] = readout.tune(args[0], statistics, *args[2:], **settings)
-            readout.REAL = 0.5
-
-    def _seen(self, trunks: Any, x: Tensor) -> list[Tensor]:
-        """Return the mean features of images, (turns, width), for each trunk."""
-        chance = torch.Generator().manual_seed(0)
-        rules = {"layers": self.feature_layers, "augment": self.augmentation, "rotated": True}
-        parts = zip(*gather(trunks, x, generator=chance, **rules), strict=True)
-        return [torch.cat(part, dim=1).mean(dim=1).cpu() for part in parts]
+        base, (args, settings, _) = self._class_statistics(), tunings[0]
+        self._others, unpooled = {}, base
+        if self.n_batches_:
+            old = on_device(network.trunk.mean.device, self.network_).trunk
+            drift = Drift(base.means.shape[-1])
+            rules = {"layers": self.feature_layers, "augment": self.augmentation, "rotated": True}
+            for row in set(torch.unique(samples.y).tolist()) - set(pooled):
+                chance, x = torch.Generator().manual_seed(row), samples.of_class(row).x
+                for now, then in gather([network.trunk, old], x, generator=chance, **rules):
+                    drift.add(then.flatten(0, 1), now.flatten(0, 1))
+            assert maps, "statistics were carried"
+            unpooled = self._unpooled.carried(drift.fit())
+            for row in range(len(unpooled.means), len(base.means)):
+                matrix, n = base.covariances.matrix(row), float(base.counts[row])
+                unpooled = unpooled.learnt(row, Summary(base.means[row], matrix, n))
+        self._unpooled = unpooled
+        for name, (mapped, share) in self.READ.items():
+            statistics = base if mapped else unpooled
+            how = settings if share else settings | {"real": {}}
+            self._others[name] = readout.tune(args[0], statistics, *args[2:], **how)
 
     def similarities_by_readout(self, X: Any) -> dict[str, Any]:
-        """Return those of LMRC+, and of each of `READ`."""
+        """Return those of LMRC+, of each of `READ`, and sums."""
         found, kept = super().similarities_by_readout(X), self.readout_
+        found["sum"] = found["both"] + standardised(found["wta"])
         for name, other in self._others.items():
             self.readout_ = other
             more = super().similarities_by_readout(X)
-            found |= {f"{name} {way}": more[way] for way in ("lda", "tuned", "linear", "both")}
+            more["sum"] = more["both"] + standardised(more["wta"])
+            ways = ("lda", "tuned", "linear", "both", "sum")
+            found |= {f"{name} {way}": more[way] for way in ways}
         self.readout_ = kept
         return found
+
+
+def standardised(scores: Any) -> Any:
+    """Return scores of mean 0 and deviation 1 for each sample."""
+    return (scores - scores.mean(1, keepdims=True)) / scores.std(1, keepdims=True)
 
 
 @contextmanager
