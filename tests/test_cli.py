@@ -202,7 +202,8 @@ def asked(monkeypatch):
 def test_reproduce_passes_on_what_was_asked(call, asked):
     words = (
         "--dataset cifar100 --methods lmrc,ewc --methods joint --memory 20,50 --order 1993 "
-        "--validate 0.1 --set response-weight=3 --set halve_at=[5,6] --set precision=bf16"
+        "--validate 0.1 --set response-weight=3 --set halve_at=[5,6] --set precision=bf16 "
+        "--keep-models"
     )
     assert call("reproduce", "rehearsal", *words.split(), "--out", "here")[0] == 0
     assert asked == {
@@ -215,6 +216,7 @@ def test_reproduce_passes_on_what_was_asked(call, asked):
         "validate": 0.1,
         "settings": {"response_weight": 3, "halve_at": [5, 6], "precision": "bf16"},
         "device": "auto",
+        "keep_models": True,
         "quiet": False,
     }
 

@@ -183,6 +183,10 @@ def reproduce(
         float | None,
         typer.Option(min=0, help="With --ray; 0.25 packs four runs on a GPU. 1 if not given."),
     ] = None,
+    keep_models: Annotated[
+        bool,
+        Flag("--keep-models", help="Keep the model that each run ends with, under trained/."),
+    ] = False,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Run an experiment of the paper, or go on with one that was stopped.
@@ -229,6 +233,7 @@ def reproduce(
             device=device,
             ray=ray,
             gpus_per_run=gpus_per_run,
+            keep_models=keep_models,
             quiet=quiet,
             **changes,
         )

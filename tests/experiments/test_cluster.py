@@ -41,6 +41,11 @@ def records(folder):
     return sorted(lines, key=lambda line: (line["seed"], line["record"]["batch"]))
 
 
+def weights(folder):
+    """Name the weights of the kept models, which bear their digest."""
+    return sorted(str(p.relative_to(folder)) for p in Path(folder).glob("trained/*/weights-*"))
+
+
 @pytest.fixture
 def two_nodes(own_module, tmp_path, monkeypatch):
     """Two nodes of one processor each, beside one of none that the driver talks to."""
@@ -59,7 +64,7 @@ def two_nodes(own_module, tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_lost_node_leaves_no_mark_on_the_records(two_nodes, tmp_path):
     cluster, nodes = two_nodes
-    asked = command("--out", "ray", "--ray", cluster.address)
+    asked = command("--out", "ray", "--keep-models", "--ray", cluster.address)
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as process:
         try:
             deadline = time.monotonic() + PATIENCE
@@ -73,8 +78,11 @@ def test_a_lost_node_leaves_no_mark_on_the_records(two_nodes, tmp_path):
         finally:
             process.kill()
     assert process.returncode == 0, errors
-    subprocess.run(command("--out", "serial"), check=True, timeout=PATIENCE)
+    serial = command("--out", "serial", "--keep-models")
+    subprocess.run(serial, check=True, timeout=PATIENCE)
     assert records(tmp_path / "ray") == records(tmp_path / "serial")
+    assert len(weights("ray")) == 2
+    assert weights("ray") == weights("serial")
     assert not list(Path("ray", "models").iterdir())
 
 

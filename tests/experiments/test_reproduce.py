@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lmrc import load
 from lmrc.data.datasets import load_dataset
 from lmrc.experiments import capacity
 from lmrc.experiments.reproduce import main
@@ -158,6 +159,30 @@ def test_records_with_other_settings_are_not_read(incremental, tmp_path, no_trai
         main("heads", "digits", tmp_path, source=incremental, **{**SMALL, "epochs": 2})
     assert "LMRC with seed 0; LwF.MT with seed 0; LM" in (said := capsys.readouterr().err)
     assert "other settings (epochs), so it is run here" in said
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_kept_model_answers_as_its_record_says(tmp_path, jobs):
+    asked = {**SMALL, "methods": ["lmrc", "lmrc+"], "jobs": jobs, "keep_models": True}
+    main("incremental", "digits", tmp_path, **asked)
+    main("incremental", "digits", tmp_path, **asked | {"keep_models": False})  # takes nothing away
+    data = load_dataset("digits", limit=SMALL["limit"])
+    for method, title in {"lmrc": "LMRC", "lmrc+": "LMRC+"}.items():
+        model = load(tmp_path / "trained" / f"{method}-s0")
+        last = [r for r in read_records(tmp_path) if r.method == title][-1].record
+        assert model.score(data.X_test, data.y_test) == pytest.approx(last.accuracy)
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_of_runs_that_were_finished_before_no_model_is_promised(
+    incremental, tmp_path, no_training, capsys
+):
+    shutil.copytree(incremental, tmp_path, dirs_exist_ok=True)
+    asked = {**SMALL, "methods": ["lmrc", "lm"], "keep_models": True}
+    main("incremental", "digits", tmp_path, **asked)
+    out, errors = capsys.readouterr()
+    assert "No model is there of LMRC with seed 0; LM with seed 0" in errors
+    assert "trained" not in out
 
 
 def test_a_folder_to_read_from_must_hold_records(tmp_path):

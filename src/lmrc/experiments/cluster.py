@@ -23,6 +23,7 @@ from lmrc.experiments.runs import (
     measure,
     model_path,
     remove_model,
+    trained_path,
     unfinished,
 )
 from lmrc.methods.state import pack
@@ -89,13 +90,15 @@ def on_ray(
                 failed.append(run)
                 continue
             entry = RunRecord.from_json(line)
+            ends = entry.record.batch + 1 == recipe.batches
+            if model is not None and ends:
+                _save(model, trained_path(out, run))
             if entry.record.batch >= done[run]:
                 append_record(out, entry)
                 done[run] += 1
                 yield entry
-            if model is not None:
-                with store.writing(model_path(out, run)) as place:
-                    store.write(place, *model)
+            if model is not None and not ends:
+                _save(model, model_path(out, run))
 
 
 def _task(
@@ -110,6 +113,11 @@ def _task(
     dataset = open_dataset(recipe, data_dir)
     for entry, model in measure(recipe, run, dataset, done, left, **where):
         yield entry.to_json(), None if model is None else _on_cpu(pack(model))
+
+
+def _save(model: Model, path: Path) -> None:
+    with store.writing(path) as place:
+        store.write(place, *model)
 
 
 def _on_cpu(model: Any) -> Model:

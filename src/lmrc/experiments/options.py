@@ -18,7 +18,7 @@ _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--batches"),
     "--first-classes",
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
-    *("--jobs", "--device", "--from", "--ray", "--gpus-per-run"),
+    *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
 )
 
 #: Why an option makes no sense, by experiment.

@@ -16,7 +16,7 @@ from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
-from lmrc.experiments.runs import Run, check_settings, plan
+from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
 from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
@@ -28,6 +28,7 @@ from lmrc.report.records import (
     read_records,
     write_description,
 )
+from lmrc.report.titles import name_runs
 from lmrc.report.write import read_contents, write_contents
 from lmrc.training.ranks import current
 
@@ -57,6 +58,7 @@ def main(
     device: str = "auto",
     ray: str | None = None,
     gpus_per_run: float | None = None,
+    keep_models: bool = False,
     quiet: bool = False,
     **changes: Any,
 ) -> None:
@@ -80,6 +82,8 @@ def main(
         Address of a Ray cluster that the runs are tasks of; "" for Ray's own choice.
     gpus_per_run : float or None, default=None
         Of that cluster's; 1 where it has any, if not given.
+    keep_models : bool, default=False
+        Keep the model that each run ends with, under ``trained/``.
     quiet : bool, default=False
         Show no progress.
     **changes
@@ -91,7 +95,7 @@ def main(
         _count(out, quiet, **changes)
         return
     recipe = load_recipe(experiment, dataset, **changes)
-    runs = plan(recipe)
+    runs = plan(recipe, keep_models)
     check_settings(recipe, runs, changes.get("settings") or {})
     jobs = jobs or usual_jobs(len(runs), device)
     failed: list[Run] = []
@@ -127,6 +131,8 @@ def main(
             progress.update(records)
     if records:
         _report(out)
+    if keep_models:
+        _tell_models(out, runs, recipe.batches)
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(f"{names} did not finish, as said above; the same command goes on")
@@ -171,6 +177,24 @@ def _report(out: Path) -> None:
     page = write_contents(out, description, contents)
     print(contents.markdown)
     print(f"\nThe page with figures and tables: {page}")
+
+
+def _tell_models(out: Path, runs: Sequence[Run], batches: int) -> None:
+    """Say where the models are, and of which runs there are none."""
+    kept, none = [], []
+    for run in runs:
+        if trained_path(out, run).exists():
+            kept.append(run)
+        elif finished(out, run) == batches:
+            none.append((run.title, run.seed))
+    if kept:
+        print(f"The trained models: {trained_path(out, kept[0]).parent}")
+    if none:
+        print(
+            f"No model is there of {name_runs(none)}: the records were there already, or it is no "
+            "classifier of ours. Another folder (--out) trains anew.",
+            file=sys.stderr,
+        )
 
 
 def _open_folder(

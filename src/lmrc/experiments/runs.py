@@ -1,7 +1,8 @@
 """Runs of learners over a stream that can be stopped at any moment and gone on with.
 
 A run folder holds ``records.jsonl``, to which each finished class batch adds a line, and under
-``models/`` the model of every run that is not finished.
+``models/`` the model of every run that is not finished; under ``trained/`` the models of finished
+ones, where they are to be kept.
 """
 
 from __future__ import annotations
@@ -57,25 +58,28 @@ class Run:
     seed, memory : int
     title : str
         A name for tables and records: ``LMRC + 20 per class``.
+    keep_model : bool
+        Whether the model at its end is kept.
     """
 
     method: str
     seed: int
     memory: int
     title: str
+    keep_model: bool = False
 
     @property
     def name(self) -> str:
         """A name for files: ``lmrc-20-s0``."""
         pool = f"-{self.memory}" if self.memory else ""
-        method = re.sub(r"[^\w.-]", ".", self.method)  # "module:Class" is no name on every system
+        method = re.sub(r"[^\w.+-]", ".", self.method)  # "module:Class" is no name on every system
         return f"{method}{pool}-s{self.seed}"
 
 
-def plan(recipe: Recipe) -> list[Run]:
+def plan(recipe: Recipe, keep_models: bool = False) -> list[Run]:
     """List the runs of a recipe: all with the first seed, then all with the next."""
     runs = (
-        Run(method, seed, memory, title_of(recipe, method, memory))
+        Run(method, seed, memory, title_of(recipe, method, memory), keep_models)
         for seed in range(recipe.seeds)
         for memory in recipe.memory
         for method in recipe.methods
@@ -137,11 +141,14 @@ def _go_on(
     # The first of several processes reads for all: the others may not see its folder.
     done, left = ranks.agree(lambda: left_over(folder, run))
     for entry, model in measure(recipe, run, dataset, done, left, **where):
+        ends = entry.record.batch + 1 == recipe.batches
+        if model is not None and ends and ranks.is_first:
+            model.save(trained_path(folder, run))  # before the record: then the run is finished
         if entry.record.batch >= done:  # else a kill came between this record and its model
             if ranks.is_first:
                 append_record(folder, entry)
             yield entry
-        if model is not None and ranks.is_first:
+        if model is not None and not ends and ranks.is_first:
             model.save(model_path(folder, run))
 
 
@@ -162,7 +169,8 @@ def measure(
     record : RunRecord
         Where the model left over is older than the records, some are made again.
     model : IncrementalClassifier or None
-        From which the run can go on; None at its end, and for a learner of another kind.
+        From which the run can go on; None for a learner of another kind, and at the run's end,
+        unless it is to be kept.
     """
     stream = open_stream(recipe, run.seed, dataset)
     if done == len(stream):
@@ -180,8 +188,8 @@ def measure(
             extra=_extra(recipe, stream, learner, record.batch, readouts),
             **made_with,
         )
-        goes_on = record.batch + 1 < len(stream) and isinstance(learner, IncrementalClassifier)
-        yield entry, learner if goes_on else None
+        wanted = record.batch + 1 < len(stream) or run.keep_model
+        yield entry, learner if wanted and isinstance(learner, IncrementalClassifier) else None
 
 
 def left_over(folder: Path, run: Run) -> tuple[int, Model | None]:
@@ -288,6 +296,11 @@ def _end_with_parent() -> None:
 def model_path(folder: Path, run: Run) -> Path:
     """Return where the model of an unfinished run is."""
     return folder / "models" / run.name
+
+
+def trained_path(folder: Path, run: Run) -> Path:
+    """Return where the model of a finished run is kept."""
+    return folder / "trained" / run.name
 
 
 def _lock(folder: Path, run: Run) -> Path:
