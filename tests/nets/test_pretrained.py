@@ -1,10 +1,12 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lmrc import LMRCClassifier, load
+from lmrc import FineTuneClassifier, JointClassifier, LMRCClassifier, LwFClassifier, load
 from lmrc.nets.backbones import build
 from lmrc.nets.network import build_trunk
 from lmrc.nets.pretrained import IMAGENET, load_trunk
@@ -84,6 +86,31 @@ def test_a_frozen_backbone_does_not_change_while_heads_learn(tmp_path):
     assert not torch.equal(
         model.network_.trunk.backbone[0].weight, teacher.network_.trunk.backbone[0].weight
     )
+
+
+def backbone_of(model):
+    return copy.deepcopy(model.network_.trunk.backbone.state_dict())
+
+
+@pytest.mark.parametrize("method", [LMRCClassifier, FineTuneClassifier, LwFClassifier])
+def test_a_backbone_that_is_frozen_later_learns_the_first_class_batch_alone(method, tmp_path):
+    X, y = images()
+    small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    model = method(backbone=small, epochs=2, freeze="later", random_state=0).partial_fit(X, y)
+    first = backbone_of(model)
+    assert all(not torch.equal(first[n], w) for n, w in small.state_dict().items() if "weight" in n)
+    head = model.network_.head.weight.clone()
+    model.partial_fit(X, y + 3)
+    model.save(tmp_path / "model")
+    model = load(tmp_path / "model", backbone=small).partial_fit(X, y + 6)  # it is remembered
+    assert all(torch.equal(w, first[name]) for name, w in backbone_of(model).items())
+    assert not torch.equal(model.network_.head.weight[: len(head)], head)
+    assert len(model.classes_) == 9
+
+
+def test_joint_training_has_nothing_to_freeze_later():
+    with pytest.raises(ValueError, match="freeze"):
+        JointClassifier(freeze="later").fit(*images())
 
 
 def test_inputs_are_normalised_as_the_weights_expect(torchvision_file, tmp_path):

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         "memory_per_class": legal.integer(0),
         "class_weight": legal.class_weight(),
         "weights": legal.path(),
-        "freeze": legal.one_of(True, False),
+        "freeze": legal.one_of(True, False, "later"),
         "epochs": legal.integer(1),
         "first_epochs": legal.integer(1, or_none=True),
         "batch_size": legal.integer(2),
@@ -126,7 +126,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         memory_per_class: int = 0,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
-        freeze: bool = False,
+        freeze: bool | Literal["later"] = False,
         epochs: int = 70,
         first_epochs: int | None = None,
         batch_size: int = 128,
@@ -285,7 +285,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
                 network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if len(new):
                 self.grow(network, len(new))
-        network.trunk.freeze(self.freeze)
+        network.trunk.freeze(not first if self.freeze == "later" else self.freeze)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(

@@ -7,7 +7,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from lmrc.data.streamed import Streamed
+from lmrc.methods import parameters as legal
 from lmrc.methods.finetune import FineTuneClassifier
+from lmrc.methods.parameters import Legal
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.memory import Memory
 
@@ -31,6 +33,10 @@ class JointClassifier(FineTuneClassifier):
 
     keeps_data = True
     saved_tensors: ClassVar[tuple[str, ...]] = ("start_",)
+    # Its backbone begins anew with each class batch: there is none to leave as it is later on.
+    legal_values: ClassVar[dict[str, Legal]] = FineTuneClassifier.legal_values | {
+        "freeze": legal.one_of(True, False)
+    }
 
     def start(self, frozen: Network | None, x: Tensor) -> Network:
         """Return a network that knows nothing, with room for the classes before this batch."""

@@ -98,9 +98,10 @@ class LMRCClassifier(CarriedStatistics):
     weights : path or None, default=None
         A safetensors file to start the backbone from at the first class batch, such as that of a
         torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.
-    freeze : bool, default=False
+    freeze : {False, True, "later"}, default=False
         Leave the backbone as it is and train the heads alone: with good `weights`, the way to
-        learn from few images.
+        learn from few images. "later": from the second class batch on, for many classes at first
+        and then a few at a time.
     epochs : int, default=70
     first_epochs : int or None, default=None
         Epochs of the first class batch, if it is to have others: the later ones build on it.
@@ -205,7 +206,7 @@ class LMRCClassifier(CarriedStatistics):
         rehearsals: int = 1,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
-        freeze: bool = False,
+        freeze: bool | Literal["later"] = False,
         epochs: int = 70,
         first_epochs: int | None = None,
         batch_size: int = 128,
