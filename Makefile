@@ -17,15 +17,15 @@ test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto
 
 oldest:  ## all tests with the oldest versions that pyproject.toml allows; Python 3.11 or 3.12
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]'
-	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/pytest -n auto
+	$(VENV)-oldest/bin/pytest -n auto
 
 torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; 20 minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/torture --torture --torture-table torture.md
+	$(BIN)/pytest tests/torture --torture --torture-table torture.md
 
 clean:  ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,6 +9,9 @@ import pytest
 
 from lmrc import cli
 
+# Before torch is imported: tests go side by side, and how runs do depends on the threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("torture")
