@@ -97,15 +97,15 @@ class Read(LMRCPlusClassifier):
     """With a pool: one network, several readouts of it.
 
     `READ` names for each whether pooled images take part in the map that carries the statistics,
-    and the share of real features that it is tuned on. "sum" adds Winner-Take-All to "both".
+    and whether it is tuned on their features, too. "sum" adds Winner-Take-All to "both".
     """
 
-    READ: ClassVar = {"made-up": (True, 0.0), "own-map": (False, 0.5), "neither": (False, 0.0)}
+    READ: ClassVar = {"made-up": (True, False), "own-map": (False, True), "neither": (False, False)}
 
     def keep(self, network: Any, samples: Any) -> None:
         """Keep as LMRC+ does, then in the other ways."""
         pooled = torch.unique(self.memory_.y).tolist() if self.memory_ else []
-        with watched(Drift, "fit") as maps, watched(readout, "tune") as tunings:
+        with watched(readout, "tune") as tunings:
             super().keep(network, samples)
         base, (args, settings, _) = self._class_statistics(), tunings[0]
         self._others, unpooled = {}, base
@@ -117,34 +117,29 @@ class Read(LMRCPlusClassifier):
                 chance, x = torch.Generator().manual_seed(row), samples.of_class(row).x
                 for now, then in gather([network.trunk, old], x, generator=chance, **rules):
                     drift.add(then.flatten(0, 1), now.flatten(0, 1))
-            assert maps, "statistics were carried"
             unpooled = self._unpooled.carried(drift.fit())
             for row in range(len(unpooled.means), len(base.means)):
                 matrix, n = base.covariances.matrix(row), float(base.counts[row])
                 unpooled = unpooled.learnt(row, Summary(base.means[row], matrix, n))
         self._unpooled = unpooled
-        for name, (mapped, share) in self.READ.items():
+        for name, (mapped, real) in self.READ.items():
             statistics = base if mapped else unpooled
-            how = settings if share else settings | {"real": {}}
+            how = settings if real else settings | {"real": {}}
             self._others[name] = readout.tune(args[0], statistics, *args[2:], **how)
 
     def similarities_by_readout(self, X: Any) -> dict[str, Any]:
         """Return those of LMRC+, of each of `READ`, and sums."""
         found, kept = super().similarities_by_readout(X), self.readout_
-        found["sum"] = found["both"] + standardised(found["wta"])
+        loudest = readout.standardised(torch.from_numpy(found["wta"])).numpy()
+        found["sum"] = found["both"] + loudest
         for name, other in self._others.items():
             self.readout_ = other
             more = super().similarities_by_readout(X)
-            more["sum"] = more["both"] + standardised(more["wta"])
+            more["sum"] = more["both"] + loudest
             ways = ("lda", "tuned", "linear", "both", "sum")
             found |= {f"{name} {way}": more[way] for way in ways}
         self.readout_ = kept
         return found
-
-
-def standardised(scores: Any) -> Any:
-    """Return scores of mean 0 and deviation 1 for each sample."""
-    return (scores - scores.mean(1, keepdims=True)) / scores.std(1, keepdims=True)
 
 
 @contextmanager

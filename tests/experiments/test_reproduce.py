@@ -173,6 +173,25 @@ def test_a_kept_model_answers_as_its_record_says(tmp_path):
     assert not list((tmp_path / "models").iterdir())
 
 
+def test_a_kept_model_that_could_not_be_written_is_written_by_the_same_command(
+    tmp_path, monkeypatch
+):
+    def full(self, path):
+        if path.parent.name == "trained":
+            raise OSError("no space left on device")
+        save(self, path)
+
+    save = IncrementalClassifier.save
+    asked = {**SMALL, "batches": 2, "methods": ["lmrc"], "keep_models": True}
+    monkeypatch.setattr(IncrementalClassifier, "save", full)
+    with pytest.raises(RuntimeError, match="did not finish"):
+        main("incremental", "digits", tmp_path, **asked)
+    monkeypatch.undo()
+    main("incremental", "digits", tmp_path, **asked)
+    assert len(load(tmp_path / "trained" / "lmrc-s0").classes_) == 10
+    assert [r.record.batch for r in read_records(tmp_path)] == [0, 1]
+
+
 def test_of_runs_that_were_finished_before_no_model_is_promised(
     incremental, tmp_path, no_training, capsys
 ):
