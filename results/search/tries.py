@@ -100,7 +100,7 @@ class Read(LMRCPlusClassifier):
     and whether it is tuned on their features, too. "sum" adds Winner-Take-All to "both".
     """
 
-    READ: ClassVar = {"made-up": (True, False), "own-map": (False, True), "neither": (False, False)}
+    READ: ClassVar = {"made-up": (True, False)}
 
     def keep(self, network: Any, samples: Any) -> None:
         """Keep as LMRC+ does, then in the other ways."""
@@ -109,7 +109,7 @@ class Read(LMRCPlusClassifier):
             super().keep(network, samples)
         base, (args, settings, _) = self._class_statistics(), tunings[0]
         self._others, unpooled = {}, base
-        if self.n_batches_:
+        if self.n_batches_ and not all(mapped for mapped, _ in self.READ.values()):
             old = on_device(network.trunk.mean.device, self.network_).trunk
             drift = Drift(base.means.shape[-1])
             rules = {"layers": self.feature_layers, "augment": self.augmentation, "rotated": True}
