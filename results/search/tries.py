@@ -100,7 +100,7 @@ class Read(LMRCPlusClassifier):
     and whether it is tuned on their features, too. "sum" adds Winner-Take-All to "both".
     """
 
-    READ: ClassVar = {"made-up": (True, False)}
+    READ: ClassVar = {"made-up": (True, False), "own-map": (False, True), "neither": (False, False)}
 
     def keep(self, network: Any, samples: Any) -> None:
         """Keep as LMRC+ does, then in the other ways."""

@@ -22,7 +22,7 @@ REAL = 0.5  # share of these features that are of real images instead, where the
 TINY = 1e-12
 
 #: Ways to predict: Winner-Take-All, and those that need statistics.
-READOUTS = ("wta", "lda", "tuned", "linear", "both", "all")
+READOUTS = ("wta", "lda", "tuned", "linear", "both")
 
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
@@ -233,22 +233,19 @@ def scores_by(
     def averaged(scores: Tensor) -> Tensor:
         return scores.view(looks, -1, scores.shape[-1]).mean(dim=0) if looks > 1 else scores
 
-    several = not {"both", "all"}.isdisjoint(ways)
-    if "wta" in ways or "all" in ways:
+    if "wta" in ways:
         found["wta"] = averaged(winner_takes_all(head, last, sizes))
     if "lda" in ways:
         found["lda"] = standardised(averaged(linear(kept, "lda", features)))
-    if "tuned" in ways or several:
+    if "tuned" in ways or "both" in ways:
         found["tuned"] = averaged(winner_takes_all(head, last, sizes, kept))
-    if "linear" in ways or several:
+    if "linear" in ways or "both" in ways:
         found["linear"] = standardised(averaged(linear(kept, "linear", features)))
-    if several:
+    if "both" in ways:
         # Of two classes, standardised scores are 1 and −1 however near they are to each other:
         # where the two ways disagree, the sum would be 0 for both, and rounding would decide.
         few = found["tuned"].shape[1] <= 2
         found["both"] = found["tuned"] if few else standardised(found["tuned"]) + found["linear"]
-        if "all" in ways:
-            found["all"] = found["both"] if few else found["both"] + standardised(found["wta"])
     return {way: found[way] for way in ways}
 
 
