@@ -208,6 +208,24 @@ def test_a_folder_to_read_from_must_hold_records(tmp_path):
         main("heads", "digits", tmp_path / "out", source=tmp_path, **SMALL)
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_a_command_that_is_refused_leaves_no_folder_behind(tmp_path, made):
+    out = tmp_path / "out"
+    if made:
+        out.mkdir()
+    with pytest.raises(OSError, match="no folder"):
+        main("incremental", "cifar100", out, **SMALL, data_dir=tmp_path / "nowhere")
+    assert out.exists() == made
+    assert not made or not list(out.iterdir())
+
+
+def test_a_folder_that_was_there_is_not_taken_away(incremental, tmp_path):
+    shutil.copy(incremental / "run.json", tmp_path)
+    with pytest.raises(OSError, match="no folder"):
+        main("incremental", "cifar100", tmp_path, **SMALL, data_dir=tmp_path / "nowhere")
+    assert (tmp_path / "run.json").exists()
+
+
 def test_heads_shows_choice_given_and_confusion(incremental, tmp_path):
     main("heads", "digits", tmp_path, source=incremental, **SMALL)
     shown = rows(tmp_path)

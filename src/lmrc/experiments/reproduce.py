@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
+    DESCRIPTION,
     RECORDS,
     Command,
     Description,
@@ -101,34 +103,35 @@ def main(
     failed: list[Run] = []
     where = {"device": device}
     ranks = current()
-    ranks.agree(lambda: _prepare(recipe, runs, source, out))
-    if not ranks.is_first:
-        # It works along; what comes of it is for the first to write down.
-        list(one_after_another(recipe, runs, out, data_dir, where, failed))
-        return
-    records = read_records(out) if (out / RECORDS).exists() else []
-    wanted = {(run.title, run.seed) for run in runs}
-    # The folder may hold seeds and methods that are not asked for now.
-    others = sum((record.method, record.seed) not in wanted for record in records)
-    with show(
-        list(dict.fromkeys(run.title for run in runs)),
-        batches=recipe.batches,
-        total=len(runs) * recipe.batches + others,
-        done=len(records),
-        metric=recipe.metric,
-        quiet=quiet,
-    ) as progress:
-        if ray is not None:
-            steps = on_ray(
-                recipe, runs, out, data_dir, where, failed, address=ray, gpus=gpus_per_run
-            )
-        elif jobs > 1:
-            steps = side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
-        else:
-            steps = one_after_another(recipe, runs, out, data_dir, where, failed)
-        for record in steps:
-            records.append(record)
-            progress.update(records)
+    with _no_empty_folder(out):
+        ranks.agree(lambda: _prepare(recipe, runs, source, out))
+        if not ranks.is_first:
+            # It works along; what comes of it is for the first to write down.
+            list(one_after_another(recipe, runs, out, data_dir, where, failed))
+            return
+        records = read_records(out) if (out / RECORDS).exists() else []
+        wanted = {(run.title, run.seed) for run in runs}
+        # The folder may hold seeds and methods that are not asked for now.
+        others = sum((record.method, record.seed) not in wanted for record in records)
+        with show(
+            list(dict.fromkeys(run.title for run in runs)),
+            batches=recipe.batches,
+            total=len(runs) * recipe.batches + others,
+            done=len(records),
+            metric=recipe.metric,
+            quiet=quiet,
+        ) as progress:
+            if ray is not None:
+                steps = on_ray(
+                    recipe, runs, out, data_dir, where, failed, address=ray, gpus=gpus_per_run
+                )
+            elif jobs > 1:
+                steps = side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
+            else:
+                steps = one_after_another(recipe, runs, out, data_dir, where, failed)
+            for record in steps:
+                records.append(record)
+                progress.update(records)
     if records:
         _report(out)
     if keep_models:
@@ -197,6 +200,21 @@ def _tell_models(out: Path, runs: Sequence[Run], batches: int) -> None:
         )
 
 
+@contextmanager
+def _no_empty_folder(out: Path) -> Iterator[None]:
+    """Take back a new run folder of which nothing came: where there is no such data set, say."""
+    description = out / DESCRIPTION
+    new, was_there = not description.exists(), out.exists()
+    try:
+        yield
+    except BaseException:
+        if new and current().is_first and out.is_dir() and [*out.iterdir()] == [description]:
+            description.unlink()
+            if not was_there:
+                out.rmdir()
+        raise
+
+
 def _open_folder(
     out: Path,
     experiment: str,
@@ -212,7 +230,7 @@ def _open_folder(
     """
     out.mkdir(parents=True, exist_ok=True)
     commands, notes = [Command.of(shlex.join(["lmrc", *sys.argv[1:]]), asked)], []
-    if (out / "run.json").exists():
+    if (out / DESCRIPTION).exists():
         before = read_description(out)
         if before.experiment != experiment:
             raise FileExistsError(
