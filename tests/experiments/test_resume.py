@@ -61,6 +61,12 @@ class FragileClassifier(FineTuneClassifier):
         with open("learnt", "a") as log:
             print(self.n_batches_, file=log)
         return super().losses(*args)
+
+class UncompiledClassifier(FineTuneClassifier):
+    def losses(self, *args):
+        if self.n_batches_ == 1 and self.compile is not False:
+            raise RuntimeError("the compiler is broken")
+        return super().losses(*args)
 """
 
 
@@ -162,6 +168,20 @@ def test_killed_whenever_a_record_appears(call):
     assert (out / "records.jsonl").read_bytes().endswith(b"\n")
     assert comparable(out) == expected
     assert_nothing_is_left(out)
+
+
+def test_a_run_goes_on_with_another_way_to_compute(call):
+    words = ["incremental", "--methods", "own.UncompiledClassifier", "--epochs", 1, "--seeds", 1]
+    code, errors = call(*words)
+    assert code != 0
+    assert "the compiler is broken" in errors
+    out = Path("runs/incremental-digits")
+    assert len(whole_lines(out)) == 1
+    assert call(*words, "--set", "compile=false")[0] == 0
+    records = [json.loads(line) for line in whole_lines(out)]
+    assert len(records) == BATCHES
+    assert records[0]["settings"] == records[-1]["settings"]
+    assert call(*words, "--set", "compile=perhaps")[0] == 2
 
 
 def test_killed_in_the_midst_of_a_batch_and_between_record_and_model(call):

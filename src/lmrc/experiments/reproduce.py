@@ -17,7 +17,7 @@ from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
-from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
+from lmrc.experiments.runs import HOW, Run, check_settings, finished, plan, trained_path
 from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
@@ -96,12 +96,15 @@ def main(
     if experiment == "capacity":
         _count(out, quiet, **changes)
         return
-    recipe = load_recipe(experiment, dataset, **changes)
+    chosen = changes.pop("settings", None) or {}
+    how = {name: chosen[name] for name in HOW if name in chosen}
+    settings = {name: value for name, value in chosen.items() if name not in how}
+    recipe = load_recipe(experiment, dataset, **changes, settings=settings)
     runs = plan(recipe, keep_models)
-    check_settings(recipe, runs, changes.get("settings") or {})
+    check_settings(recipe, runs, chosen, **how)
     jobs = jobs or usual_jobs(len(runs), device)
     failed: list[Run] = []
-    where = {"device": device}
+    where = {"device": device, **how}
     ranks = current()
     with _no_empty_folder(out):
         ranks.agree(lambda: _prepare(recipe, runs, source, out))
@@ -274,7 +277,7 @@ def _differing(then: Any, now: Any, name: str) -> Iterator[str]:
         then, now = then or {}, now or {}
         for part in {**then, **now}:
             yield from _differing(then.get(part), now.get(part), part)
-    elif then != now:
+    elif then != now and name not in HOW:  # folders of before may hold that, too
         yield name
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmrc.experiments.recipe import Recipe
-from lmrc.experiments.runs import Run, finished, settings_of
+from lmrc.experiments.runs import HOW, Run, finished, settings_of
 from lmrc.methods.catalog import find_method
 from lmrc.report.records import RECORDS, RunRecord, append_record, by_method_and_seed, read_records
 from lmrc.report.titles import name_runs
@@ -70,7 +70,8 @@ def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[s
     return [
         name
         for name in {**asked, **records[0].settings}
-        if any(
+        if name not in HOW
+        and any(
             r.settings.get(name, before.get(name, missing)) != asked.get(name, missing)
             for r in records
         )

@@ -46,6 +46,9 @@ from lmrc.training.ranks import current
 #: What of the data set takes part, and when.
 _PARTS = ("size", "limit", "validate", "classes", "first_classes")
 
+#: Parameters that say how fast, and not what: a run may go on with others.
+HOW = ("compile",)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -127,7 +130,7 @@ def execute(
         The run folder.
     dataset : Dataset
     **where
-        Parameters of the learner that are the machine's and not the experiment's: device, ….
+        Parameters of the learner that are the machine's and not the experiment's: device, `HOW`.
     """
     _end_with_parent()
     with _alone(folder, run) if current().is_first else nullcontext():
@@ -198,7 +201,9 @@ def left_over(folder: Path, run: Run) -> tuple[int, Model | None]:
     return finished(folder, run), read(path) if (path / MANIFEST).exists() else None
 
 
-def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -> None:
+def check_settings(
+    recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str], **where: Any
+) -> None:
     """Refuse parameters that no learner takes, and values that one would refuse at its first batch.
 
     Parameters
@@ -208,6 +213,8 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
     chosen : iterable of str
         Names of parameters that a user chose. One that a learner does not have is passed over
         where another has it.
+    **where
+        As in `execute`.
     """
     methods = {run.method: find_method(run.method, recipe.variants) for run in runs}
     for name in chosen:
@@ -219,7 +226,7 @@ def check_settings(recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str]) -
                 f"--set {name}: none of {', '.join(methods)} takes that parameter{hint}"
             )
     for run in runs:
-        learner = fresh_learner(recipe, run)
+        learner = fresh_learner(recipe, run, **where)
         if isinstance(learner, IncrementalClassifier):
             try:
                 learner._check_parameters()
@@ -247,7 +254,8 @@ def _learner(
         device = where.get("device", "auto")
         model = model_from(run.name, *left, method=type(fresh), backbone=backbone, device=device)
         if model.n_batches_ <= done:  # else records were taken away: they are to be made again
-            return model, model.n_batches_
+            how = {n: where[n] for n in HOW if n in where and n in model.get_params()}
+            return model.set_params(**how), model.n_batches_
     return fresh, 0
 
 
@@ -345,7 +353,8 @@ def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
 
 def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
     parameters = learner.get_params() if hasattr(learner, "get_params") else {}
-    for name in ("random_state", "verbose", "device"):  # in the record's own fields, or no matter
+    # In the record's own fields, or no matter.
+    for name in ("random_state", "verbose", "device", *HOW):
         parameters.pop(name, None)
     stream = {
         "dataset": recipe.dataset,
