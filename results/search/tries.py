@@ -24,6 +24,7 @@ from lmrc.statistics import readout
 from lmrc.statistics.classes import Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather
+from lmrc.training.memory import Memory, _first_of_each
 
 WEIGHT = float(os.environ.get("TRY_WEIGHT", "0.5"))
 TEMPERATURE = 0.2
@@ -177,6 +178,29 @@ class Read(LMRCPlusClassifier):
             found |= {f"{name} {way}": more[way] for way in ways}
         self.readout_ = kept
         return found
+
+
+class Aside(Read):
+    """A quarter of the stored images is not learnt again, and tells alone where its class is."""
+
+    def _train(self, network: Any, before: Any, samples: Any, n_known: int) -> Any:
+        self._whole = self.memory_
+        if self._whole:
+            self.memory_ = self._whole.at_most(3 * self.memory_per_class // 4)
+            batch, _ = samples.parted(len(samples) - len(self._whole))
+            samples = self.memory_.joined(batch.x, batch.y)
+        return super()._train(network, before, samples, n_known)
+
+    def keep(self, network: Any, samples: Any) -> None:
+        """Keep as `Read` does, with the others as the pool."""
+        if whole := self._whole:
+            batch, _ = samples.parted(len(samples) - len(whole))
+            others = torch.ones(len(whole), dtype=torch.bool)
+            others[_first_of_each(whole.y, 3 * self.memory_per_class // 4)] = False
+            self.memory_ = Memory(whole.x[others], whole.y[others])
+            samples = self.memory_.joined(batch.x, batch.y)
+        super().keep(network, samples)
+        self.memory_ = whole
 
 
 @contextmanager
