@@ -387,7 +387,37 @@ def test_a_loss_that_explodes_changes_nothing():
     np.testing.assert_array_equal(model.decision_function(X), answers)
 
 
+def test_a_network_that_the_last_step_spoils_is_no_model():
+    model = FineTuneClassifier(epochs=2, random_state=0).partial_fit(X, Y)
+    answers = model.decision_function(X)
+    model.set_params(learning_rate=1e30, epochs=1, batch_size=1000)  # its one loss is a number
+    with pytest.raises(TrainingError, match="answers are no longer numbers"):
+        model.partial_fit(X2, Y2)
+    np.testing.assert_array_equal(model.decision_function(X), answers)
+
+
 # --- On disk --------------------------------------------------------------------------------------
+
+
+def test_what_another_has_learnt_meanwhile_is_not_overwritten(tmp_path):
+    path = tmp_path / "m"
+    quick().partial_fit(X, Y).save(path)
+    mine, other = lmrc.load(path), lmrc.load(path)
+    other.partial_fit(X2, Y2).save(path)
+    other.partial_fit(X2, Y2 + 2).save(path)  # what it wrote itself may be replaced
+    mine.partial_fit(X2, Y2 + 7)
+    with pytest.raises(ModelFileError, match="has changed since"):
+        mine.save(path)
+    assert lmrc.load(path).classes_.tolist() == [0, 1, 2, 3, 4, 5]
+    mine.save(tmp_path / "elsewhere")
+    quick().partial_fit(X, Y).save(path)  # it has nothing to do with the folder: as asked
+    assert lmrc.load(path).classes_.tolist() == [0, 1]
+
+
+def test_a_device_that_is_not_there_is_no_fault_of_the_file(tmp_path):
+    quick().partial_fit(X, Y).save(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"^device='nonsense' is not known"):
+        lmrc.load(tmp_path / "m", device="nonsense")
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,11 @@ from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
 from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
-from lmrc.methods.state import pack, pool_in_force
+from lmrc.methods.saving import save
+from lmrc.methods.state import pool_in_force
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
 from lmrc.nets.pretrained import load_trunk
-from lmrc.store import folder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
@@ -390,10 +390,11 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a folder, for `lmrc.load`, in place of one that was there, at once.
 
+        But not over what another program has made of the model since it was loaded from there.
+
         Weights go into safetensors files, all else into JSON; nothing is pickled. Of each class
         no more samples are in it than ``memory_per_class`` says now.
         """
         check_is_fitted(self)
         self._check_parameters()  # a file that cannot be loaded again would be of no use
-        with folder.writing(path):
-            folder.write(path, *pack(self))
+        save(self, path)

@@ -15,10 +15,12 @@ from lmrc.methods.joint import JointClassifier
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.methods.lwf import LwFClassifier
+from lmrc.methods.saving import remember, state_of
 from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
+from lmrc.training.device import pick_device
 
 #: What a model file may name. It never names code to import.
 CLASSES: dict[str, type[IncrementalClassifier]] = {
@@ -66,7 +68,11 @@ def load(
     ModelFileError
         If the folder is no model, is damaged, or needs a newer lmrc.
     """
-    return model_from(path, *folder.read(path), method=method, backbone=backbone, device=device)
+    state = state_of(path)  # before it is read: what comes in between is not overwritten, either
+    content = folder.read(path)
+    model = model_from(path, *content, method=method, backbone=backbone, device=device)
+    remember(model, path, state)
+    return model
 
 
 def model_from(
@@ -79,6 +85,7 @@ def model_from(
     device: str | torch.device = "auto",
 ) -> Any:
     """Make a classifier of what a model folder holds; parameters are those of `load`."""
+    pick_device(device)  # one that is not there is no fault of the file
     try:
         cls = _class_of(path, description["class"], method)
         settings = dict(description["settings"])

@@ -139,6 +139,22 @@ def train(
         with uncompiled(), lent_chance(seed(optimisation.epochs), batches):
             renew_batch_norm(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)
+    if not _answers(network, batches, seed(optimisation.epochs)):
+        raise TrainingError(
+            "the network's answers are no longer numbers after the last epoch: lower learning_rate "
+            f"(now {optimisation.learning_rate:g})"
+        )
+
+
+def _answers(network: nn.Module, batches: Batches, seed: int) -> bool:
+    """Tell whether a network answers a mini-batch with numbers: its last step may have spoilt it.
+
+    Losses are of the steps before that, and a spoilt model would be saved as a good one.
+    """
+    batches.draw(torch.Generator().manual_seed(seed))
+    _, positions = next(iter(batches.shares()))
+    with torch.no_grad(), uncompiled():
+        return bool(network.eval()(batches.at(positions).x).isfinite().all())
 
 
 @contextmanager
