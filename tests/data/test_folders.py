@@ -53,6 +53,21 @@ def test_the_split_is_the_same_every_time_and_one_class_does_not_change_anothers
     )
 
 
+def test_one_name_in_two_forms_of_unicode_is_one_class(pets):
+    (pets / "dog").rename(pets / "caf\u00e9")
+    (pets / "cat").rename(pets / "cafe\u0301")
+    dataset = folder(pets)
+    assert set(dataset.y_train) == set(dataset.y_test) == {"caf\u00e9"}
+    seen = brightness(dataset.X_train) + brightness(dataset.X_test)
+    assert sorted(seen) == [*range(10), *range(100, 105)]
+
+
+def test_what_a_mac_adds_to_a_zip_file_is_no_class(pets):
+    paint(pets / "__MACOSX" / "cat" / "0.png", 9)
+    (pets / "__MACOSX" / "cat" / "._1.png").write_bytes(b"")
+    assert set(folder(pets).y_train) == {"cat", "dog"}
+
+
 def make_split(root, train="train", test="test"):
     for label, value in (("cat", 1), ("dog", 2)):
         for i in range(3):

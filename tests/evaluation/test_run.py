@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier
 from sklearn.naive_bayes import GaussianNB
 
+from lmrc import LMRCClassifier, load_dataset
 from lmrc.data.datasets import Dataset, digits
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation.run import BatchRecord, evaluate, summarize
@@ -352,3 +354,21 @@ def test_summary_wants_the_records_of_one_run_from_the_first():
         summarize([make_record(1), make_record(2)])
     with pytest.raises(ValueError, match="at least one class batch"):
         summarize([])
+
+
+def test_a_classifier_that_knows_what_is_to_come_is_refused():
+    stream = ClassStream(load_dataset("digits", limit=10), batches=5)
+    learner = LMRCClassifier(backbone="cnn", epochs=1, random_state=0)
+    list(evaluate(stream[:2], learner))
+    with pytest.raises(ValueError, match="knows class 0 already"):
+        next(evaluate(stream, learner))
+    assert next(evaluate(stream, learner, start=2)).n_classes_seen == 6
+    with pytest.raises(ValueError, match="does not know class 0 of the class batches before"):
+        next(evaluate(stream, clone(learner), start=3))
+
+
+def test_a_classifier_that_knows_other_classes_may_go_on_with_a_stream():
+    data = load_dataset("digits", limit=10)
+    learner = LMRCClassifier(backbone="cnn", epochs=1, random_state=0)
+    learner.partial_fit(data.X_train, data.y_train + 100)
+    assert next(evaluate(ClassStream(data, batches=5), learner)).n_classes_seen == 2

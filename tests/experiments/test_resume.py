@@ -62,6 +62,10 @@ class FragileClassifier(FineTuneClassifier):
             print(self.n_batches_, file=log)
         return super().losses(*args)
 
+class DivergingClassifier(FineTuneClassifier):
+    def losses(self, *args):
+        return {name: term * float("inf") for name, term in super().losses(*args).items()}
+
 class UncompiledClassifier(FineTuneClassifier):
     def losses(self, *args):
         if self.n_batches_ == 1 and self.compile is not False:
@@ -168,6 +172,15 @@ def test_killed_whenever_a_record_appears(call):
     assert (out / "records.jsonl").read_bytes().endswith(b"\n")
     assert comparable(out) == expected
     assert_nothing_is_left(out)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_training_that_goes_astray_is_told_in_a_line(jobs):
+    words = ["incremental", "--methods", "own.DivergingClassifier", "--epochs", 1, "--seeds", 1]
+    code, errors = run(*words, "--jobs", jobs)
+    assert code == 1
+    assert "own.DivergingClassifier-s0: the loss is no longer a number" in errors
+    assert "Traceback" not in errors
 
 
 def test_a_run_goes_on_with_another_way_to_compute(call):

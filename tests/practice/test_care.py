@@ -40,12 +40,23 @@ def test_info_counts_stored_images(place, learn, call):
 
 def test_info_tells_of_images_in_earlier_versions(place, learn, call):
     learn("week1", "--memory-per-class", "5", "-q", fast=True)
-    learn("week2", "--memory-per-class", "0", "-q")
+    out = learn("week2", "--memory-per-class", "0")[1]
+    assert "no images stored in it, but some in 1 earlier version that the folder keeps (" in out
     told = "but some are in 1 earlier version that the folder keeps"
     lines = call("info", "m")[1].splitlines()
     assert lines[lines.index(told) - 1] == "no images are stored in this model"
-    learn("week2", "-q")
+    assert learn("week2")[1].endswith("no images stored in it\n")
     assert told not in call("info", "m")[1]
+
+
+def test_rollback_says_that_images_are_back(place, learn, call):
+    learn("week1", "--memory-per-class", "3", "-q", fast=True)
+    learn("week2", "--memory-per-class", "0", "-q")
+    said = call("rollback", "m")[1]
+    assert said.endswith("\nit stores 6 images, and keeps 3 of each class from now on\n")
+    learn("week2", "--memory-per-class", "0", "--keep", "1", "-q")
+    learn("week2", "-q")
+    assert "it stores" not in call("rollback", "m")[1]
 
 
 def test_log_lists_versions_and_rollback_goes_back_one(model, call):

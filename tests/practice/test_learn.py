@@ -298,14 +298,29 @@ def test_changed_images_are_not_gone_on_with(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
     Image.new("L", (8, 8), 3).save(place / "week1" / "one" / "000.png")
     assert "no longer what it was" in learn("--resume", code=1)[2]
-    (place / "week1").rename(place / "elsewhere")
-    assert f"there is no {place / 'week1'}" in learn("--resume", code=2)[2]
     learn("--discard")
+
+
+def test_moved_images_are_gone_on_with_at_their_new_place(place, call, killed, same_files):
+    words = ("week1", "--val", "0.1", *FAST)
+    call("learn", "whole", *words)
+    killed("my model", *words, epochs=2)
+    (place / "week1").rename(place / "elsewhere")
+    code, _, err = call("learn", "my model", "--resume")
+    assert code == 2
+    assert f"there is no {place / 'week1'}: put it back, or say where it is now (" in err
+    assert "(lmrc learn 'my model' NEWPLACE --resume)" in err
+    code, _, err = call("learn", "my model", "week2", "--resume")
+    assert code == 1
+    assert "week2 is no longer what it was" in err
+    assert "(lmrc learn 'my model' --discard)" in err
+    assert call("learn", "my model", "elsewhere", "--resume")[0] == 0
+    same_files(place / "my model", place / "whole")
 
 
 def test_resume_remembers_and_takes_no_options(place, learn):
     assert "remembers its folder" in learn("--resume", "--epochs", "5", code=2)[2]
-    assert "remembers its folder" in learn("week1", "--resume", code=2)[2]
+    assert "remembers its folder" in learn("week1", "--resume", "--val", "0.1", code=2)[2]
     for option in (("--keep", "3"), ("--device", "cpu"), ("--set", "momentum=0.5"), ("--discard",)):
         assert "remembers its folder" in learn("--resume", *option, code=2)[2]
 

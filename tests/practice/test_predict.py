@@ -81,6 +81,18 @@ def test_what_is_not_similar_enough_is_unknown(model, call):
     assert ",unknown," in call(*words, "1.01", "--csv")[1]
 
 
+def test_a_table_of_several_classes_names_what_an_unknown_image_is_nearest_to(model, call):
+    words = ["predict", model, "test/one/000.png", "--csv", "--top", "2"]
+
+    def rows(*more):
+        return list(csv.DictReader(io.StringIO(call(*words, *more)[1])))
+
+    assert [row.pop("known") for row in rows()] == ["true", "true"]
+    refused = rows("--reject-below", "1.01")
+    assert [row["known"] for row in refused] == ["false", "false"]
+    assert [row["class"] for row in refused] == [row["class"] for row in rows()]
+
+
 def test_standard_input_holds_paths(model, call, stdin):
     stdin(b"test/one/000.png\n\ntest/zero/000.png\n")
     assert len(call("predict", model, "-")[1].splitlines()) == 2

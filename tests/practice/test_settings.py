@@ -1,8 +1,10 @@
 """What can be chosen for a model, and when."""
 
 import inspect
+import json
 import re
 
+import numpy as np
 import pytest
 
 import lmrc
@@ -23,6 +25,27 @@ def test_any_parameter_can_be_set_and_stays(place, learn):
     assert [record["batch"] for record in model.history_] == [0, 0, 1, 1, 1]
     learn("week2", "--set", "first_epochs=null")
     assert lmrc.load("m").first_epochs is None
+
+
+def test_settings_that_stay_are_told(place, learn, call):
+    words = ("--epochs", "1", "--learning-rate", "0.01", "--label-dim", "50")
+    assert "as before" not in learn("week1", *words)[1]
+    told = "as before, until named again: epochs 1, learning_rate 0.01\n"
+    assert told in learn("week2")[1]
+    assert (
+        "as before, until named again: learning_rate 0.01\n" in learn("week2", "--epochs", "2")[1]
+    )
+    told = "settings that are not the defaults: batch_size 32, epochs 2, label_dim 50"
+    assert f"{told}, learning_rate 0.01\n" in call("info", "m")[1]
+    found = json.loads(call("info", "m", "--json")[1])["settings_not_default"]
+    assert found == {"batch_size": 32, "epochs": 2, "label_dim": 50, "learning_rate": 0.01}
+
+
+def test_a_model_of_defaults_has_no_settings_to_tell(place, call):
+    X, y = np.zeros((4, 6, 6), np.uint8), np.array(["ape", "yak"] * 2)
+    clf = lmrc.LMRCClassifier(backbone="mlp", epochs=1).fit(X, y)
+    clf.set_params(epochs=70).save("m")
+    assert "not the defaults" not in call("info", "m")[1]
 
 
 @pytest.mark.parametrize(

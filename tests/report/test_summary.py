@@ -41,6 +41,14 @@ def test_captions_say_how_many_seeds_there_are(records):
     assert over_seeds(summarize_methods(alone)) == "one seed"
 
 
+def test_a_seed_counts_when_its_run_is_whole(records):
+    summaries = summarize_methods(records[:5])  # the second seed lacks its last class batch
+    assert over_seeds(summaries) == "one seed"
+    (row,) = csv.DictReader(csv_table(summaries).splitlines())
+    assert row["seeds"] == "1"
+    assert row["average_incremental_accuracy_sd"] == ""
+
+
 def test_a_run_under_way_counts_where_it_has_got_to(records):
     (steady,) = summarize_methods(records[:5])  # the second seed lacks its last class batch
     assert steady.accuracy[1].deviation is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ TEST_SHARE = 0.2
 
 _TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that has classes counts
 _LARGEST_IN_MEMORY = 2**30  # bytes; beyond, a temporary file is mapped instead
+_OF_A_MAC = "__MACOSX"  # what it adds to its zip files
 _NAMED = 5  # so many unreadable files does a warning name
 
 Files = Mapping[str, Sequence[Path]]  # the images of each class
@@ -161,12 +163,27 @@ def _subfolders(folder: Path) -> list[Path]:
         for path in sorted(folder.iterdir())
         if path.is_dir()
         and not path.name.startswith(".")
+        and path.name != _OF_A_MAC
         and not (path.is_symlink() and real.is_relative_to(path.resolve()))
     ]
 
 
-def _classes(folder: Path) -> dict[str, Names]:
-    classes = {path.name: Names(path) for path in _subfolders(folder)}
+def class_name(text: str) -> str:
+    """Return the name of a class in the one form of Unicode that names have here.
+
+    An é may be one letter, or an e and an accent, as Macs write it: they look the same.
+
+    >>> class_name("cafe\u0301") == "caf\u00e9"
+    True
+    """
+    return unicodedata.normalize("NFC", text)
+
+
+def _classes(folder: Path) -> dict[str, Sequence[Path]]:
+    classes: dict[str, Sequence[Path]] = {}
+    for path in _subfolders(folder):
+        name, files = class_name(path.name), Names(path)
+        classes[name] = [*classes[name], *files] if name in classes else files
     if not classes:
         raise ValueError(
             f"{folder} has no sub-folders; move the images of each class into one of its own."

@@ -175,6 +175,7 @@ def evaluate_readouts(
         `head_given`, as in a `BatchRecord`. Empty for a learner with one way.
     """
     _check(stream, learner)
+    _check_learnt(stream, learner, start)
     for index in range(start, len(stream)):
         batch = stream[index]
         announced = (
@@ -247,6 +248,27 @@ def _check(stream: ClassStream, learner: Learner) -> None:
         raise ValueError(
             f"class batches {untested} have no test samples; add some for at least one class of "
             "each, or put these classes together with others."
+        )
+
+
+def _check_learnt(stream: ClassStream, learner: Learner, start: int) -> None:
+    """Refuse a classifier of ours that knows what is still to come, or not what has been."""
+    from lmrc.methods.base import IncrementalClassifier
+
+    if not isinstance(learner, IncrementalClassifier):
+        return  # of others it is not known what they have learnt
+    known = set(np.asarray(getattr(learner, "classes_", ())).tolist())
+    before = set(stream.seen(start - 1).tolist()) if start else set()
+    coming = set(stream.order.tolist()) - before
+    if known & coming:
+        raise ValueError(
+            f"the learner knows class {min(known & coming)!r} already, which is still to come: its "
+            "accuracy would say nothing. Pass a fresh one (sklearn.base.clone makes it)."
+        )
+    if not before <= known:
+        raise ValueError(
+            f"start={start}, but the learner does not know class {min(before - known)!r} of the "
+            "class batches before: pass one that has learnt them, or leave start out."
         )
 
 

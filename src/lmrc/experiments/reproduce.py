@@ -141,7 +141,10 @@ def main(
         _tell_models(out, runs, recipe.batches)
     if failed:
         names = ", ".join(run.name for run in failed)
-        raise RuntimeError(f"{names} did not finish, as said above; the same command goes on")
+        raise RuntimeError(
+            f"{names} did not finish, as said above; once the cause is gone, the same command "
+            "goes on"
+        )
 
 
 def _check_processes(

@@ -327,6 +327,7 @@ def _extra(
     extra: dict[str, Any] = {"data": stream.dataset.digest}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
+        extra["augmentation"] = learner.augmentation
         extra["stored_bytes"] = _stored_bytes(learner)
     if readouts:
         extra["readouts"] = readouts

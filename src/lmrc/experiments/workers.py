@@ -21,6 +21,7 @@ from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
 from lmrc.experiments.warned import in_one_line
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
+from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square
 
@@ -56,10 +57,10 @@ def one_after_another(
     for run in waiting:
         try:
             yield from execute(recipe, run, out, dataset, **where)
-        except Exception:
+        except Exception as error:
             if ranks.are_several:
                 raise  # the others wait for what this one does not come to
-            traceback.print_exc(file=sys.stderr)
+            _tell(run, error)
             failed.append(run)
 
 
@@ -140,5 +141,17 @@ def _work(
 ) -> None:
     torch.set_num_threads(threads)
     warnings.formatwarning = in_one_line
-    for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
-        pass
+    try:
+        for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
+            pass
+    except Exception as error:
+        _tell(run, error)
+        sys.exit(1)
+
+
+def _tell(run: Run, error: Exception) -> None:
+    """Say why a run failed; where training went astray, that is no matter of the code."""
+    if isinstance(error, TrainingError):
+        print(f"{run.name}: {error}", file=sys.stderr)
+    else:
+        traceback.print_exception(error, file=sys.stderr)

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from lmrc.data.arrays import load_arrays, rows_held_out
 from lmrc.data.dataset import Array, digest
-from lmrc.data.folders import Files, describe_skipped, held_out, image_files, read_files
+from lmrc.data.folders import (
+    Files,
+    class_name,
+    describe_skipped,
+    held_out,
+    image_files,
+    read_files,
+)
 from lmrc.data.images import (
     NOT_READ,
     Mode,
@@ -24,6 +31,7 @@ from lmrc.training.rotations import check_square
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
+_GUESS_COLUMNS = ("rank", "similarity")  # of `lmrc predict --csv`, whose classes are no labels
 
 InputShape = tuple[int, ...]
 
@@ -42,6 +50,10 @@ class Batch:
         Files that were left out.
     passed_over : dict of str to int
         How many files have which suffix of images that lmrc does not read.
+    mode : {"RGB", "L"} or None
+        In which image files were read; None where there are none.
+    greyed : Path or None
+        A file in colour, the first of maybe many, which the model takes in grey.
     """
 
     X: Array
@@ -50,13 +62,20 @@ class Batch:
     y_val: Array
     unreadable: list[UnreadableImageError] = field(default_factory=list)
     passed_over: dict[str, int] = field(default_factory=dict)
+    mode: Mode | None = None
+    greyed: Path | None = None
 
     def warn_of_files(self) -> None:
-        """Say which files were left out, if any."""
+        """Say which files were left out, if any, and what others lost."""
         if self.unreadable:
             warn(describe_skipped(self.unreadable))
         for suffix, n in self.passed_over.items():
             warn(f"passed over {count(n, f'{suffix} file')}: save them as JPEG or PNG")
+        if self.greyed:
+            warn(
+                f"files in colour, such as {self.greyed}, are taken in grey, as the model's first "
+                "images were: if colour matters, begin a new model with some"
+            )
 
     def digest(self) -> str:
         """Return what tells these samples from any others."""
@@ -100,8 +119,6 @@ def read_source(
         files = _listed(source)
     elif source.is_dir():
         files, test, _ = image_files(source)
-    elif not source.exists():  # what --resume remembers may be gone by then
-        raise UsageError(f"there is no {source}: put it back, or name what is to be learnt")
     else:
         raise UsageError(
             f"{source} is neither a folder, nor a .csv nor an .npz file: name one of these"
@@ -119,7 +136,8 @@ def read_source(
     X_val, y_val = read_files(test, *form, unreadable) if test else (X[:0], y[:0])
     others = walk_images(source, suffixes=NOT_READ) if source.is_dir() else ()
     passed_over = Counter(Path(name).suffix.lower() for name in others)
-    return Batch(X, y, X_val, y_val, unreadable, passed_over)
+    greyed = _first_coloured(files, test) if shape and form[1] == "L" else None
+    return Batch(X, y, X_val, y_val, unreadable, passed_over, form[1], greyed)
 
 
 def form_of(shape: InputShape) -> tuple[tuple[int, int], Mode]:
@@ -141,12 +159,19 @@ def _common(files: Files, size: Size | None, colour: bool) -> tuple[Size, Mode]:
     return size or common_size, "RGB" if colour else mode
 
 
+def _first_coloured(*parts: Files) -> Path | None:
+    """Return the first file that is in colour; the heads of files tell."""
+    paths = (path for files in parts for of_class in files.values() for path in of_class)
+    return next((path for path in paths if common_form([path])[1] == "RGB"), None)
+
+
 def _listed(source: Path) -> Files:
     """Read a CSV file: the images of each class; relative paths are from its folder."""
     files: dict[str, list[Path]] = {}
     try:
         with source.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
+            _refuse_guesses(source, rows.fieldnames)
             path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
             label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)
             for row in rows:
@@ -157,12 +182,22 @@ def _listed(source: Path) -> Files:
                         f"{source}, line {rows.line_num} has no {missing}: add it, or remove the "
                         "line"
                     )
-                files.setdefault(label.strip(), []).append(source.parent / path.strip())
+                of_class = files.setdefault(class_name(label.strip()), [])
+                of_class.append(source.parent / path.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{source} is not a CSV file in UTF-8: {error}") from error
     if not files:
         raise ValueError(f"{source} lists no images: add lines below its header")
     return dict(sorted(files.items()))
+
+
+def _refuse_guesses(source: Path, names: Sequence[str] | None) -> None:
+    for name in names or ():
+        if name.strip().lower() in _GUESS_COLUMNS:
+            raise ValueError(
+                f"{source} has a column {name.strip()!r}: it looks like what lmrc predict --csv "
+                "wrote, which are guesses and no labels; if you have corrected them, remove it"
+            )
 
 
 def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) -> str:
@@ -171,7 +206,7 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
             return name
     raise ValueError(
         f"{source} has no column {wanted[0]!r} in its first line ({', '.join(names or ['empty'])}):"
-        " it must name the columns path and label"
+        " it must name the columns path (or file, filename, image) and label (or class)"
     )
 
 

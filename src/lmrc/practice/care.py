@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.practice.log import well_formed
 from lmrc.practice.models import backbone_name, find_class, open_model, refuse_unfinished
+from lmrc.practice.settings import in_words, unusual
 from lmrc.practice.usage import Say, bytes_in_words, count
 from lmrc.store import folder as store
 from lmrc.store import unfinished
+from lmrc.store.files import read_tensors
 from lmrc.training.rotations import TURNS
 
 NO_IMAGES = "no images are stored in this model"
@@ -21,6 +24,7 @@ NO_IMAGES = "no images are stored in this model"
 def describe(path: Path) -> dict[str, Any]:
     """Return what there is to know about a model: plain values."""
     model, versions = open_model(path, "cpu"), store.versions(path)
+    settings = _settings(model)
     with well_formed(path):
         likely = capacity.likely(model.label_dim, model.threshold_, model.max_tries)
     return {
@@ -34,7 +38,7 @@ def describe(path: Path) -> dict[str, Any]:
         "bytes": store.size(path),
         "bytes_of_all_versions": store.size_of_all(path),
         "images_stored": len(model.memory_) if model.memory_ else 0,
-        "earlier_versions_with_images": sum("pool" in v["files"] for v in versions[:-1]),
+        "earlier_versions_with_images": earlier_with_images(versions),
         "statistics": model.statistics,
         "statistics_bytes": sum(t.nbytes for t in (model.statistics_ | model.readout_).values()),
         "rotations": model.rotations,
@@ -46,8 +50,14 @@ def describe(path: Path) -> dict[str, Any]:
         ),
         "versions": len(versions),
         "unfinished": unfinished.is_there(path),
-        "settings": _settings(model),
+        "settings": settings,
+        "settings_not_default": {name: settings[name] for name in unusual(model)},
     }
+
+
+def earlier_with_images(versions: list[store.Version]) -> int:
+    """Return how many versions before the newest hold images."""
+    return sum("pool" in version["files"] for version in versions[:-1])
 
 
 def tell_info(path: Path, say: Say) -> None:
@@ -79,8 +89,11 @@ def tell_info(path: Path, say: Say) -> None:
         f"room for about {count(info['label_vectors_left'], 'more class', 'more classes')}{each}: "
         f"label vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
     )
+    if info["settings_not_default"]:
+        say(f"settings that are not the defaults: {in_words(info['settings_not_default'])}")
     if info["unfinished"]:
-        say(f"a class batch is unfinished: lmrc learn {path} --resume goes on with it")
+        command = f"lmrc learn {shlex.quote(str(path))} --resume"
+        say(f"a class batch is unfinished: {command} goes on with it")
 
 
 def roll_back(path: Path, say: Say) -> None:
@@ -91,6 +104,12 @@ def roll_back(path: Path, say: Say) -> None:
         store.roll_back(path)
         (newest,) = store.versions(path)[-1:]
     say(f"{path} is as it was after version {newest['number']}, saved {newest['saved']}")
+    if "pool" in newest["files"]:
+        with well_formed(path):
+            stored = len(read_tensors(path, newest["files"]["pool"])["y"])
+            each = newest["model"]["settings"]["memory_per_class"]
+        more = f", and keeps {each} of each class from now on" if each else ""
+        say(f"it stores {count(stored, 'image')}{more}")
 
 
 def forget(path: Path, name: str, say: Say) -> None:

@@ -42,7 +42,8 @@ def learn(
         Path | None,
         typer.Argument(
             help="A folder with a sub-folder of images for each class (or train/ and val/ with "
-            "these), a .csv with the columns path and label, or an .npz with X and y.",
+            "these), a .csv with the columns path (or file, filename, image) and label (or class), "
+            "or an .npz with X and y.",
             metavar="SOURCE",
             exists=True,
         ),
@@ -186,9 +187,11 @@ def learn(
     settings = {name: value for name, value in given.items() if value is not None} | others
     if class_weight is ClassWeight.none:
         settings["class_weight"] = None
-    if resume and not set(typed(context)) <= {"model", "--resume", "--checkpoint-every", "--quiet"}:
+    of_resume = {"model", "source", "--resume", "--checkpoint-every", "--quiet"}
+    if resume and not set(typed(context)) <= of_resume:
         raise UsageError(
-            "--resume remembers its folder and options: write lmrc learn MODEL --resume alone"
+            "--resume remembers its folder and options: write lmrc learn MODEL --resume alone, or "
+            "with the folder's new place if it was moved"
         )
     if source is None and not (resume or discard):
         raise typer.BadParameter("name the folder to learn, after the model", ctx=context)

@@ -17,7 +17,7 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import form_of, read_source
-from lmrc.practice.models import backbone_name, open_to_predict
+from lmrc.practice.models import backbone_name, open_to_predict, spelt_as_known
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.records import (
@@ -123,6 +123,7 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
     batch = read_source(source, shape=model.input_shape_)
     X, y = (batch.X_val, batch.y_val) if len(batch.y_val) else (batch.X, batch.y)
     batch.warn_of_files()
+    y = spelt_as_known(y, model.classes_)
     known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
     if not known.all():
         strange = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.batch import Batch, read_source
+from lmrc.practice.care import earlier_with_images
+from lmrc.practice.cautions import warn_about
 from lmrc.practice.checkpoint import FolderCheckpoint
-from lmrc.practice.models import open_model
-from lmrc.practice.settings import begun, changed
+from lmrc.practice.models import open_model, spelt_as_known
+from lmrc.practice.settings import SMALL_STEP, as_before, begun, changed, in_words
 from lmrc.practice.usage import (
     Say,
     UsageError,
@@ -35,8 +38,6 @@ from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
-FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
-UNEVEN = 5  # times as many images of one class as of another
 SMALL = 2000  # images to begin with; for fewer, steps of 128 would be too few to learn from
 
 
@@ -88,7 +89,8 @@ def learn(
     path : Path
         The model; begun where there is none.
     request : Request or None
-        What to learn; None with `resume`, which remembers it, and with `discard` alone.
+        What to learn; None with `discard` alone, and with `resume`, which remembers it: there a
+        request says where the source is now.
     resume : bool, default=False
         Go on with the class batch that was interrupted.
     discard : bool, default=False
@@ -110,16 +112,18 @@ def learn(
             unfinished.discard(place)
         kept = ranks.agree(lambda: _interrupted(place, resume))
         if kept is not None:
-            request = _remembered(place, kept)
+            request = _gone_on_with(place, kept, request)
         if request is None:
             return
         model = _model(place, request)
         known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
         batch = _read(request, model)
         _tell_found(batch, known, say)
-        _warn_about(batch, model)
+        if len(known) and (stays := as_before(model, request.settings)):
+            say(f"as before, until named again: {in_words(stays)}")
+        warn_about(batch, model)
         if not len(known) and "batch_size" not in request.settings and len(batch.y) < SMALL:
-            model.set_params(batch_size=32)
+            model.set_params(batch_size=SMALL_STEP)
         content = {"request": asdict(request), "digest": batch.digest()}
         ranks.check_same(content, f"what {request.source} holds")
         if kept is None:
@@ -128,7 +132,7 @@ def learn(
         elif kept[0].get("digest") != content["digest"]:
             raise ModelFileError(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
-                f"back as it was, or drop what was learnt (lmrc learn {path} --discard)"
+                f"back as it was, or drop what was learnt ({_command(path)} --discard)"
             )
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
         hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
@@ -150,9 +154,26 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
         source, epochs = _remembered(place, kept).source, len(kept[0].get("records", []))
         raise UsageError(
             f"learning {source} was interrupted after {count(epochs, 'kept epoch')}: go on with "
-            f"lmrc learn {place} --resume, or drop it with --discard"
+            f"{_command(place)} --resume, or drop it with --discard"
         )
     return kept
+
+
+def _gone_on_with(place: Path, kept: unfinished.Kept, now: Request | None) -> Request:
+    """Return what was asked; its source may be elsewhere by now, where `now` says."""
+    request = _remembered(place, kept)
+    if now is not None:
+        request = replace(request, source=now.source)
+    if not Path(request.source).exists():
+        raise UsageError(
+            f"there is no {request.source}: put it back, or say where it is now "
+            f"({_command(place)} NEWPLACE --resume)"
+        )
+    return request
+
+
+def _command(place: Path) -> str:
+    return f"lmrc learn {shlex.quote(str(place))}"
 
 
 def _remembered(place: Path, kept: unfinished.Kept) -> Request:
@@ -186,7 +207,10 @@ def _read(request: Request, model: LMRCClassifier) -> Batch:
         val=request.val,
         square=model.turns is not None,
     )
-    taught = {*batch.y.tolist(), *getattr(model, "classes_", batch.y[:0]).tolist()}
+    known = getattr(model, "classes_", batch.y[:0])
+    y, y_val = (spelt_as_known(labels, known) for labels in (batch.y, batch.y_val))
+    batch = replace(batch, y=y, y_val=y_val)
+    taught = {*batch.y.tolist(), *known.tolist()}
     strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
     if strange:
         raise ValueError(
@@ -204,7 +228,7 @@ def _train(
     try:
         model.partial_fit(batch.X, batch.y)
     except KeyboardInterrupt:
-        warn(f"the model is as before; lmrc learn {place} --resume goes on, --discard drops it")
+        warn(f"the model is as before; {_command(place)} --resume goes on, --discard drops it")
         raise
     except Exception as error:
         # What went astray would do so again; where nothing is kept, there is nothing to go on from.
@@ -230,24 +254,10 @@ def _tell_found(batch: Batch, known: Any, say: Say) -> None:
             say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
     held = f", {len(batch.y_val):,} more to validate with" if len(batch.y_val) else ""
     say(f"{count(len(batch.y), 'image')} to learn from{held}")
+    if batch.mode and not len(known):
+        kind, (height, width) = {"L": "grey", "RGB": "colour"}[batch.mode], batch.X.shape[1:3]
+        say(f"{kind} images of {height}×{width} pixels: later ones are brought to that")
     batch.warn_of_files()
-
-
-def _warn_about(batch: Batch, model: LMRCClassifier) -> None:
-    labels, counts = np.unique(batch.y, return_counts=True)
-    fewest, most = labels[counts.argmin()], labels[counts.argmax()]
-    if counts.max() >= UNEVEN * counts.min() and model.class_weight is None:
-        warn(
-            f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
-            "--class-weight balanced each class counts alike"
-        )
-    if counts.min() < FEW and not model.freeze:
-        warn(
-            f"{fewest} has only {count(int(counts.min()), 'image')}: more of them, or --weights "
-            "FILE --freeze with a backbone that has seen many images, would help"
-        )
-    if model.freeze and model.weights is None and not hasattr(model, "classes_"):
-        warn("--freeze without --weights: the backbone stays as random as it begins")
 
 
 def _note(model: LMRCClassifier, batch: Batch, known: Any, seconds: float) -> dict[str, Any]:
@@ -273,6 +283,9 @@ def _tell_learnt(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
             say(f"{name} classes: {percent(note[f'{name}_accuracy'])} of {tested} right")
     pool = len(model.memory_) if model.memory_ else 0
     stored = f"{count(pool, 'image')} stored in it" if pool else "no images stored in it"
+    if not pool and (earlier := earlier_with_images(store.versions(place))):
+        kept = f"{count(earlier, 'earlier version')} that the folder keeps"
+        stored += f", but some in {kept} (the next learn drops them, unless its --keep is over 2)"
     say(
         f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
         f"{note['seconds']:.0f} s, {bytes_in_words(store.size(place))}, {stored}"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lmrc.data.dataset import Array
+from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.persistence import model_from
 from lmrc.nets import backbones
@@ -43,16 +48,32 @@ def backbone_name(model: LMRCClassifier) -> str:
 def refuse_unfinished(folder: Path) -> None:
     """Refuse to change a model while a class batch is unfinished."""
     if unfinished.is_there(folder):
+        command = f"lmrc learn {shlex.quote(str(folder))}"
         raise ModelFileError(
-            f"a class batch of {folder} is unfinished: go on with it (lmrc learn {folder} "
-            f"--resume) or drop it (lmrc learn {folder} --discard) first"
+            f"a class batch of {folder} is unfinished: go on with it ({command} --resume) or drop "
+            f"it ({command} --discard) first"
         )
 
 
 def find_class(model: LMRCClassifier, name: str) -> Any:
     """Return the label that a user calls by this name; labels may be numbers."""
-    for label in model.classes_.tolist():
-        if str(label) == name:
-            return label
-    known = ", ".join(map(str, model.classes_.tolist()))
+    labels = model.classes_.tolist()
+    for as_typed in (str, class_name):  # a model may know a name in both forms
+        for label in labels:
+            if as_typed(str(label)) == as_typed(name):
+                return label
+    known = ", ".join(map(str, labels))
     raise ValueError(f"the model knows no class {name!r}, but {known}")
+
+
+def spelt_as_known(labels: Array, classes: Array) -> Array:
+    """Return labels from files as a model spells them, which may know another form of Unicode.
+
+    >>> spelt_as_known(np.array(["caf\u00e9"]), np.array(["cafe\u0301"])).tolist() == ["cafe\u0301"]
+    True
+    """
+    names = {label for label in classes.tolist() if isinstance(label, str)}
+    others = {class_name(name): name for name in names if class_name(name) not in names}
+    if not others or labels.dtype.kind != "U":
+        return labels
+    return np.array([others.get(label, label) for label in labels.tolist()], dtype=str)

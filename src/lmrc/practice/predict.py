@@ -173,7 +173,7 @@ def write_answers(
     failures = 0
     table = csv.writer(file, lineterminator="\n") if form == "csv" else None
     if table:
-        table.writerow(["path", "rank", "class", "similarity", "head", "error"])
+        table.writerow(["path", "rank", "class", "similarity", "head", "error", "known"])
     for answer in answers:
         failures += bool(answer.error)
         if answer.error and not quiet:
@@ -190,12 +190,13 @@ def write_answers(
 
 def _rows(answer: Answer) -> list[list[Any]]:
     if answer.error:
-        return [[answer.path, "", "", "", "", answer.error]]
+        return [[answer.path, "", "", "", "", answer.error, ""]]
+    known = "true" if answer.known else "false"
     rows = [
-        [answer.path, rank, guess.label, f"{guess.similarity:.4f}", guess.head, ""]
+        [answer.path, rank, guess.label, f"{guess.similarity:.4f}", guess.head, "", known]
         for rank, guess in enumerate(answer.guesses, start=1)
     ]
-    if not answer.known:
+    if not answer.known and len(rows) == 1:  # who asks for more wants to see what was nearest
         rows[0][2] = UNKNOWN
     return rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from lmrc.practice.usage import UsageError
 from lmrc.training.device import pick_device
 
 METHODS: dict[str, type[LMRCClassifier]] = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
+
+SMALL_STEP = 32  # images in a step, where the first images are few
 
 #: Parameters that have an option of their own in ``lmrc learn``; ``--set`` is for the others.
 OWN_OPTIONS = {
@@ -78,6 +80,41 @@ def changed(
                 + ": leave it out, or begin a new model"
             )
     return _checked(model.set_params(**settings))
+
+
+def unusual(model: LMRCClassifier) -> dict[str, Any]:
+    """Return the settings of a model that are not its method's defaults.
+
+    Without the backbone, which is told anyway, and without what a model does not keep.
+    """
+    usual = type(model)().get_params(deep=False)
+    untold = {"backbone", "weights", "device", "verbose"}
+    if not model.random_state:  # 0 is the default of the commands
+        untold.add("random_state")
+    settings = model.get_params(deep=False)
+    return {n: v for n, v in settings.items() if n not in untold and v != usual[n]}
+
+
+def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
+    """Return how a model is going to be trained though it was not asked for: it was once.
+
+    Not what is fixed for good, what is for the first class batch alone, and the small steps that
+    `lmrc learn` picks by itself.
+    """
+    fixed = {*model.shaping_parameters, "random_state", "first_epochs", "first_learning_rate"}
+    settings = {n: v for n, v in unusual(model).items() if n not in {*named, *fixed}}
+    if settings.get("batch_size") == SMALL_STEP:
+        del settings["batch_size"]
+    return settings
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Return settings for the reader.
+
+    >>> in_words({"epochs": 1, "freeze": True})
+    'epochs 1, freeze True'
+    """
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> None:

@@ -118,13 +118,18 @@ def note(text: str) -> str:
 
 def n_seeds(summaries: Sequence[MethodSummary]) -> int:
     """Return how many seeds there are, 0 for one alone: then nothing deviates."""
-    most = max(len(summary.runs) for summary in summaries)
+    most = max(map(_seeds, summaries))
     return most if most > 1 else 0
+
+
+def _seeds(summary: MethodSummary) -> int:
+    """Count the runs that tables are of: the whole ones, once there are any."""
+    return summary.n_whole or len(summary.runs)
 
 
 def over_seeds(summaries: Sequence[MethodSummary]) -> str:
     """Say what ± means, or that there is one seed."""
-    most, fewest = n_seeds(summaries), min(len(summary.runs) for summary in summaries)
+    most, fewest = n_seeds(summaries), min(map(_seeds, summaries))
     if not most:
         return "one seed"
     count = f"{most}" if fewest == most else f"{fewest} to {most}"

@@ -19,6 +19,8 @@ from lmrc.report.summary import (
 )
 from lmrc.report.titles import parted, places
 
+ONE_SEED = 0.01  # by so much may one run differ from another of its kind
+
 
 @dataclass(frozen=True)
 class Table1:
@@ -155,19 +157,33 @@ def _drawing(table: Table1, metric: str) -> Drawing:
 
 
 def _headline(table: Table1) -> str:
-    """Name the best method at each pool size."""
-    best: dict[int, tuple[float, str]] = {}
-    for pool in table.pools:
-        shares = [(s.mean, m) for m in table.methods if (s := table.ours.get((m, pool)))]
-        if shares:
-            best[pool] = max(shares)
-    names = {method for _, method in best.values()}
-    if len(names) == 1:
-        numbers = ", ".join(f"{100 * share:.1f} %" for share, _ in best.values())
+    """Name the best method at each pool size, or those that cannot be told apart."""
+    best = {pool: _best(table, pool) for pool in table.pools}
+    best = {pool: found for pool, found in best.items() if found}
+    names = {tuple(found) for found in best.values()}
+    if len(names) == 1 and len(next(iter(names))) == 1:
+        (name,) = next(iter(names))
+        numbers = ", ".join(f"{100 * found[name]:.1f} %" for found in best.values())
         pools = ", ".join(map(str, best))
         does = "is best at every pool size:" if len(table.methods) > 1 else "has"
-        return f"{names.pop()} {does} {numbers} with {pools} images per class."
-    parts = [
-        f"{method} with {pool} ({100 * share:.1f} %)" for pool, (share, method) in best.items()
-    ]
-    return f"Best by images per class: {', '.join(parts)}." if parts else ""
+        return f"{name} {does} {numbers} with {pools} images per class."
+    parts = []
+    for pool, found in best.items():
+        shares = " and ".join(f"{100 * share:.1f}" for share in found.values())
+        alike = ", not to be told apart," if len(found) > 1 else ""
+        parts.append(f"{' or '.join(found)}{alike} with {pool} ({shares} %)")
+    return f"Best by images per class: {'; '.join(parts)}." if parts else ""
+
+
+def _best(table: Table1, pool: int) -> dict[str, float]:
+    """Return the best method at a pool size, and those that are as good as it but for chance."""
+    found = {m: s for m in table.methods if (s := table.ours.get((m, pool)))}
+    ranked = sorted(found, key=lambda m: -found[m].mean)
+
+    def lead(method: str) -> float:
+        return found[ranked[0]].mean - found[method].mean
+
+    def chance(method: str) -> float:
+        return max(found[m].deviation or ONE_SEED for m in (ranked[0], method))
+
+    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) < chance(m)}

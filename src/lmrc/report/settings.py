@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
 from typing import Any
 
+from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.capacity_records import CapacityRecord
 from lmrc.report.records import Description, RunRecord
@@ -15,6 +17,9 @@ _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
     *("settings", "by_method", "variants", "rungs"),
 )
+
+#: Parameters that change nothing in what comes out, or are of one run alone.
+_NO_MATTER = ("random_state", "verbose", "device", "compile")
 
 
 def asked(description: Description) -> str:
@@ -32,7 +37,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     settings: dict[str, dict[str, Any]] = {}
     for record in records:
         chosen = settings.setdefault(record.method, {})
-        chosen.update(record.settings)
+        chosen.update(_in_force(record))
         if description.recipe.get("order") == "per-seed":
             chosen["order"] = "shuffled by the run's seed"
     values: dict[str, dict[str, Any]] = {}
@@ -51,6 +56,25 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     caption = "Where the methods differ; – where one has no such setting."
     table = html.table(caption, head, rows, "text")
     return f"{table}<h3>The same for all that have it</h3>{settings_list(common)}"
+
+
+def _in_force(record: RunRecord) -> dict[str, Any]:
+    """Return the settings of a record as they were in force.
+
+    One that it does not name came after it: by default it does what was done before.
+    """
+    found = _defaults(record.settings.get("classifier", "")) | record.settings
+    if "augmentation" in record.extra:
+        found["augment"] = record.extra["augmentation"]
+    elif found.get("augment") == "auto" and found.get("classifier") == "LMRCPlusClassifier":
+        found["augment"] = "auto: strong for colour images"
+    return {name: value for name, value in found.items() if name not in _NO_MATTER}
+
+
+@cache
+def _defaults(classifier: str) -> dict[str, Any]:
+    cls = CLASSES.get(classifier)
+    return {} if cls is None else cls().get_params(deep=False)
 
 
 def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, work: str) -> str:

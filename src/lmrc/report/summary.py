@@ -54,6 +54,8 @@ class MethodSummary:
         Of its colour, marker and dashes in `lmrc.report.figures.LOOKS`.
     runs : list of list of BatchRecord
         One run per seed, in order of class batches.
+    n_whole : int
+        How many of them learnt the whole stream.
     classes_seen : list of int
         Number of classes known after each class batch.
     accuracy : list of Spread
@@ -75,6 +77,7 @@ class MethodSummary:
     method: str
     place: int
     runs: list[list[BatchRecord]]
+    n_whole: int
     classes_seen: list[int]
     accuracy: list[Spread]
     average: Spread | None
@@ -124,6 +127,7 @@ def _summarize(method: str, place: int, lines: list[list[RunRecord]], metric: st
         method=method,
         place=place,
         runs=runs,
+        n_whole=len(whole),
         classes_seen=[record.n_classes_seen for record in longest],
         accuracy=[spread for spread in over_batches(runs, metric) if spread],
         average=Spread.over(total[_AVERAGES[metric]] for total in sums),
@@ -226,7 +230,7 @@ def csv_table(
         spreads = [*s.accuracy, *missing, s.average, s.final, s.old, s.new]
         spreads += [s.forgetting, s.head_choice, s.head_given]
         rows.append(
-            [s.method, len(s.runs), *(cell for spread in spreads for cell in spread or ("", ""))]
+            [s.method, s.n_whole, *(cell for spread in spreads for cell in spread or ("", ""))]
         )
     if paper:
         head.append("paper_average_incremental_accuracy")

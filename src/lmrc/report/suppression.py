@@ -203,9 +203,10 @@ def _headline(outputs: Sequence[Outputs]) -> str:
 
 
 def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) -> list[str]:
-    """Return what the outputs come to: how many old samples are still recognised."""
+    """Return what the outputs come to: how many samples are recognised, old ones and new ones."""
     kept = ", ".join(f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old)
-    found = [f"Old samples that are still recognised: {kept}."]
+    learnt = ", ".join(f"{s.method} {100 * s.new.mean:.0f} %" for s in summaries if s.new)
+    found = [f"Old samples that are still recognised: {kept}. New ones: {learnt}."]
     told = [(one.method, KINDS[one.kind].finding) for one in outputs]
     return found + [f"{method} {finding}" for method, finding in told if finding]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -267,7 +268,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = read_json(path)
     except FileNotFoundError:
         if (folder / UNFINISHED).exists():
-            hint = f"its first class batch is not finished, go on with lmrc learn {folder} --resume"
+            command = f"lmrc learn {shlex.quote(str(folder))} --resume"
+            hint = f"its first class batch is not finished, go on with {command}"
         else:
             hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None

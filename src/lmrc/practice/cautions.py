@@ -1,0 +1,51 @@
+"""What a user had better know before a class batch is learnt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmrc.data.folders import class_name
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.practice.batch import Batch
+from lmrc.practice.usage import count, warn
+
+FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
+UNEVEN = 5  # times as many images of one class as of another
+
+
+def warn_about(batch: Batch, model: LMRCClassifier) -> None:
+    """Say before it is learnt what had better be otherwise."""
+    _warn_of_names(batch, model)
+    labels, counts = np.unique(batch.y, return_counts=True)
+    fewest, most = labels[counts.argmin()], labels[counts.argmax()]
+    if counts.max() >= UNEVEN * counts.min() and model.class_weight is None:
+        warn(
+            f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
+            "--class-weight balanced each class counts alike"
+        )
+    if counts.min() < FEW and not model.freeze:
+        warn(
+            f"{fewest} has only {count(int(counts.min()), 'image')}: more of them, or --weights "
+            "FILE --freeze with a backbone that has seen many images, would help"
+        )
+    if model.freeze and model.weights is None and not hasattr(model, "classes_"):
+        warn("--freeze without --weights: the backbone stays as random as it begins")
+
+
+def _warn_of_names(batch: Batch, model: LMRCClassifier) -> None:
+    """Name new classes that are called as another is, but for capitals and white space."""
+    known = getattr(model, "classes_", batch.y[:0]).tolist()
+    alike, found = {_key(label): label for label in known}, []
+    for label in np.unique(batch.y).tolist():
+        other = alike.setdefault(_key(label), label)
+        if label != other and label not in known:
+            both = f"but the model knows {other!r}" if other in known else f"and so is {other!r}"
+            found.append(f"{label!r} is new, {both}")
+    if found:  # one line, since there may be many: all letters, small and capital
+        more = f" (and {len(found) - 1} more like that)" if len(found) > 1 else ""
+        undo = " (lmrc rollback undoes this learn)" if known else ""
+        warn(f"{found[0]}{more}: if they are one, give them one name{undo}")
+
+
+def _key(label: object) -> str:
+    return " ".join(class_name(str(label)).casefold().split())
