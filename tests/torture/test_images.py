@@ -155,7 +155,7 @@ def odd_folders():
     yield "spaces in it", 2
     names = ("Kätzchen", "猫", "кот", "🐈", "e\u0301", "é")
     put("ünïcode 🐈", *(f"{name}/1.png" for name in names))
-    yield "ünïcode 🐈", 6
+    yield "ünïcode 🐈", 5  # the last two are one name in two forms
     put("nested", "cat/a/b/c/d/e/f/g/1.png", "cat/2.png", "dog/1.png")
     yield "nested", 2
     put("deep", f"cat/{'d/' * 300}1.png", "dog/1.png")
