@@ -48,13 +48,18 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     differing = [key for key, found in values.items() if len(found) > 1]
     if not differing:
         return settings_list(common)
-    head = ["method", *(key.replace("_", " ") for key in differing)]
-    rows = [
-        [escape(method), *(f"<td>{html.value(chosen.get(key, '–'))}</td>" for key in differing)]
-        for method, chosen in settings.items()
+    cells = [
+        [f"<td>{html.value(chosen.get(key, '–'))}</td>" for key in differing]
+        for chosen in settings.values()
     ]
+    across, down = [key.replace("_", " ") for key in differing], list(settings)
+    corner = "method"
+    if len(across) > len(down):  # what there is more of goes down: pages scroll that way
+        across, down, corner = down, across, "setting"
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    rows = [[escape(name), *row] for name, row in zip(down, cells, strict=True)]
     caption = "Where the methods differ; – where one has no such setting."
-    table = html.table(caption, head, rows, "text")
+    table = html.table(caption, [corner, *across], rows, "text")
     return f"{table}<h3>The same for all that have it</h3>{settings_list(common)}"
 
 
