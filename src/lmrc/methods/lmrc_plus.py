@@ -53,7 +53,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     >>> from lmrc import LMRCPlusClassifier
     >>> X, y = load_digits(return_X_y=True)
     >>> clf = LMRCPlusClassifier(
-    ...     rotations="none", objective="cosine", first_epochs=30, batch_size=32, random_state=0
+    ...     rotations="none", objective="cosine", first_epochs=30, epochs=15, random_state=0
     ... )
     >>> for first in (0, 2, 4):
     ...     now = (y == first) | (y == first + 1)
