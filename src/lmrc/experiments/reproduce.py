@@ -17,12 +17,13 @@ from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
-from lmrc.experiments.runs import HOW, Run, check_settings, finished, plan, trained_path
+from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
 from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
     DESCRIPTION,
+    HOW,
     RECORDS,
     Command,
     Description,

@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmrc.experiments.recipe import Recipe
-from lmrc.experiments.runs import HOW, Run, finished, settings_of
+from lmrc.experiments.runs import Run, finished, settings_of
 from lmrc.methods.catalog import find_method
-from lmrc.report.records import RECORDS, RunRecord, append_record, by_method_and_seed, read_records
+from lmrc.report.records import (
+    HOW,
+    RECORDS,
+    RunRecord,
+    append_record,
+    by_method_and_seed,
+    read_records,
+)
 from lmrc.report.titles import name_runs
 
 

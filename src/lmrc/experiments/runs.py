@@ -36,7 +36,7 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
-from lmrc.report.records import RunRecord, append_record, read_records
+from lmrc.report.records import HOW, NO_SETTINGS, RunRecord, append_record, read_records
 from lmrc.report.titles import pooled
 from lmrc.store.folder import MANIFEST, Model, read
 from lmrc.store.lock import locked
@@ -45,9 +45,6 @@ from lmrc.training.ranks import current
 
 #: What of the data set takes part, and when.
 _PARTS = ("size", "limit", "validate", "classes", "first_classes")
-
-#: Parameters that say how fast, and not what: a run may go on with others.
-HOW = ("compile",)
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ def execute(
         The run folder.
     dataset : Dataset
     **where
-        Parameters of the learner that are the machine's and not the experiment's: device, `HOW`.
+        Parameters of the learner that are the machine's and not the experiment's: device, compile.
     """
     _end_with_parent()
     with _alone(folder, run) if current().is_first else nullcontext():
@@ -354,8 +351,7 @@ def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
 
 def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
     parameters = learner.get_params() if hasattr(learner, "get_params") else {}
-    # In the record's own fields, or no matter.
-    for name in ("random_state", "verbose", "device", *HOW):
+    for name in NO_SETTINGS:
         parameters.pop(name, None)
     stream = {
         "dataset": recipe.dataset,

@@ -33,6 +33,8 @@ _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
 _GUESS_COLUMNS = ("rank", "similarity")  # of `lmrc predict --csv`, whose classes are no labels
 
+_LOOKED_AT = 10  # files of a class, for their colour: all of a large folder would take long
+
 InputShape = tuple[int, ...]
 
 
@@ -160,8 +162,9 @@ def _common(files: Files, size: Size | None, colour: bool) -> tuple[Size, Mode]:
 
 
 def _first_coloured(*parts: Files) -> Path | None:
-    """Return the first file that is in colour; the heads of files tell."""
-    paths = (path for files in parts for of_class in files.values() for path in of_class)
+    """Return a file that is in colour, if one of the first of a class is: their heads tell."""
+    classes = (of_class for files in parts for of_class in files.values())
+    paths = (path for of_class in classes for path in of_class[:_LOOKED_AT])
     return next((path for path in paths if common_form([path])[1] == "RGB"), None)
 
 

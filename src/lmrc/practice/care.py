@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +91,7 @@ def tell_info(path: Path, say: Say) -> None:
     if info["settings_not_default"]:
         say(f"settings that are not the defaults: {in_words(info['settings_not_default'])}")
     if info["unfinished"]:
-        command = f"lmrc learn {shlex.quote(str(path))} --resume"
-        say(f"a class batch is unfinished: {command} goes on with it")
+        say(f"a class batch is unfinished: {store.learn_command(path)} --resume goes on with it")
 
 
 def roll_back(path: Path, say: Say) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -132,7 +131,7 @@ def learn(
         elif kept[0].get("digest") != content["digest"]:
             raise ModelFileError(
                 f"{request.source} is no longer what it was when learning was interrupted: put it "
-                f"back as it was, or drop what was learnt ({_command(path)} --discard)"
+                f"back as it was, or drop what was learnt ({store.learn_command(path)} --discard)"
             )
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
         hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
@@ -154,7 +153,7 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
         source, epochs = _remembered(place, kept).source, len(kept[0].get("records", []))
         raise UsageError(
             f"learning {source} was interrupted after {count(epochs, 'kept epoch')}: go on with "
-            f"{_command(place)} --resume, or drop it with --discard"
+            f"{store.learn_command(place)} --resume, or drop it with --discard"
         )
     return kept
 
@@ -167,13 +166,9 @@ def _gone_on_with(place: Path, kept: unfinished.Kept, now: Request | None) -> Re
     if not Path(request.source).exists():
         raise UsageError(
             f"there is no {request.source}: put it back, or say where it is now "
-            f"({_command(place)} NEWPLACE --resume)"
+            f"({store.learn_command(place)} NEWPLACE --resume)"
         )
     return request
-
-
-def _command(place: Path) -> str:
-    return f"lmrc learn {shlex.quote(str(place))}"
 
 
 def _remembered(place: Path, kept: unfinished.Kept) -> Request:
@@ -228,7 +223,8 @@ def _train(
     try:
         model.partial_fit(batch.X, batch.y)
     except KeyboardInterrupt:
-        warn(f"the model is as before; {_command(place)} --resume goes on, --discard drops it")
+        command = store.learn_command(place)
+        warn(f"the model is as before; {command} --resume goes on, --discard drops it")
         raise
     except Exception as error:
         # What went astray would do so again; where nothing is kept, there is nothing to go on from.

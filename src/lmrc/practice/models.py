@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def backbone_name(model: LMRCClassifier) -> str:
 def refuse_unfinished(folder: Path) -> None:
     """Refuse to change a model while a class batch is unfinished."""
     if unfinished.is_there(folder):
-        command = f"lmrc learn {shlex.quote(str(folder))}"
+        command = store.learn_command(folder)
         raise ModelFileError(
             f"a class batch of {folder} is unfinished: go on with it ({command} --resume) or drop "
             f"it ({command} --discard) first"

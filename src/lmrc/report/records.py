@@ -21,6 +21,11 @@ from lmrc.store.lock import locked
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
 
+#: Parameters that say how fast, and not what: a run may go on with others.
+HOW = ("compile",)
+#: Parameters that are no settings of an experiment: of one run alone, or without a mark on it.
+NO_SETTINGS = ("random_state", "verbose", "device", *HOW)
+
 Read = TypeVar("Read")
 
 #: The records of some runs: by method in order of appearance, then by seed, in order of batches.

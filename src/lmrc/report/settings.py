@@ -10,16 +10,13 @@ from typing import Any
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.capacity_records import CapacityRecord
-from lmrc.report.records import Description, RunRecord
+from lmrc.report.records import NO_SETTINGS, Description, RunRecord
 
 #: Settings that say nothing beyond the others, or that stand elsewhere on the page.
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
     *("settings", "by_method", "variants", "rungs"),
 )
-
-#: Parameters that change nothing in what comes out, or are of one run alone.
-_NO_MATTER = ("random_state", "verbose", "device", "compile")
 
 
 def asked(description: Description) -> str:
@@ -73,7 +70,7 @@ def _in_force(record: RunRecord) -> dict[str, Any]:
         found["augment"] = record.extra["augmentation"]
     elif found.get("augment") == "auto" and found.get("classifier") == "LMRCPlusClassifier":
         found["augment"] = "auto: strong for colour images"
-    return {name: value for name, value in found.items() if name not in _NO_MATTER}
+    return {name: value for name, value in found.items() if name not in NO_SETTINGS}
 
 
 @cache

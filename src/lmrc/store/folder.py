@@ -135,6 +135,11 @@ def read(folder: str | os.PathLike[str]) -> Model:
                 raise
 
 
+def learn_command(folder: Path) -> str:
+    """Return the command that a user goes on with, for messages: paths may have spaces."""
+    return f"lmrc learn {shlex.quote(str(folder))}"
+
+
 def holds_model(folder: Path) -> bool:
     """Tell whether there is a model in the folder, be it damaged."""
     return (folder / MANIFEST).exists()
@@ -268,8 +273,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = read_json(path)
     except FileNotFoundError:
         if (folder / UNFINISHED).exists():
-            command = f"lmrc learn {shlex.quote(str(folder))} --resume"
-            hint = f"its first class batch is not finished, go on with {command}"
+            command = learn_command(folder)
+            hint = f"its first class batch is not finished, go on with {command} --resume"
         else:
             hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None
