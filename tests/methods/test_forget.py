@@ -51,3 +51,37 @@ def test_what_cannot_be_forgotten(model):
     with pytest.raises(ValueError, match="only class"):
         model.forget("eel")
     assert model.classes_.tolist() == ["eel"]
+
+
+def test_a_renamed_class_answers_and_learns_on_under_its_new_name(model, tmp_path):
+    before = model.similarities(X)
+    model.rename("bee", "bumblebee").save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert again.classes_.tolist() == ["ant", "bumblebee", "cat", "dog", "eel"]
+    assert [head.tolist() for head in again.heads_] == [
+        ["ant", "bumblebee"],
+        ["cat"],
+        ["dog", "eel"],
+    ]
+    np.testing.assert_array_equal(again.similarities(X), before)
+    again.partial_fit(X[20:40], np.repeat("bumblebee", 20))  # a class that is known opens no head
+    assert len(again.heads_) == 3
+    assert (again.predict(X[20:40]) == "bumblebee").mean() > 0.9
+
+
+def test_what_a_class_cannot_be_called(model):
+    for label, name, said in (
+        ("yak", "gnu", "'yak' is none of"),
+        ("bee", "cat", "'cat' is a class already"),
+        ("bee", 3, "3 is not of the same type as 'bee'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model.rename(label, name)
+    assert model.classes_.tolist() == ["ant", "bee", "cat", "dog", "eel"]
+
+
+def test_numbers_stay_numbers():
+    model = LMRCClassifier(epochs=1, random_state=0).fit(X[:40], np.arange(40, dtype=np.int16) % 2)
+    model.rename(1, np.int64(5))
+    assert model.classes_.dtype == np.int16
+    assert model.classes_.tolist() == [0, 5]

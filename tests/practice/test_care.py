@@ -147,9 +147,50 @@ def test_forget_names_what_there_is(model, call):
     assert "no class 'yak', but one, zero, three, two" in err
 
 
+def test_rename_reaches_all_versions(place, learn, call):
+    learn("week1", "--memory-per-class", "3", "-q", fast=True)
+    learn("week2", "-q")
+    before = lmrc.load("m")
+    test = before.memory_.x.permute(0, 2, 3, 1).numpy()[..., 0]
+    said = call("rename", "m", "zero", "nought at all")[1]
+    assert "zero is called nought at all now, in all versions of m that are kept" in said
+    assert b"zero" not in contents(place / "m")
+    after = lmrc.load("m")
+    assert after.classes_.tolist() == ["one", "nought at all", "three", "two"]
+    np.testing.assert_array_equal(after.similarities(test), before.similarities(test))
+    call("rollback", "m")
+    assert lmrc.load("m").classes_.tolist() == ["one", "nought at all"]
+    (place / "week1" / "zero").rename(place / "week1" / "nought at all")
+    assert "2 known classes: nought at all (30), one (30)" in learn("week1")[1]
+
+
+def test_weights_of_classes_are_renamed_with_them(place, call):
+    X, y = np.zeros((12, 6, 6), np.uint8), np.repeat(["ape", "yak", "emu"], 4)
+    weights = {"yak": 2.0, "emu": 3.0}
+    lmrc.LMRCClassifier(backbone="mlp", epochs=1, class_weight=weights).fit(X, y).save("m")
+    assert call("rename", "m", "yak", "gnu")[0] == 0
+    assert lmrc.load("m").class_weight == {"gnu": 2.0, "emu": 3.0}
+
+
+def test_rename_refuses_what_cannot_be(model, call):
+    whole = contents(folder.Path(model))
+    for words, said in (
+        (("yak", "gnu"), "no class 'yak', but one, zero, three, two"),
+        (("one", "two"), "'two' is a class already, and two classes cannot become one"),
+        (("one", " "), "a name of a class cannot be empty"),
+    ):
+        code, _, err = call("rename", model, *words)
+        assert code == 1
+        assert said in err
+        assert contents(folder.Path(model)) == whole
+
+
 def test_numbers_are_classes_too(place, learn, call):
     X, y = np.zeros((12, 6, 6), np.uint8), np.arange(12) % 3
     np.savez(place / "batch.npz", X=X, y=y)
     learn("batch.npz", "-q", fast=True)
     assert call("forget", "m", "1")[0] == 0
     assert lmrc.load("m").classes_.tolist() == [0, 2]
+    assert call("rename", "m", "2", "7")[0] == 0
+    assert lmrc.load("m").classes_.tolist() == [0, 7]
+    assert "are numbers, and 'seven' is none" in call("rename", "m", "7", "seven")[2]

@@ -337,13 +337,9 @@ class LMRCClassifier(CarriedStatistics):
         label : int or str
             A class of ``classes_``, and not the only one.
         """
-        check_is_fitted(self)
-        found = np.flatnonzero(self.classes_ == label)
-        if not len(found):
-            raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
+        row = self._row_of(label)
         if len(self.classes_) == 1:
             raise ValueError(f"{label!r} is the only class: remove the whole model instead")
-        row = int(found[0])
         head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
         alone = len(self.heads_[head]) == 1
         draft = copy.copy(self)  # attributes are replaced, never changed in place
@@ -359,6 +355,34 @@ class LMRCClassifier(CarriedStatistics):
             draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
         self.__dict__ = draft.__dict__
         return self
+
+    def rename(self, label: Any, name: Any) -> Self:
+        """Give a class another name: a misspelt one cannot be learnt anew once its data is gone.
+
+        Parameters
+        ----------
+        label : int or str
+            A class of ``classes_``.
+        name : int or str
+            What it is called from now on: no class yet, and of the same type.
+        """
+        row, labels, name = self._row_of(label), self.classes_.tolist(), np.asarray(name).item()
+        if name in labels:
+            raise ValueError(f"{name!r} is a class already, and two classes cannot become one")
+        if type(name) is not type(labels[row]):
+            raise ValueError(f"{name!r} is not of the same type as {labels[row]!r}")
+        labels[row] = name
+        # A text may be longer than those before it, a number has their type.
+        self.classes_ = np.array(labels, None if isinstance(name, str) else self.classes_.dtype)
+        self.heads_ = np.split(self.classes_, np.cumsum(self._sizes)[:-1])
+        return self
+
+    def _row_of(self, label: Any) -> int:
+        check_is_fitted(self)
+        found = np.flatnonzero(self.classes_ == label)
+        if not len(found):
+            raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
+        return int(found[0])
 
     @property
     def label_vectors_(self) -> NDArray[np.float32]:

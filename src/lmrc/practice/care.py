@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lmrc.data.folders import class_name
 from lmrc.labels import capacity
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
@@ -114,22 +116,59 @@ def forget(path: Path, name: str, say: Say) -> None:
     """Take a class out of a model, in all versions that are kept."""
     label = find_class(open_model(path, "cpu"), name)
 
-    def without(version: store.Model) -> store.Model | None:
-        model = model_from(path, *version, device="cpu")
-        if label not in model.classes_.tolist():
-            return version
+    def without(model: Any) -> Any:
         if len(model.classes_) == 1:
             return None
-        if isinstance(model.class_weight, dict):
-            model.class_weight = {k: v for k, v in model.class_weight.items() if k != label}
-        return pack(model.forget(label))
+        _reweigh(model, lambda known: [] if known == label else [known])
+        return model.forget(label)
 
     with store.writing(path):
         refuse_unfinished(path)
         if len(open_model(path, "cpu").classes_) == 1:
             raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
-        store.amend(path, without)
+        _amend(path, label, without)
     say(f"{name} is forgotten: no version of {path} that is kept knows it")
+
+
+def rename(path: Path, name: str, to: str, say: Say) -> None:
+    """Give a class of a model another name, in all versions that are kept."""
+    label = find_class(open_model(path, "cpu"), name)
+    if not to.strip():
+        raise ValueError("a name of a class cannot be empty")
+    as_label = class_name if isinstance(label, str) else type(label)
+    try:
+        new = as_label(to)
+    except ValueError as error:
+        raise ValueError(f"the classes of {path} are numbers, and {to!r} is none") from error
+
+    def renamed(model: Any) -> Any:
+        _reweigh(model, lambda known: [new] if known == label else [known])
+        return model.rename(label, new)
+
+    with store.writing(path):
+        refuse_unfinished(path)
+        _amend(path, label, renamed)
+    say(f"{label} is called {new} now, in all versions of {path} that are kept")
+
+
+def _amend(path: Path, label: Any, change: Callable[[Any], Any]) -> None:
+    """Change all versions that know a class; one is dropped where nothing comes back."""
+
+    def amended(version: store.Model) -> store.Model | None:
+        model = model_from(path, *version, device="cpu")
+        if label not in model.classes_.tolist():
+            return version
+        changed = change(model)
+        return None if changed is None else pack(changed)
+
+    store.amend(path, amended)
+
+
+def _reweigh(model: Any, names: Callable[[Any], list[Any]]) -> None:
+    """Let a dict of class weights name what a class becomes."""
+    if isinstance(model.class_weight, dict):
+        weights = model.class_weight.items()
+        model.class_weight = {name: w for known, w in weights for name in names(known)}
 
 
 def _settings(model: Any) -> dict[str, Any]:

@@ -6,10 +6,9 @@ What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -291,13 +290,13 @@ def evaluate(
     Example: lmrc evaluate pets.lmrc test/ --unknown other-animals/
     """
     from lmrc.practice.evaluate import evaluate as run
-    from lmrc.practice.usage import speaker
+    from lmrc.practice.usage import print_json, speaker
 
     folder = out or Path("runs") / f"evaluate-{model.absolute().stem}"
     say = speaker(quiet or as_json)
     result = run(model, source, folder, unknown=unknown, device=device, say=say)
     if as_json:
-        _print_json(result)
+        print_json(result)
 
 
 def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
@@ -306,8 +305,9 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc info pets.lmrc
     """
     from lmrc.practice import care
+    from lmrc.practice.usage import show
 
-    _show(model, care.describe, care.tell_info, as_json, quiet)
+    show(model, care.describe, care.tell_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
@@ -316,8 +316,9 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc log pets.lmrc
     """
     from lmrc.practice import log as work
+    from lmrc.practice.usage import show
 
-    _show(model, work.history, work.tell_log, as_json, quiet)
+    show(model, work.history, work.tell_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:
@@ -346,6 +347,22 @@ def forget(
     care.forget(model, name, speaker(quiet))
 
 
+def rename(
+    model: Model,
+    name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
+    to: Annotated[str, typer.Argument(help="What it shall be called.", metavar="NAME")],
+    quiet: Quiet = False,
+) -> None:
+    """Give a class another name; in old versions, too.
+
+    Example: lmrc rename pets.lmrc fihs fish
+    """
+    from lmrc.practice import care
+    from lmrc.practice.usage import speaker
+
+    care.rename(model, name, to, speaker(quiet))
+
+
 def export(
     model: Model,
     out: Annotated[
@@ -365,25 +382,4 @@ def export(
     run(model, out, say=speaker(quiet))
 
 
-COMMANDS = (learn, predict, evaluate, info, log, rollback, forget, export)
-
-
-def _show(
-    model: Path,
-    describe: Callable[[Path], Any],
-    tell: Callable[[Path, Callable[[str], None]], None],
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    from lmrc.practice.usage import speaker
-
-    if as_json and not quiet:
-        _print_json(describe(model))
-    else:
-        tell(model, speaker(quiet))
-
-
-def _print_json(content: Any) -> None:
-    import json
-
-    print(json.dumps(content, ensure_ascii=False, indent=1))
+COMMANDS = (learn, predict, evaluate, info, log, rollback, rename, forget, export)

@@ -5,8 +5,10 @@ What takes torch along is imported where it is used, for the commands that need 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -33,6 +35,25 @@ def typed(context: Any) -> list[str]:
 def speaker(quiet: bool) -> Say:
     """Return what prints a line, or nothing if quiet."""
     return (lambda line: None) if quiet else print
+
+
+def show(
+    model: Path,
+    describe: Callable[[Path], Any],
+    tell: Callable[[Path, Say], None],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Show what there is to know about a model, for people or for programs."""
+    if as_json and not quiet:
+        print_json(describe(model))
+    else:
+        tell(model, speaker(quiet))
+
+
+def print_json(content: Any) -> None:
+    """Print plain values for programs."""
+    print(json.dumps(content, ensure_ascii=False, indent=1))
 
 
 def warn(text: str) -> None:
