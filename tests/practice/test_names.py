@@ -28,6 +28,16 @@ def test_both_forms_in_a_table_are_one_class(place):
     assert read_source(place / "list.csv").y.tolist() == [COMPOSED] * 2
 
 
+def test_both_forms_in_arrays_are_one_class(place):
+    arrays = {"X": np.zeros((4, 8, 8), np.uint8), "y": np.array([COMPOSED, "zero", APART, "zero"])}
+    np.savez(place / "batch.npz", **arrays, X_val=arrays["X"][2:], y_val=arrays["y"][2:])
+    batch = read_source(place / "batch.npz")
+    assert batch.y.tolist() == [COMPOSED, "zero"] * 2
+    assert batch.y_val.tolist() == [COMPOSED, "zero"]
+    np.savez(place / "none.npz", X=arrays["X"][:0], y=arrays["y"][:0])
+    assert read_source(place / "none.npz").y.dtype.kind == "U"
+
+
 def test_a_model_that_knows_another_form_goes_on_with_it(place, learn, call):
     X, y = np.zeros((4, 8, 8), np.uint8), np.array([APART, "zero"] * 2)
     lmrc.LMRCClassifier(backbone="mlp", epochs=1, random_state=0).fit(X, y).save("m")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from lmrc.data.arrays import load_arrays, rows_held_out
 from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import (
@@ -224,7 +226,16 @@ def _read_arrays(source: Path, val: float) -> Batch:
                 f"{source} holds X of shape {inputs.shape} and y of shape {labels.shape}: X needs "
                 "one row for each label in y"
             )
+    y, y_val = _in_one_form(y), _in_one_form(y_val)
     if val and not has_val:
         kept, held = rows_held_out(y, val)
         X, y, X_val, y_val = X[kept], y[kept], X[held], y[held]
     return Batch(X, y, X_val, y_val)
+
+
+def _in_one_form(labels: Array) -> Array:
+    """Return labels with names in the one form of Unicode that those of folders have, too."""
+    if labels.dtype.kind != "U":
+        return labels
+    names, rows = np.unique(labels, return_inverse=True)
+    return np.array([class_name(name) for name in names.tolist()], dtype=str)[rows]
