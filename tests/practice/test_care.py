@@ -42,11 +42,39 @@ def test_info_tells_of_images_in_earlier_versions(place, learn, call):
     learn("week1", "--memory-per-class", "5", "-q", fast=True)
     out = learn("week2", "--memory-per-class", "0")[1]
     assert "no images stored in it, but some in 1 earlier version that the folder keeps (" in out
-    told = "but some are in 1 earlier version that the folder keeps"
+    kept = "1 earlier version that the folder keeps (lmrc prune removes what is earlier)"
+    told = f"but some are in {kept}"
     lines = call("info", "m")[1].splitlines()
     assert lines[lines.index(told) - 1] == "no images are stored in this model"
     assert learn("week2")[1].endswith("no images stored in it\n")
-    assert told not in call("info", "m")[1]
+    assert "earlier version" not in call("info", "m")[1]
+
+
+def test_prune_removes_earlier_versions_and_their_images(place, learn, call):
+    learn("week1", "--memory-per-class", "3", "-q", fast=True)
+    pool = lmrc.load("m").memory_
+    learn("week2", "--memory-per-class", "0", "--keep", "3", "-q")
+    learn("week2", "--keep", "3", "-q")
+    image, test = pool.x[0].numpy().tobytes(), pool.x.permute(0, 2, 3, 1).numpy()[..., 0]
+    assert image in contents(place / "m")
+    assert call("prune", "m", "--keep", "3")[1] == "0 versions removed: m keeps 3 versions\n"
+    assert call("prune", "m", "--keep", "2")[1] == "1 version removed: m keeps 2 versions\n"
+    assert image not in contents(place / "m")
+    before = lmrc.load("m").similarities(test)
+    assert call("prune", "m")[1] == "1 version removed: m keeps 1 version\n"
+    np.testing.assert_array_equal(lmrc.load("m").similarities(test), before)
+    assert "keeps no version before" in call("rollback", "m")[2]
+    learn("week2", "-q")
+
+
+def test_prune_leaves_what_is_unfinished_and_what_is_no_model(place, model, call):
+    whole = contents(folder.Path(model))
+    (place / model / "unfinished.json").write_text("{}")
+    assert "unfinished" in call("prune", model)[2]
+    (place / model / "unfinished.json").unlink()
+    assert contents(folder.Path(model)) == whole
+    assert call("prune", "week1")[0] == 1
+    assert sorted(p.name for p in (place / "week1").iterdir()) == ["one", "zero"]
 
 
 def test_rollback_says_that_images_are_back(place, learn, call):

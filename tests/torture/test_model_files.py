@@ -21,6 +21,7 @@ COMMANDS = (
     ("info", "m"),
     ("log", "m"),
     ("rollback", "m"),
+    ("prune", "m"),
     ("rename", "m", "a", "z"),
     ("forget", "m", "a"),
     ("learn", "m", "week2", "--discard", "-q"),

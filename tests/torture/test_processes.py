@@ -155,6 +155,7 @@ def test_folders_that_cannot_be_written(stages, run_jobs, trial):
         for words in (
             ("learn", "m", "week1"),
             ("learn", "new", "week1"),
+            ("prune", "m"),
             ("rename", "m", "a", "z"),
             ("forget", "m", "a"),
             ("rollback", "m"),

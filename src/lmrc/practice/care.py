@@ -80,8 +80,9 @@ def tell_info(path: Path, say: Say) -> None:
     stored = info["images_stored"]
     say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
     if earlier := info["earlier_versions_with_images"]:
-        others = "others are" if stored else "but some are"
-        say(f"{others} in {count(earlier, 'earlier version')} that the folder keeps")
+        too = "images are also" if stored else "but some are"
+        kept = f"{count(earlier, 'earlier version')} that the folder keeps"
+        say(f"{too} in {kept} (lmrc prune removes what is earlier)")
     if info["statistics"] != "none":
         kept = bytes_in_words(info["statistics_bytes"])
         say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
@@ -110,6 +111,16 @@ def roll_back(path: Path, say: Say) -> None:
             each = newest["model"]["settings"]["memory_per_class"]
         more = f", and keeps {each} of each class from now on" if each else ""
         say(f"it stores {count(stored, 'image')}{more}")
+
+
+def prune(path: Path, keep: int, say: Say) -> None:
+    """Remove all but the newest versions of a model."""
+    store.versions(path)  # a folder that is no model is not made one
+    with store.writing(path):
+        refuse_unfinished(path)
+        gone = store.prune(path, keep)
+        left = store.versions(path)
+    say(f"{count(gone, 'version')} removed: {path} keeps {count(len(left), 'version')}")
 
 
 def forget(path: Path, name: str, say: Say) -> None:

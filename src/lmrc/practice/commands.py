@@ -27,6 +27,7 @@ from lmrc.practice.options import (
     Training,
     Turned,
 )
+from lmrc.practice.usage import UsageError, print_json, show, speaker, typed
 
 
 def learn(
@@ -159,7 +160,6 @@ def learn(
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
     from lmrc.practice.settings import OWN_OPTIONS
-    from lmrc.practice.usage import UsageError, speaker, typed
 
     try:
         others = options.learner_settings(setting, OWN_OPTIONS) or {}
@@ -243,7 +243,6 @@ def predict(
 
     from lmrc.practice import predict as work
     from lmrc.practice.models import open_to_predict
-    from lmrc.practice.usage import UsageError
 
     if as_json and as_csv:
         raise UsageError("--json and --csv at once: choose one")
@@ -290,7 +289,6 @@ def evaluate(
     Example: lmrc evaluate pets.lmrc test/ --unknown other-animals/
     """
     from lmrc.practice.evaluate import evaluate as run
-    from lmrc.practice.usage import print_json, speaker
 
     folder = out or Path("runs") / f"evaluate-{model.absolute().stem}"
     say = speaker(quiet or as_json)
@@ -305,7 +303,6 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc info pets.lmrc
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import show
 
     show(model, care.describe, care.tell_info, as_json, quiet)
 
@@ -316,7 +313,6 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     Example: lmrc log pets.lmrc
     """
     from lmrc.practice import log as work
-    from lmrc.practice.usage import show
 
     show(model, work.history, work.tell_log, as_json, quiet)
 
@@ -327,7 +323,6 @@ def rollback(model: Model, quiet: Quiet = False) -> None:
     Example: lmrc rollback pets.lmrc
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import speaker
 
     care.roll_back(model, speaker(quiet))
 
@@ -342,9 +337,22 @@ def forget(
     Example: lmrc forget pets.lmrc fish
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import speaker
 
     care.forget(model, name, speaker(quiet))
+
+
+def prune(
+    model: Model,
+    keep: Annotated[int, typer.Option(min=1, help="Versions to keep.")] = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Remove earlier versions now, with the images that they may hold.
+
+    Example: lmrc prune pets.lmrc
+    """
+    from lmrc.practice import care
+
+    care.prune(model, keep, speaker(quiet))
 
 
 def rename(
@@ -358,7 +366,6 @@ def rename(
     Example: lmrc rename pets.lmrc fihs fish
     """
     from lmrc.practice import care
-    from lmrc.practice.usage import speaker
 
     care.rename(model, name, to, speaker(quiet))
 
@@ -377,9 +384,8 @@ def export(
     Example: lmrc export pets.lmrc pets.onnx
     """
     from lmrc.practice.export import export as run
-    from lmrc.practice.usage import speaker
 
     run(model, out, say=speaker(quiet))
 
 
-COMMANDS = (learn, predict, evaluate, info, log, rollback, rename, forget, export)
+COMMANDS = (learn, predict, evaluate, info, log, rollback, prune, rename, forget, export)

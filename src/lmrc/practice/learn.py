@@ -281,7 +281,7 @@ def _tell_learnt(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
     stored = f"{count(pool, 'image')} stored in it" if pool else "no images stored in it"
     if not pool and (earlier := earlier_with_images(store.versions(place))):
         kept = f"{count(earlier, 'earlier version')} that the folder keeps"
-        stored += f", but some in {kept} (the next learn drops them, unless its --keep is over 2)"
+        stored += f", but some in {kept} (lmrc prune removes what is earlier)"
     say(
         f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
         f"{note['seconds']:.0f} s, {bytes_in_words(store.size(place))}, {stored}"

@@ -199,6 +199,13 @@ def roll_back(folder: Path) -> None:
     _replace_manifest(folder, kept[:-1])
 
 
+def prune(folder: Path, keep: int) -> int:
+    """Remove all but the newest versions; return how many are gone."""
+    before = versions(folder)
+    _replace_manifest(folder, before[-keep:])
+    return max(0, len(before) - keep)
+
+
 def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
     """Change every version that is kept, in one atomic step.
 
