@@ -103,7 +103,7 @@ def test_warnings_are_one_line(call, monkeypatch):
         (["demo", "--nonsense"], "--nonsense"),
         (["dmeo"], "dmeo"),
         (["demo", "--out", __file__], Path(__file__).name),
-        (["reproduce", "fig3"], "'softmax-suppression', 'incremental', 'rehearsal', 'capacity'"),
+        (["reproduce", "fig3"], "'EXPERIMENT': 'fig3' is not one of 'softmax-suppression', 'inc"),
         (["reproduce", "heads", "--order", "upwards"], "'upwards' is none of natural, per-seed"),
         (["reproduce", "rehearsal", "--memory", "20,many"], "'many' is no whole number"),
         (["reproduce", "capacity", "--epochs", "3"], "--epochs makes no sense for capacity"),

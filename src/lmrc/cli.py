@@ -72,8 +72,8 @@ def demo(
 ) -> None:
     """Teach a network ten digits, two at a time, and show what it forgets.
 
-    Compares LMRC, LM, fine-tuning, and LMRC with ten stored images per class, and writes a page
-    with tables and figures. Half a minute per seed.
+    Compares LMRC+, LMRC, LM, fine-tuning, and LMRC with ten stored images per class, and writes a
+    page with tables and figures. A minute per seed.
 
     Example: lmrc demo --seeds 5 --out runs/five-seeds
     """
@@ -358,7 +358,8 @@ def _one_line(error: Exception) -> str:
         command = context.command_path if context else "lmrc"
         # Their messages do not always name the value; what was typed does.
         typed = shlex.join(["lmrc", *sys.argv[1:]])
-        message = f"{typed}: {error.format_message().rstrip('.')} (see {command} --help)"
+        said = error.format_message().rstrip(".").replace("Value error, ", "")
+        message = f"{typed}: {said} (see {command} --help)"
     elif isinstance(error, (ValueError, OSError, RuntimeError)) or _is_own(error):
         message = str(error) or type(error).__name__
     else:  # not foreseen, so the message alone may say nothing

@@ -95,8 +95,11 @@ def test_without_network_each_missing_file_its_address_and_its_place_are_named(
     assert isinstance(caught.value, DatasetNotFoundError)
     assert "train-images" not in message
     for name in ("train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz"):
-        assert f"{name}  from  {closed}{name}" in message
-    assert f"Put them, as downloaded, into {data}" in message
+        assert f"{name} from {closed}{name}" in message
+    assert (
+        f"could not be downloaded: {closed}t10k-images-idx3-ubyte.gz cannot be reached." in message
+    )
+    assert f"{closed}t10k-labels-idx1-ubyte.gz.\nPut them, as downloaded, into {data}" in message
     assert "LMRC_DATA" in message
 
 

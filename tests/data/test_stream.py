@@ -141,8 +141,8 @@ def test_only_the_batch_asked_for_is_read():
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
-        (0, "from 1 to the number of classes, 7, got 0"),
-        (8, "got 8"),
+        (0, "0 class batches of 7 classes: choose from 1 to 7"),
+        (8, r"8 class batches of 7 classes: .*--batches"),
         ([3, 3], "sums to 6, but the data set has 7 classes"),
         ([3, 5], "sums to 8"),
         ([7, 0], "at least one class"),

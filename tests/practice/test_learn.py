@@ -271,7 +271,7 @@ def test_a_killed_learn_goes_on_bit_for_bit(place, learn, killed, call, same_fil
     err = learn("week1", fast=True, code=2)[2]
     assert "interrupted after 2 kept epochs: go on with lmrc learn m --resume" in err
     assert "not finished" in call("info", "m")[2]
-    learn("--resume")
+    assert "going on after 2 of " in learn("--resume")[1]
     killed("m", "week2", "--class-weight", "balanced", epochs=1)
     assert lmrc.load("m").classes_.tolist() == ["one", "zero"]  # as before
     assert "unfinished" in call("info", "m")[1]
@@ -336,7 +336,7 @@ def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.FolderCheckpoint, "keep", keep_and_stop)
         err = learn("week2", "--checkpoint-every", "0", code=130)[2]
-    assert "lmrc learn m --resume goes on, --discard drops it" in err
+    assert "the model is as before; lmrc learn m --resume goes on, --discard drops it" in err
     assert lmrc.load("m").classes_.tolist() == ["one", "zero"]
     kept = json.loads((place / "m" / "unfinished.json").read_text())["content"]
     assert len(kept["records"]) == 1

@@ -91,6 +91,10 @@ def test_a_table_of_several_classes_names_what_an_unknown_image_is_nearest_to(mo
     refused = rows("--reject-below", "1.01")
     assert [row["known"] for row in refused] == ["false", "false"]
     assert [row["class"] for row in refused] == [row["class"] for row in rows()]
+    words.remove("--csv")
+    lines = call(*words, "--reject-below", "1.01")[1].splitlines()
+    assert lines[0] == "test/one/000.png  unknown, nearest to it:"
+    assert [line.split()[0] for line in lines[1:]] == [row["class"] for row in refused]
 
 
 def test_standard_input_holds_paths(model, call, stdin):

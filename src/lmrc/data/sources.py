@@ -140,21 +140,23 @@ def _try_addresses(file: RemoteFile, folder: Path) -> list[str]:
                 pooch.retrieve(url, file.checksum, file.name, folder, downloader=downloader)
             return []
         except (OSError, ValueError) as error:  # no network, no right to write, wrong checksum
-            reasons.append(f"{url}: {textwrap.shorten(str(error), 300, placeholder=' …')}")
+            unreachable = type(error).__name__ in ("ConnectionError", "ConnectTimeout")
+            why = textwrap.shorten(str(error), 300, placeholder=" …")
+            reasons.append(f"{url} {'cannot be reached' if unreachable else f'gave: {why}'}")
     return reasons
 
 
 def _how_to_get(
     title: str, missing: Sequence[RemoteFile], folder: Path, reasons: Sequence[str]
 ) -> str:
-    lines = [f"{title} is not in {folder}, and could not be downloaded. Missing:"]
-    lines += [f"  {file.name}  from  {'  or  '.join(file.urls)}" for file in missing]
+    # Full stops and semicolons, since the command line makes one line of it.
+    lines = [f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}."]
+    places = [f"{file.name} from {' or '.join(file.urls)}" for file in missing]
+    lines += ["Missing:", "".join(f"  {place};\n" for place in places).removesuffix(";\n") + "."]
     lines += [
         f"Put {'it' if len(missing) == 1 else 'them'}, as downloaded, into {folder}; or name the "
         f"folder that has {'it' if len(missing) == 1 else 'them'} with data_dir (--data-dir) or "
         f"the environment variable {DATA_VARIABLE}.",
-        "The download failed:",
-        *(f"  {reason}" for reason in reasons),
     ]
     return "\n".join(lines)
 

@@ -208,7 +208,8 @@ def _split(classes: Array, batches: Any, order: Any) -> list[Array]:
     if isinstance(batches, Integral):
         if not 1 <= int(batches) <= len(classes):
             raise ValueError(
-                f"batches must be from 1 to the number of classes, {len(classes)}, got {batches}."
+                f"{batches} class batches of {len(classes)} classes: choose from 1 to "
+                f"{len(classes)} (batches, or --batches)."
             )
         return np.array_split(classes, int(batches))
     parts = list(batches) if isinstance(batches, Sequence | np.ndarray) else []

@@ -290,7 +290,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         for record in progress(
             self._train(network, frozen, samples, n_known),
-            title=f"{type(self).__name__}, class batch {self.n_batches_ + 1}",
+            title=f"class batch {self.n_batches_ + 1}",
             epochs=self.epochs_now,
             verbose=self.verbose if ranks.is_first else 0,
         ):

@@ -24,9 +24,12 @@ def warn_about(batch: Batch, model: LMRCClassifier) -> None:
             "--class-weight balanced each class counts alike"
         )
     if counts.min() < FEW and not model.freeze:
+        few = f"{fewest} has only {count(int(counts.min()), 'image')}"
+        if others := int((counts < FEW).sum()) - 1:
+            few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW}"
         warn(
-            f"{fewest} has only {count(int(counts.min()), 'image')}: more of them, or --weights "
-            "FILE --freeze with a backbone that has seen many images, would help"
+            f"{few}: more of them, or --weights FILE --freeze with a backbone that has seen many "
+            "images, would help"
         )
     if model.freeze and model.weights is None and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone stays as random as it begins")

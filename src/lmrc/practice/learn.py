@@ -134,6 +134,8 @@ def learn(
                 f"back as it was, or drop what was learnt ({store.learn_command(path)} --discard)"
             )
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
+        if checkpoint.epochs_kept:
+            say(f"going on after {checkpoint.epochs_kept} of {count(model.epochs_now, 'epoch')}")
         hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
         checkpoint.tell = progress_lines(model.epochs_now, checkpoint.epochs_kept, hushed)
         _train(model, batch, checkpoint, place, quiet)
@@ -224,7 +226,8 @@ def _train(
         model.partial_fit(batch.X, batch.y)
     except KeyboardInterrupt:
         command = store.learn_command(place)
-        warn(f"the model is as before; {command} --resume goes on, --discard drops it")
+        model_is = "the model is as before" if store.holds_model(place) else "there is no model yet"
+        warn(f"{model_is}; {command} --resume goes on, --discard drops it")
         raise
     except Exception as error:
         # What went astray would do so again; where nothing is kept, there is nothing to go on from.

@@ -218,11 +218,15 @@ def _plain(answer: Answer) -> dict[str, Any]:
 
 
 def _lines(answer: Answer, width: int) -> Iterator[str]:
-    for rank, guess in enumerate(answer.guesses):
-        label = str(guess.label) if answer.known or rank else UNKNOWN
-        place = answer.path if not rank else " " * cell_len(answer.path)
+    named, place = answer.known, answer.path
+    if not named and len(answer.guesses) > 1:  # who asks for more wants to see what was nearest
+        yield f"{place}  {UNKNOWN}, nearest to it:\n"
+        named, place = True, " " * cell_len(place)
+    for guess in answer.guesses:
+        label = str(guess.label) if named else UNKNOWN
         gap = " " * (width - cell_len(label))
         yield f"{place}  {label}{gap}  {guess.similarity: .3f}  head {guess.head}\n"
+        place = " " * cell_len(answer.path)
 
 
 def _chunks(items: Iterable[Asked], size: int) -> Iterator[list[Asked]]:

@@ -23,18 +23,22 @@ def progress(
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
+    what_is_left = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the rest is always shown
     with Progress(
         TextColumn("[bold]{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=16),
         TextColumn("epoch"),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[terms]}"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[terms]}", table_column=what_is_left),
         console=Console(stderr=True),
+        expand=True,
     ) as bar:
         task = bar.add_task(title, total=epochs, terms="")
         for record in records:
-            shown = (k for k in record if k not in ("epoch", "learning_rate"))
+            terms = [k for k in record if k not in ("epoch", "learning_rate", "loss")]
+            shown = ["loss", *terms] if len(terms) > 1 else ["loss"]  # one term is the loss
             bar.update(task, advance=1, terms="  ".join(f"{k} {record[k]:.3f}" for k in shown))
             yield record
