@@ -177,15 +177,6 @@ def test_demo_passes_on_what_was_asked(monkeypatch, call):
     assert asked == {"out": Path("here"), "seeds": 3, "epochs": 12, "quiet": True}
 
 
-def test_demo_without_a_terminal_prints_plain_lines(call, tmp_path):
-    code, out, err = call("demo", "--epochs", "1", "--out", str(tmp_path / "demo"))
-    assert code == 0
-    assert "| fine-tuning |" in out
-    assert str(tmp_path / "demo" / "report.html") in out
-    assert "\x1b" not in out + err
-    assert len(err.splitlines()) == 25
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """Let no experiment run; hold what it would have been asked."""

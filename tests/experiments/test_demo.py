@@ -1,5 +1,7 @@
+import io
 import json
 import platform
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 import torch
@@ -11,15 +13,13 @@ from lmrc.report.summary import Spread, summarize_methods
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """A whole demo of one epoch, where other files lie already; what it printed."""
+    """A whole demo of one epoch, where other files lie already; what it printed and told."""
     out = tmp_path_factory.mktemp("runs") / "demo"
     out.mkdir()
     (out / "mine.txt").write_text("stays")
-    with pytest.MonkeyPatch.context() as patch:
-        printed = []
-        patch.setattr("builtins.print", lambda *words, **_: printed.append(" ".join(words)))
+    with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()) as progress:
         demo.main(out, epochs=1)
-    return out, "\n".join(printed)
+    return out, printed.getvalue(), progress.getvalue()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_methods_differ_in_one_thing_each(records):
 
 
 def test_the_folder_holds_all_files_and_what_was_there(ran):
-    out, _ = ran
+    out, *_ = ran
     assert sorted(path.name for path in out.iterdir()) == [
         "accuracy.png",
         "accuracy.svg",
@@ -73,13 +73,16 @@ def test_the_folder_holds_all_files_and_what_was_there(ran):
 
 
 def test_it_says_what_the_reader_sees_and_where(ran, records):
-    out, printed = ran
+    out, printed, progress = ran
     summaries = summarize_methods(records)
     description = json.loads((out / "run.json").read_text())
     assert description["findings"] == demo.describe(summaries)
     assert description["headline"] == demo.headline(summaries)
     assert " ".join(description["findings"]) in " ".join(printed.split())
+    assert "| fine-tuning |" in printed
     assert str(out / "report.html") in printed
+    assert "\x1b" not in printed + progress  # there is no terminal
+    assert len(progress.splitlines()) == len(records)
     assert [list(command) for command in description["commands"]] == [["words"]]
     assert f"--out {out}" in description["commands"][0]["words"]
 
