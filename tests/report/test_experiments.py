@@ -208,6 +208,37 @@ def test_settings_that_a_record_does_not_name_are_not_those_of_others(descriptio
     assert "<dt>batch size</dt>" in same
 
 
+def test_settings_without_effect_are_not_shown(description, records):
+    """No halving with a cosine, no mirror images that were not learnt, nothing for None."""
+    settings = {"schedule": "cosine", "halve_at": [0.5], "augment": "auto", "mirror": True}
+    settings |= {"first_epochs": None, "class_weight": None}
+    digits = [replace(r, settings=settings, extra={"augmentation": "none"}) for r in records]
+    html = render(description, digits)
+    assert "<dt>augment</dt><dd>none</dd>" in html
+    assert "<dt>mirror</dt><dd>no</dd>" in html
+    for name in ("halve at", "first epochs", "class weight"):
+        assert f"<dt>{name}</dt>" not in html
+    colour = [replace(r, extra={"augmentation": "strong"}) for r in digits]
+    assert "<dt>mirror</dt><dd>yes</dd>" in render(description, colour)
+    unknown = [replace(r, extra={}) for r in digits]  # of before it was recorded
+    assert "<dt>mirror</dt><dd>for colour images</dd>" in render(description, unknown)
+    halved = [replace(r, settings={**settings, "schedule": "halving"}) for r in digits]
+    assert "<dt>halve at</dt><dd>0.5</dd>" in render(description, halved)
+
+
+def test_what_one_method_has_no_use_for_is_not_said_to_be_the_same_for_it(description, records):
+    settings = {
+        "steady": {"schedule": "cosine", "halve_at": [0.5], "first_epochs": 100},
+        None: {"schedule": "halving", "halve_at": [0.5], "first_epochs": None},
+    }
+    html = render(
+        description,
+        [replace(r, settings=settings.get(r.method, settings[None])) for r in records],
+    )
+    assert cells_of(html, "halve at")[1:] == ["–", "0.5"]
+    assert cells_of(html, "first epochs")[1:] == ["100", "–"]
+
+
 def test_the_page_says_what_was_asked_and_where_records_come_from(description, records):
     asked = replace(
         description, recipe={"dataset": "pets <x>", "seeds": 2, "limit": None}, notes=["From <a>."]
