@@ -46,6 +46,7 @@ def test_records_say_what_they_were_made_with(records):
     assert set(line.versions) == {"lmrc", "torch", "numpy", "python"}
     assert line.hardware.startswith(platform.machine())
     assert line.threads == 1
+    assert line.extra["augmentation"] == "none"  # whatever the settings would do to other images
     assert platform.node() not in json.dumps([vars(r) for r in records], default=str)
 
 

@@ -22,6 +22,12 @@ def test_every_experiment_has_a_recipe_for_every_data_set(experiment, dataset):
     )
 
 
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])
+def test_a_question_stands_alone(experiment):
+    """Its page shows none of the others that it could go on from."""
+    assert not load_recipe(experiment).question.startswith(("As ", "But ", "Like ", "Now "))
+
+
 def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
     recipe = load_recipe("incremental", "cifar100")
     assert recipe.settings_of("lmrc")["response_weight"] == 5

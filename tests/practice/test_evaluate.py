@@ -24,6 +24,18 @@ def test_evaluate_prints_classes_and_writes_a_page(place, model, call):
     assert page.read_text("utf-8") == text
 
 
+def test_the_page_shows_what_was_left_to_the_model_as_it_chose(place, call):
+    fast = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "--quiet")
+    assert call("learn", "m", "week1", "--set", "schedule=cosine", *fast)[0] == 0
+    assert call("evaluate", "m", "test")[0] == 0
+    text = (place / "runs" / "evaluate-m" / "report.html").read_text("utf-8")
+    settings = text.partition('id="settings"')[2]
+    assert "<dt>backbone</dt><dd>cnn</dd>" in settings
+    assert "<dt>augment</dt><dd>none</dd>" in settings
+    assert ">None<" not in settings
+    assert "<dt>halve at</dt>" not in settings
+
+
 def test_json_has_the_figures(place, model, call):
     figures = json.loads(call("evaluate", model, "test", "--json", "--out", "page")[1])
     batch = read_source(place / "test", shape=(1, 8, 8))

@@ -128,6 +128,17 @@ def test_a_ladder_that_has_only_begun_has_a_page(asked, ladder):
     assert "end" in rows_of(html)
 
 
+def test_a_step_that_changes_nothing_is_said_to(asked, ladder):
+    """On digits, LMRC+ is what the row above it is already."""
+    assert "has the very numbers" not in render(asked, ladder)
+    last = READOUTS["lda"]
+    same = [
+        replace(r, record=replace(r.record, **last)) if r.method == "last" else r for r in ladder
+    ]
+    told = "“end” has the very numbers of “+ Gaussians”: on this data set it adds nothing to it."
+    assert told in render(asked, same)
+
+
 def test_the_page_does_not_spell_out_variants(asked, ladder):
     assert "variants" not in render(asked, ladder)
 
@@ -150,6 +161,18 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
         assert sorted({float(line.get_xdata()[0]) for line in points}) == seconds
         assert {round(float(line.get_ydata()[0]), 1) for line in points} == {89.6, 75.0}
     assert "| slow | 89.6 ± 2.9 | 75.0 ± 0.0 | 18 | 2.00 |" in contents.markdown
+
+
+def test_one_seed_has_no_bars_of_deviation(description, steady):
+    """Their caps would be a cross in each hollow mark."""
+    asked = replace(description, experiment="rotations", headline="", recipe={"methods": ["a"]})
+
+    def marks(records):
+        axes = build(asked, records).drawings["cost"].figure.axes[0]
+        return {line.get_marker() for line in axes.lines}
+
+    assert "_" in marks(steady)
+    assert marks([r for r in steady if r.seed == 0]) <= {"o", "None", ""}
 
 
 def test_the_numbers_of_two_axes_stand_apart(description, steady):

@@ -8,8 +8,9 @@ import pytest
 from lmrc.report.build import build
 from lmrc.report.capacity import number
 from lmrc.report.page import assemble, render
-from lmrc.report.records import Command
+from lmrc.report.records import Command, append_record, write_description
 from lmrc.report.summary import csv_table, markdown_table, summarize_methods
+from lmrc.report.write import write_report
 
 
 def cells_of(html, row):
@@ -79,6 +80,56 @@ def test_the_page_of_table_1_does_not_call_best_what_chance_may_have_made(descri
     assert "steady or other, not to be told apart, with 5 (89.6 and 88.7&nbsp;%)" in html
 
 
+def test_the_page_of_one_pool_has_no_figure_for_it(tmp_path, description, pooled):
+    """It would be one point: the table says it all."""
+    write_description(tmp_path, replace(description, experiment="rehearsal"))
+    for record in pooled:
+        if "+ 2" in record.method:
+            append_record(tmp_path, record)
+    html = write_report(tmp_path).read_text("utf-8")
+    assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9"]
+    assert "by images kept of each class" not in html
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "records.jsonl", "run.json", "table.csv", "report.html",
+    }  # fmt: skip
+    both = replace(description, experiment="rehearsal")
+    assert "by images kept of each class" in render(both, pooled)
+
+
+def rival(records, name, factor):
+    """Return the steady method's records under another name, less accurate by a factor."""
+    return [
+        replace(r, method=name, record=replace(r.record, accuracy=r.record.accuracy * factor))
+        for r in records
+        if r.method == "steady"
+    ]
+
+
+@pytest.mark.parametrize("experiment", ["incremental", "demo"])
+def test_a_headline_does_not_call_best_what_chance_may_have_made(experiment, description, records):
+    asked = replace(description, experiment=experiment, headline="", findings=[])
+    near = [*records, *rival(records, "near", 0.99), *rival(records, "Joint", 1.0)]
+    contents = build(asked, near)
+    assert contents.headline.startswith(
+        "steady or near, not to be told apart, know most: 89.6 and 88.7 % on average"
+    )
+    assert contents.headline.endswith("; joint training on all images: 89.6 %.")
+    assert [line.split()[0] for line in contents.findings] == ["steady", "near"]
+    far = build(asked, [*records, *rival(records, "far", 0.9)])
+    assert far.headline == "steady knows most: 89.6 % on average over the class batches."
+    assert [line.split()[0] for line in far.findings] == ["steady"]
+
+
+def test_one_seed_may_differ_from_another_by_a_hundredth(description, records):
+    alone = [r for r in records if r.seed == 0]
+    asked = replace(description, headline="")
+    three = [*alone, *rival(alone, "near", 0.99), *rival(alone, "next", 0.995)]
+    assert "steady, next or near, not to be told apart, know most: 87.5, 87.1 and 86.6 %" in (
+        build(asked, three).headline
+    )
+    assert "steady knows most" in build(asked, [*alone, *rival(alone, "far", 0.98)]).headline
+
+
 def test_the_papers_number_stands_beside_ours(description, records):
     asked = replace(description, experiment="incremental", paper={"steady": 0.664})
     html = render(asked, records)
@@ -112,7 +163,7 @@ def test_top_5_is_shown_where_it_is_asked_for(description, records):
     assert cells_of(html, "steady") == ["steady", *["100.0 ± 0.0"] * 4]
     assert "average incremental top-5 accuracy (%)" in html
     assert "steady: 100.0 ± 0.0" in html
-    assert "steady knows most: 100.0&nbsp;% (top 5) on average" in html
+    assert "know most: 100.0 and 100.0&nbsp;% (top 5) on average" in html
     assert "average incremental top-5 accuracy" in contents.markdown
 
 
@@ -155,6 +206,37 @@ def test_settings_that_a_record_does_not_name_are_not_those_of_others(descriptio
     assert "auto: strong for colour images" in differing
     assert "<dt>rotations</dt>" not in same
     assert "<dt>batch size</dt>" in same
+
+
+def test_settings_without_effect_are_not_shown(description, records):
+    """No halving with a cosine, no mirror images that were not learnt, nothing for None."""
+    settings = {"schedule": "cosine", "halve_at": [0.5], "augment": "auto", "mirror": True}
+    settings |= {"first_epochs": None, "class_weight": None}
+    digits = [replace(r, settings=settings, extra={"augmentation": "none"}) for r in records]
+    html = render(description, digits)
+    assert "<dt>augment</dt><dd>none</dd>" in html
+    assert "<dt>mirror</dt><dd>no</dd>" in html
+    for name in ("halve at", "first epochs", "class weight"):
+        assert f"<dt>{name}</dt>" not in html
+    colour = [replace(r, extra={"augmentation": "strong"}) for r in digits]
+    assert "<dt>mirror</dt><dd>yes</dd>" in render(description, colour)
+    unknown = [replace(r, extra={}) for r in digits]  # of before it was recorded
+    assert "<dt>mirror</dt><dd>for colour images</dd>" in render(description, unknown)
+    halved = [replace(r, settings={**settings, "schedule": "halving"}) for r in digits]
+    assert "<dt>halve at</dt><dd>0.5</dd>" in render(description, halved)
+
+
+def test_what_one_method_has_no_use_for_is_not_said_to_be_the_same_for_it(description, records):
+    settings = {
+        "steady": {"schedule": "cosine", "halve_at": [0.5], "first_epochs": 100},
+        None: {"schedule": "halving", "halve_at": [0.5], "first_epochs": None},
+    }
+    html = render(
+        description,
+        [replace(r, settings=settings.get(r.method, settings[None])) for r in records],
+    )
+    assert cells_of(html, "halve at")[1:] == ["–", "0.5"]
+    assert cells_of(html, "first epochs")[1:] == ["100", "–"]
 
 
 def test_the_page_says_what_was_asked_and_where_records_come_from(description, records):

@@ -15,7 +15,7 @@ from lmrc.report.write import write_report
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-VOID = {"meta", "link", "br", "use"}
+VOID = {"meta", "link", "br", "use", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -215,7 +215,26 @@ def write_records(experiment, records, folder):
         append_record(folder, record)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on the path")
+def browse(path, *options):
+    """Return the page as Chromium has it after loading, and what it says of it."""
+    usual = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --enable-logging=stderr --v=0 "
+        f"--user-data-dir={path.parent / 'profile'} --dump-dom"
+    )
+    done = subprocess.run(
+        [CHROMIUM, *usual.split(), *options, path.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return done.stdout, done.stderr
+
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium or google-chrome on the path"
+)
+
+
+@needs_chromium
 @pytest.mark.parametrize("experiment", ROWS)
 def test_a_browser_shows_the_numbers_and_complains_of_nothing(
     experiment, tmp_path, description, records
@@ -223,17 +242,55 @@ def test_a_browser_shows_the_numbers_and_complains_of_nothing(
     write_description(tmp_path, replace(description, experiment=experiment))
     write_records(experiment, records, tmp_path)
     path = write_report(tmp_path)
-    options = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-        "--disable-background-networking --disable-component-update --enable-logging=stderr --v=0 "
-        f"--user-data-dir={tmp_path / 'profile'} --dump-dom"
-    )
-    done = subprocess.run(
-        [CHROMIUM, *options.split(), path.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in done.stderr
-    seen = Reader(done.stdout).tables
+    page_seen, complaints = browse(path)
+    assert "CONSOLE" not in complaints
+    seen = Reader(page_seen).tables
     assert seen == Reader(path.read_text(encoding="utf-8")).tables
     row = ROWS[experiment]
     assert row in [shown[: len(row)] for table in seen for shown in table]
+
+
+#: Notes on each table how much of it is cut off, and how far a name begins below its dot.
+MEASURE = """<script>
+for (const box of document.querySelectorAll(".scroll"))
+  box.dataset.cut = box.scrollWidth - box.clientWidth;
+for (const name of document.querySelectorAll(".keyed")) {
+  const text = document.createRange(), dot = name.querySelector(".key").getBoundingClientRect();
+  text.setStart(name.childNodes[1], 0);
+  text.setEnd(name.childNodes[1], 1);
+  const letter = text.getBoundingClientRect();
+  name.dataset.below = Math.max(0, Math.round(letter.top - dot.bottom));
+}
+</script></body>"""
+
+
+@needs_chromium
+def test_ten_class_batches_and_a_long_name_fit_a_laptop(tmp_path, description, records):
+    own = "nearest_mean.NearestMeanClassifier"
+    ten = [
+        replace(
+            line,
+            method=own,
+            record=replace(line.record, batch=batch, n_classes_seen=10 * batch + 10),
+        )
+        for line in records
+        if line.record.batch == 0 and line.method == "steady"
+        for batch in range(10)
+    ]
+    html = page.render(replace(description, paper={own: 0.5}), ten)
+    assert "100 classes" in html
+    path = tmp_path / "report.html"
+    path.write_text(html.replace("</body>", MEASURE), "utf-8")
+    seen, _ = browse(path, "--window-size=1200,900")
+    assert set(re.findall(r'data-cut="(\d+)"', seen)) == {"0"}
+    assert set(re.findall(r'data-below="(\d+)"', seen)) == {"0"}
+
+
+def test_a_name_breaks_at_its_joints_alone(description, records):
+    own = "nearest_mean.NearestMeanClassifier"
+    mine = [replace(r, method=own) for r in records if r.method == "steady"]
+    html = page.render(replace(description, recipe={"methods": [own]}), mine)
+    joints = "nearest_<wbr>mean.<wbr>Nearest<wbr>Mean<wbr>Classifier"
+    assert f"</span>{joints}</span></th>" in html
+    assert f'<th scope="col">{joints}</th>' in html
+    assert f"<dt>methods</dt><dd>{joints}</dd>" in html

@@ -26,7 +26,8 @@ def named(records, *methods):
 
 def keys(html):
     """Return (method, colour) for each row with a colour, table after table."""
-    found = re.findall(r'class="key" style="background:(#\w+)"></span>([^<]+)<', html)
+    whole_names = html.replace("<wbr>", "")
+    found = re.findall(r'class="key" style="background:(#\w+)"></span>([^<]+)<', whole_names)
     return [(method, colour) for colour, method in found]
 
 

@@ -114,7 +114,13 @@ def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
                 settings = _settings(learner)
                 for record in evaluate(stream, learner):
                     yield RunRecord(
-                        method, seed, settings, record, threads=torch.get_num_threads(), **made_with
+                        method,
+                        seed,
+                        settings,
+                        record,
+                        threads=torch.get_num_threads(),
+                        extra={"augmentation": learner.augmentation},
+                        **made_with,
                     )
 
 

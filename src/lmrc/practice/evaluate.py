@@ -94,7 +94,7 @@ def evaluate(
             f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
             f"{percent(rejected)} of the {len(strangers):,} unknown ones"
         )
-    score = replace(score, settings=pack(model)[0]["settings"], made_with=_made_with(model))
+    score = replace(score, settings=_settings(model), made_with=_made_with(model))
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
     page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
@@ -102,6 +102,12 @@ def evaluate(
     for line in (contents.markdown, contents.findings[0], *notes, f"The page: {page}"):
         say(line)
     return {**figures, "page": str(page)}
+
+
+def _settings(model: LMRCClassifier) -> dict[str, Any]:
+    """Return the model's settings, and what it made of those that were left to it."""
+    picked = {"backbone": backbone_name(model), "augment": model.augmentation}
+    return {**pack(model)[0]["settings"], **picked}
 
 
 def _made_with(model: LMRCClassifier) -> str:

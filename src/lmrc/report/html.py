@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,6 +13,11 @@ from lmrc.report.summary import MethodSummary, Spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+#: More columns than this, beside the names, are set closer, deviations below their numbers: on a
+#: screen 1200 pixels wide they would not fit else.
+MANY_COLUMNS = 7
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,29 @@ def prose(text: str) -> str:
 
 
 def value(thing: Any) -> str:
-    """Return a setting's value as HTML."""
+    """Return a setting's value as HTML; – for none."""
+    if thing is None:
+        return "–"
     if isinstance(thing, bool):
         return "yes" if thing else "no"
     if isinstance(thing, float):
         return f"{thing:.4g}"
     if isinstance(thing, list | tuple):
         return ", ".join(value(item) for item in thing)
-    return escape(str(thing))
+    return breakable(str(thing))
+
+
+def breakable(name: str) -> str:
+    """Return a name as HTML that may go on in a new line: after dots and underscores, at humps.
+
+    Examples
+    --------
+    >>> from lmrc.report.html import breakable
+    >>> breakable("near_mean.NearMean"), breakable("LwF + 0.5")
+    ('near_<wbr>mean.<wbr>Near<wbr>Mean', 'LwF + 0.5')
+    """
+    parts = re.split(r"(?<=[._])(?=[^\W\d_])|(?<=[a-z])(?=[A-Z][a-z])", name)
+    return "<wbr>".join(map(escape, parts))
 
 
 def words(key: str) -> str:
@@ -60,7 +81,7 @@ def name(method: str, place: int) -> str:
     """Return a method's name with the colour of its line before it."""
     colour = figures.look(place).colour
     key = f'<span class="key" style="background:{colour}"></span>'
-    return f'<span class="keyed">{key}{escape(method)}</span>'
+    return f'<span class="keyed">{key}{breakable(method)}</span>'
 
 
 def cell(spread: Spread | None, kind: str = "") -> str:
@@ -85,13 +106,14 @@ def paper_cell(share: float | None) -> str:
 def table(caption: str, head: Iterable[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     """Return a table that scrolls in its own box. Rows are HTML: a row's name, then its cells."""
     names = list(head)
-    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    columns = "".join(f'<th scope="col">{breakable(name)}</th>' for name in names)
     body = "".join(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>' for name, *cells in rows)
-    label = escape(caption)
+    label, n_columns = escape(caption), len(names) - 1
+    kinds = f"{kind} many".strip() if n_columns > MANY_COLUMNS else kind
     return (
         f'<p class="caption note">{label}</p>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
-        f'<table class="{kind}" style="--columns:{len(names) - 1}">'
+        f'<table class="{kinds}" style="--columns:{n_columns}">'
         f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+from itertools import pairwise
 from typing import Any
 
 from lmrc.report import costs, heads, html, sections, streams
@@ -108,6 +108,21 @@ def _order(rungs: Sequence[Rung]) -> str:
     )
 
 
+def _same(rungs: Sequence[Rung]) -> list[str]:
+    """Say which rows have, in all runs, the very numbers of the row above them."""
+
+    def numbers(rung: Rung) -> list[tuple[float | None, ...]]:
+        records = [record for run in rung.summary.runs for record in run]
+        return [(r.accuracy, r.head_choice, r.head_given) for r in records]
+
+    return [
+        f"“{here.summary.method}” has the very numbers of “{above.summary.method}”: on this data "
+        "set it adds nothing to it."
+        for above, here in pairwise(rungs)
+        if numbers(above) == numbers(here)
+    ]
+
+
 def _read(rung: Mapping[str, str], line: RunRecord) -> RunRecord:
     """Return a record under the rung's name, with what its readout measured."""
     way = rung.get("readout")
@@ -131,13 +146,13 @@ def _table(rungs: Sequence[Rung]) -> str:
         cells = [html.cell(s.average, "main"), html.cell(s.final, "main")]
         cells += [html.cell(s.head_choice), html.cell(s.head_given)]
         cells += [f"<td>{_seconds(rung)}</td>", f"<td>{costs.kilobytes(rung.stored)}</td>"]
-        rows.append([escape(s.method), *cells])
+        rows.append([html.breakable(s.method), *cells])
     caption = (
         "Accuracy, average over the class batches and after the last one, in percent; "
         f"{html.over_seeds([rung.summary for rung in rungs])}. Seconds of training, and what is "
         "stored beside the network."
     )
-    note = html.note(f"{STEPS_NOTE} {costs.TRAINING} {costs.STORED}")
+    note = html.note(" ".join([STEPS_NOTE, *_same(rungs), costs.TRAINING, costs.STORED]))
     return html.table(caption, head, rows) + note
 
 

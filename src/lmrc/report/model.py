@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from lmrc.evaluation.model import ModelScore
 from lmrc.report import html
 from lmrc.report.contents import Contents
 from lmrc.report.heat import head_confusion
 from lmrc.report.html import Drawing, Section
-from lmrc.report.records import Description
+from lmrc.report.records import NO_SETTINGS, Description
 from lmrc.report.sections import MANY_CLASSES
-from lmrc.report.settings import settings_list
+from lmrc.report.settings import in_force, settings_list
 from lmrc.report.summary import Spread, csv_text
 
 EXPERIMENT = "model"
@@ -33,7 +34,7 @@ def build(description: Description, score: ModelScore) -> Contents:
         headline=f"{100 * score.accuracy:.1f} % of {score.n:,} images are named rightly.",
         findings=[_finding(score)],
         sections=parts,
-        settings=settings_list(score.settings),
+        settings=settings_list(_settings(score)),
         environment=html.note(
             f"Made with {score.made_with}. Predicting took {score.seconds:,.1f} seconds."
         ),
@@ -46,10 +47,19 @@ def build(description: Description, score: ModelScore) -> Contents:
 def _finding(score: ModelScore) -> str:
     if len(score.heads) < 2:
         return f"The model has one head, for {len(score.heads[0])} classes."
+    choice = f"{100 * score.head_choice:.1f} %"
+    if choice == "100.0 %":
+        return f"For {choice} the right head wins."
     return (
-        f"For {100 * score.head_choice:.1f} % the right head wins; if it always did, "
-        f"{100 * score.head_given:.1f} % would be named rightly."
+        f"For {choice} the right head wins; if it always did, {100 * score.head_given:.1f} % would "
+        "be named rightly."
     )
+
+
+def _settings(score: ModelScore) -> dict[str, Any]:
+    """Return the model's settings as they are in force; its seed is one of them."""
+    left_out = {*NO_SETTINGS} - {"random_state"}
+    return {name: v for name, v in in_force(score.settings).items() if name not in left_out}
 
 
 def _cell(share: float, kind: str = "") -> str:

@@ -12,14 +12,14 @@ from lmrc.report.records import Description, RunRecord
 from lmrc.report.summary import (
     MethodSummary,
     Spread,
+    best,
     metric_name,
+    name_best,
     percent,
     percent_of,
     summarize_methods,
 )
 from lmrc.report.titles import parted, places
-
-ONE_SEED = 0.01  # by so much may one run differ from another of its kind
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,14 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     metric = streams.metric_of(description)
     summaries = summarize_methods(records, metric)
     table = _table1(summaries, description.paper)
-    drawing = _drawing(table, metric)
-    caption = f"Average incremental {metric_name(metric)} by images kept of each class." + (
-        " Hollow, dotted: the paper's." if table.paper else ""
-    )
-    result = Section(
-        "result",
-        "Average incremental accuracy",
-        _html(table, summaries, metric) + html.figure(drawing, "rehearsal", caption),
-    )
+    body, drawings = _html(table, summaries, metric), {}
+    if len(table.pools) > 1:  # of one alone, there is no line to draw
+        drawings = {"rehearsal": _drawing(table, metric)}
+        caption = f"Average incremental {metric_name(metric)} by images kept of each class." + (
+            " Hollow, dotted: the paper's." if table.paper else ""
+        )
+        body += html.figure(drawings["rehearsal"], "rehearsal", caption)
+    result = Section("result", "Average incremental accuracy", body)
     # A method has one colour, whatever its pool.
     alike = [replace(s, place=table.places[parted(s.method)[0]]) for s in summaries]
     detail = Section(
@@ -67,7 +66,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
             sections.heads_section(summaries),
         ],
         markdown=_markdown(table),
-        drawings={"rehearsal": drawing},
+        drawings=drawings,
     )
 
 
@@ -158,32 +157,17 @@ def _drawing(table: Table1, metric: str) -> Drawing:
 
 def _headline(table: Table1) -> str:
     """Name the best method at each pool size, or those that cannot be told apart."""
-    best = {pool: _best(table, pool) for pool in table.pools}
-    best = {pool: found for pool, found in best.items() if found}
-    names = {tuple(found) for found in best.values()}
+    ours = {p: {m: s for m in table.methods if (s := table.ours.get((m, p)))} for p in table.pools}
+    leaders = {pool: best(found) for pool, found in ours.items() if found}
+    names = {tuple(found) for found in leaders.values()}
     if len(names) == 1 and len(next(iter(names))) == 1:
         (name,) = next(iter(names))
-        numbers = ", ".join(f"{100 * found[name]:.1f} %" for found in best.values())
-        pools = ", ".join(map(str, best))
+        numbers = ", ".join(f"{100 * found[name]:.1f} %" for found in leaders.values())
+        pools = ", ".join(map(str, leaders))
         does = "is best at every pool size:" if len(table.methods) > 1 else "has"
         return f"{name} {does} {numbers} with {pools} images per class."
     parts = []
-    for pool, found in best.items():
-        shares = " and ".join(f"{100 * share:.1f}" for share in found.values())
-        alike = ", not to be told apart," if len(found) > 1 else ""
-        parts.append(f"{' or '.join(found)}{alike} with {pool} ({shares} %)")
+    for pool, found in leaders.items():
+        lead, shares = name_best(found)
+        parts.append(f"{lead} with {pool} ({shares} %)")
     return f"Best by images per class: {'; '.join(parts)}." if parts else ""
-
-
-def _best(table: Table1, pool: int) -> dict[str, float]:
-    """Return the best method at a pool size, and those that are as good as it but for chance."""
-    found = {m: s for m in table.methods if (s := table.ours.get((m, pool)))}
-    ranked = sorted(found, key=lambda m: -found[m].mean)
-
-    def lead(method: str) -> float:
-        return found[ranked[0]].mean - found[method].mean
-
-    def chance(method: str) -> float:
-        return max(found[m].deviation or ONE_SEED for m in (ranked[0], method))
-
-    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) < chance(m)}

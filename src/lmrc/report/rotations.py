@@ -78,7 +78,8 @@ def _points(axes: Axes, seconds: Spread, summary: MethodSummary) -> None:
         if share is None:
             continue
         place = [seconds.mean], [100 * share.mean]
-        spare = seconds.deviation or 0.0, 100 * (share.deviation or 0.0)
+        # A bar without a length would still show its caps, as a cross within a hollow mark.
+        spare = seconds.deviation or None, 100 * (share.deviation or 0.0) or None
         axes.errorbar(*place, xerr=spare[0], yerr=spare[1], color=look.colour, capsize=2, zorder=2)
         axes.plot(
             *place,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from html import escape
 from typing import Any
 
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.capacity_records import CapacityRecord
 from lmrc.report.records import NO_SETTINGS, Description, RunRecord
+from lmrc.training.augment import flips
 
 #: Settings that say nothing beyond the others, or that stand elsewhere on the page.
 _ELSEWHERE = (
@@ -21,11 +21,7 @@ _ELSEWHERE = (
 
 def asked(description: Description) -> str:
     """Return the recipe and the notes of a run, for below its question."""
-    shown = {
-        key: value
-        for key, value in description.recipe.items()
-        if key not in _ELSEWHERE and value is not None
-    }
+    shown = {key: v for key, v in description.recipe.items() if key not in _ELSEWHERE}
     return settings_list(shown) + "".join(html.note(text) for text in description.notes)
 
 
@@ -34,7 +30,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     settings: dict[str, dict[str, Any]] = {}
     for record in records:
         chosen = settings.setdefault(record.method, {})
-        chosen.update(_in_force(record))
+        chosen.update(_of_record(record))
         if description.recipe.get("order") == "per-seed":
             chosen["order"] = "shuffled by the run's seed"
     values: dict[str, dict[str, Any]] = {}
@@ -46,7 +42,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     if not differing:
         return settings_list(common)
     cells = [
-        [f"<td>{html.value(chosen.get(key, '–'))}</td>" for key in differing]
+        [f"<td>{html.value(chosen.get(key))}</td>" for key in differing]
         for chosen in settings.values()
     ]
     across, down = [key.replace("_", " ") for key in differing], list(settings)
@@ -54,13 +50,13 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     if len(across) > len(down):  # what there is more of goes down: pages scroll that way
         across, down, corner = down, across, "setting"
         cells = [list(column) for column in zip(*cells, strict=True)]
-    rows = [[escape(name), *row] for name, row in zip(down, cells, strict=True)]
-    caption = "Where the methods differ; – where one has no such setting."
+    rows = [[html.breakable(name), *row] for name, row in zip(down, cells, strict=True)]
+    caption = "Where the methods differ; – where one has no such setting, or no use for it."
     table = html.table(caption, [corner, *across], rows, "text")
     return f"{table}<h3>The same for all that have it</h3>{settings_list(common)}"
 
 
-def _in_force(record: RunRecord) -> dict[str, Any]:
+def _of_record(record: RunRecord) -> dict[str, Any]:
     """Return the settings of a record as they were in force.
 
     One that it does not name came after it: by default it does what was done before.
@@ -68,9 +64,30 @@ def _in_force(record: RunRecord) -> dict[str, Any]:
     found = _defaults(record.settings.get("classifier", "")) | record.settings
     if "augmentation" in record.extra:
         found["augment"] = record.extra["augmentation"]
-    elif found.get("augment") == "auto" and found.get("classifier") == "LMRCPlusClassifier":
+    found = in_force(found)
+    if found.get("augment") == "auto" and found.get("classifier") == "LMRCPlusClassifier":
         found["augment"] = "auto: strong for colour images"
     return {name: value for name, value in found.items() if name not in NO_SETTINGS}
+
+
+def in_force(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are in force: None for one that has no effect beside the others.
+
+    Examples
+    --------
+    >>> from lmrc.report.settings import in_force
+    >>> in_force({"schedule": "cosine", "halve_at": [50]})
+    {'schedule': 'cosine', 'halve_at': None}
+    >>> in_force({"augment": "none", "mirror": True})
+    {'augment': 'none', 'mirror': False}
+    """
+    found = dict(settings)
+    if found.get("schedule") == "cosine" and "halve_at" in found:
+        found["halve_at"] = None
+    if found.get("mirror") and (augment := found.get("augment")):
+        # Only where they are learnt, too; "auto" does that with colour images.
+        found["mirror"] = "for colour images" if augment == "auto" else flips(augment)
+    return found
 
 
 @cache
@@ -93,9 +110,10 @@ def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, w
 
 
 def settings_list(settings: Mapping[str, Any]) -> str:
-    """Return settings and their values as HTML."""
+    """Return settings and their values as HTML, without those that are None."""
     items = "".join(
         f"<div><dt>{html.words(key)}</dt><dd>{html.value(value)}</dd></div>"
         for key, value in settings.items()
+        if value is not None
     )
     return f"<dl>{items}</dl>" if items else ""

@@ -12,9 +12,12 @@ from lmrc.report.records import Description, RunRecord, is_whole
 from lmrc.report.settings import environment, settings_table
 from lmrc.report.summary import (
     MethodSummary,
+    Spread,
+    best,
     csv_table,
     markdown_table,
     metric_name,
+    name_best,
     summarize_methods,
 )
 from lmrc.report.titles import asked_for
@@ -115,30 +118,36 @@ def ended(description: Description, summaries: Sequence[MethodSummary]) -> bool:
 
 
 def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
-    shares = {s.method: s.average.mean for s in summaries if s.average}
-    if not shares:
+    averages = {s.method: s.average.mean for s in summaries if s.average}
+    if not averages:
         return ""
-    compared = [method for method in shares if method != UPPER_BOUND] or list(shares)
-    best = max(compared, key=lambda method: shares[method])
+    compared = _compared(summaries)
+    leaders = best(compared)
     others = [
-        f"; {words}: {100 * shares[method]:.1f} %"
+        f"; {words}: {100 * averages[method]:.1f} %"
         for method, words in (("LMRC", "LMRC"), (UPPER_BOUND, "joint training on all images"))
-        if method in shares and method != best
+        if method in averages and method not in leaders
     ]
-    lead = f"{best} knows most" if len(compared) > 1 else best
+    lead, shares = name_best(leaders)
+    if len(compared) > 1:
+        lead += " know most" if len(leaders) > 1 else " knows most"
     kind = " (top 5)" if metric == "top5" else ""
-    rest = "".join(others)
-    return f"{lead}: {100 * shares[best]:.1f} %{kind} on average over the class batches{rest}."
+    return f"{lead}: {shares} %{kind} on average over the class batches{''.join(others)}."
+
+
+def _compared(summaries: Sequence[MethodSummary]) -> dict[str, Spread]:
+    """Return the averages of those methods that may be called best."""
+    averages = {s.method: s.average for s in summaries if s.average}
+    return {m: spread for m, spread in averages.items() if m != UPPER_BOUND} or averages
 
 
 def ends(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> list[str]:
-    """Tell how the best and LMRC end; the table has the others."""
+    """Tell how the best, one or several, and LMRC end; the table has the others."""
     top5, top1 = (" (top 5)", " (top 1)") if metric == "top5" else ("", "")
-    compared = [s for s in summaries if s.method != UPPER_BOUND] or summaries
-    best = max(compared, key=lambda s: s.average.mean if s.average else 0.0)
+    leaders = best(_compared(summaries))
     found = []
     for s in summaries:
-        if not (s.final and s.old and (s is best or s.method == "LMRC")):
+        if not (s.final and s.old and (s.method in leaders or s.method == "LMRC")):
             continue
         line = (
             f"{s.method} ends at {100 * s.final.mean:.0f} %{top5} of all classes and "

@@ -18,6 +18,10 @@ from lmrc.report.titles import places
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
 
 
+#: By so much may one run differ from another of its kind, as a share.
+ONE_SEED = 0.01
+
+
 class Spread(NamedTuple):
     """Mean and sample standard deviation over seeds; no deviation for one seed alone."""
 
@@ -40,6 +44,42 @@ class Spread(NamedTuple):
         if not present:
             return None
         return cls(fmean(present), stdev(present) if len(present) > 1 else None)
+
+
+def best(found: Mapping[str, Spread]) -> dict[str, float]:
+    """Return the best method, and those that are as good as it but for chance; the best first.
+
+    Examples
+    --------
+    >>> from lmrc.report.summary import Spread, best
+    >>> best({"a": Spread(0.70, 0.01), "b": Spread(0.72, 0.06), "c": Spread(0.60, 0.01)})
+    {'b': 0.72, 'a': 0.7}
+    """
+    ranked = sorted(found, key=lambda method: -found[method].mean)
+
+    def lead(method: str) -> float:
+        return found[ranked[0]].mean - found[method].mean
+
+    def chance(method: str) -> float:
+        return max(found[m].deviation or ONE_SEED for m in (ranked[0], method))
+
+    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) < chance(m)}
+
+
+def name_best(shares: Mapping[str, float]) -> tuple[str, str]:
+    """Name what `best` found in one phrase, and its shares in percent in another.
+
+    >>> name_best({"b": 0.72, "a": 0.7})
+    ('b or a, not to be told apart,', '72.0 and 70.0')
+    """
+    alike = ", not to be told apart," if len(shares) > 1 else ""
+    percents = [f"{100 * share:.1f}" for share in shares.values()]
+    return _listed(list(shares), "or") + alike, _listed(percents, "and")
+
+
+def _listed(words: Sequence[str], joined: str) -> str:
+    *first, last = words
+    return f"{', '.join(first)} {joined} {last}" if first else last
 
 
 @dataclass(frozen=True)

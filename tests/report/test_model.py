@@ -1,0 +1,41 @@
+"""The page of one model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lmrc.evaluation.model import score_model
+from lmrc.report.model import build
+from lmrc.report.page import assemble
+
+HEADS = [np.array(["cat", "dog"]), np.array(["fox"])]
+
+
+@pytest.fixture
+def score():
+    """Of three images one is wrong, by the wrong head."""
+    similarities = np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.7], [0.1, 0.2, 0.9]])
+    return score_model(similarities, HEADS, np.array(["cat", "cat", "fox"]))
+
+
+def test_the_page_says_what_the_right_head_would_bring(description, score):
+    assert build(description, score).findings == [
+        "For 66.7 % the right head wins; if it always did, 100.0 % would be named rightly."
+    ]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9996])
+def test_nothing_is_supposed_of_a_head_that_always_wins(share, description, score):
+    always = replace(score, head_choice=share, head_given=0.975)
+    assert build(description, always).findings == ["For 100.0 % the right head wins."]
+
+
+def test_the_settings_are_those_in_force(description, score):
+    settings = {"schedule": "cosine", "halve_at": [0.5], "weights": None, "random_state": 7}
+    settings |= {"mirror": True, "augment": "none", "verbose": 1, "compile": "auto"}
+    html = assemble(description, build(description, replace(score, settings=settings)))
+    assert "<dt>random state</dt><dd>7</dd>" in html
+    assert "<dt>mirror</dt><dd>no</dd>" in html
+    for name in ("halve at", "weights", "verbose", "compile"):
+        assert f"<dt>{name}</dt>" not in html
