@@ -1,4 +1,5 @@
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -67,6 +68,14 @@ def test_python_m_lmrc():
     done = subprocess.run(
         [sys.executable, "-m", "lmrc", "--version"], capture_output=True, text=True, check=True
     )
+    assert done.stdout == f"lmrc {lmrc.__version__}\n"
+
+
+def test_closed_streams_are_no_error():
+    call = shlex.join([sys.executable, "-m", "lmrc", "--version"])
+    both = f"{call} >&- && {call} 2>&-"
+    done = subprocess.run(["sh", "-c", both], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"lmrc {lmrc.__version__}\n"
 
 

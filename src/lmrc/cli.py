@@ -266,6 +266,9 @@ def main() -> None:
     The exit code is 0 if all is well, 1 if the work failed, 2 for wrong use and 130 for Ctrl-C.
     An error is one line on standard error; with ``--debug``, anywhere, its traceback.
     """
+    for name in ("stdout", "stderr"):  # who starts us may have closed them
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):  # file names may be in no encoding at all
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     arguments = [word for word in sys.argv[1:] if word != "--debug"]  # wherever it stands

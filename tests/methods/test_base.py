@@ -108,6 +108,7 @@ def test_normalisation_is_the_first_batchs_for_good():
         (lambda: images((8, 8)), "images of 8×8 pixels.*fitted on vectors of 8 features"),
         (lambda: (X2, Y2[:-1]), "40 in X, 39 in y"),
         (lambda: (X2[:0], Y2[:0]), "0 sample"),
+        (lambda: ([], []), "X is empty"),
         (lambda: (np.where(X2 > 3, np.nan, X2), Y2), "NaN"),
         (lambda: (X2, [f"{label}" for label in Y2]), "keep to one kind"),
         (lambda: (X2, None), "requires y"),

@@ -74,10 +74,35 @@ def test_what_a_class_cannot_be_called(model):
         ("yak", "gnu", "'yak' is none of"),
         ("bee", "cat", "'cat' is a class already"),
         ("bee", 3, "3 is not of the same type as 'bee'"),
+        ("bee", " ", "cannot be empty"),
     ):
         with pytest.raises(ValueError, match=said):
             model.rename(label, name)
     assert model.classes_.tolist() == ["ant", "bee", "cat", "dog", "eel"]
+
+
+def test_weights_of_classes_follow_their_names():
+    settings = {"epochs": 1, "class_weight": {"ant": 2.0, "bee": 3.0}, "random_state": 0}
+    model = LMRCClassifier(**settings).fit(X[:60], Y[:60]).rename("ant", "emmet").forget("bee")
+    assert model.class_weight == {"emmet": 2.0}
+    model.partial_fit(X[60:], Y[60:])
+
+
+def test_who_asks_beside_it_gets_the_answer_of_before_or_after(model, monkeypatch):
+    """As when another thread forgets a class between the scores and the names."""
+    scores = type(model).scores
+
+    def forget_meanwhile(self, network, x):
+        found = scores(self, network, x)
+        if "ant" in model.classes_:
+            model.forget("ant")
+        return found
+
+    before = model.predict(X[20:])
+    monkeypatch.setattr(type(model), "scores", forget_meanwhile)
+    np.testing.assert_array_equal(model.predict(X[20:]), before)
+    np.testing.assert_array_equal(model.predict(X[20:]), before)
+    assert "ant" not in model.classes_
 
 
 def test_numbers_stay_numbers():
@@ -85,3 +110,4 @@ def test_numbers_stay_numbers():
     model.rename(1, np.int64(5))
     assert model.classes_.dtype == np.int16
     assert model.classes_.tolist() == [0, 5]
+    assert model.rename(5, 70_000).classes_.tolist() == [0, 70_000]

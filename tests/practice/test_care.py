@@ -200,6 +200,15 @@ def test_weights_of_classes_are_renamed_with_them(place, call):
     assert lmrc.load("m").class_weight == {"gnu": 2.0, "emu": 3.0}
 
 
+def test_an_earlier_version_that_is_damaged_can_be_removed(place, model, call):
+    old, new = (v["files"]["weights"]["name"] for v in folder.versions(folder.Path(model)))
+    assert old != new
+    (place / model / old).write_bytes(b"damaged")
+    assert "earlier version, which lmrc prune removes" in call("forget", model, "one")[2]
+    assert call("prune", model)[0] == 0
+    assert call("forget", model, "one")[0] == 0
+
+
 def test_rename_refuses_what_cannot_be(model, call):
     whole = contents(folder.Path(model))
     for words, said in (

@@ -277,6 +277,8 @@ def test_a_killed_learn_goes_on_bit_for_bit(place, learn, killed, call, same_fil
     assert "unfinished" in call("info", "m")[1]
     assert "unfinished" in call("rollback", "m")[2]
     assert "unfinished" in call("forget", "m", "one")[2]
+    with pytest.raises(folder.ModelFileError, match="unfinished: go on with it"):
+        lmrc.load("m").save("m")
     learn("--resume")
     same_files(place / "m", place / "whole.lmrc")
     assert lmrc.load("m").history_ == lmrc.load("whole.lmrc").history_

@@ -131,12 +131,13 @@ class CarriedStatistics(IncrementalClassifier):
 
     def similarities_by_readout(self, X: Any) -> dict[str, NDArray[np.float32]]:
         """Return the similarities that each of ``readouts_`` gives; one look serves them all."""
-        ways = self.readouts_
+        now = self._as_it_is()
+        ways = now.readouts_
 
         def scores(network: Network, x: Tensor) -> Tensor:
-            return torch.stack([*self.scores_by(ways, network, x).values()], dim=1)
+            return torch.stack([*now.scores_by(ways, network, x).values()], dim=1)
 
-        by_way = np.concatenate(list(self._score_parts(X, scores)))  # (n, ways, n_classes)
+        by_way = np.concatenate(list(now._score_parts(X, scores)))  # (n, ways, n_classes)
         return {way: by_way[:, i] for i, way in enumerate(ways)}
 
     def check_saved(self) -> None:

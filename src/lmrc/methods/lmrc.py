@@ -349,6 +349,8 @@ class LMRCClassifier(CarriedStatistics):
             draft.network_.head.remove_head(head)
         draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
         draft.classes_ = np.delete(self.classes_, row)
+        if isinstance(self.class_weight, dict):
+            draft.class_weight = {k: w for k, w in self.class_weight.items() if k != label}
         draft.memory_ = self.memory_.without(row) if self.memory_ else None
         if self.statistics_:
             draft.statistics_ = self._class_statistics().without(row).tensors()
@@ -371,10 +373,16 @@ class LMRCClassifier(CarriedStatistics):
             raise ValueError(f"{name!r} is a class already, and two classes cannot become one")
         if type(name) is not type(labels[row]):
             raise ValueError(f"{name!r} is not of the same type as {labels[row]!r}")
+        if not str(name).strip():
+            raise ValueError("a name of a class cannot be empty")
         labels[row] = name
-        # A text may be longer than those before it, a number has their type.
-        self.classes_ = np.array(labels, None if isinstance(name, str) else self.classes_.dtype)
-        self.heads_ = np.split(self.classes_, np.cumsum(self._sizes)[:-1])
+        draft = copy.copy(self)
+        kind = np.promote_types(self.classes_.dtype, np.min_scalar_type(name))  # may be longer
+        draft.classes_ = np.array(labels, kind)
+        draft.heads_ = np.split(draft.classes_, np.cumsum(self._sizes)[:-1])
+        if isinstance(weights := self.class_weight, dict):
+            draft.class_weight = {name if k == label else k: w for k, w in weights.items()}
+        self.__dict__ = draft.__dict__
         return self
 
     def _row_of(self, label: Any) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,17 +41,25 @@ class Prediction(ClassifierMixin):
         Or what else a function of network and inputs makes of samples.
         """
         check_is_fitted(self)
-        scores = scores or self.scores
-        device = self.network_.trunk.mean.device
-        bf16 = use_bf16(self.precision, device)
-        for x in read_parts(self, X):
-            values = self.looks * x[0].numel()
-            rows = min(PREDICT_ELEMENTS // values, SCORES // len(self.classes_), MOST_ROWS)
+        now = self._as_it_is()
+        scores = scores or now.scores
+        device = now.network_.trunk.mean.device
+        bf16 = use_bf16(now.precision, device)
+        for x in read_parts(now, X):
+            values = now.looks * x[0].numel()
+            rows = min(PREDICT_ELEMENTS // values, SCORES // len(now.classes_), MOST_ROWS)
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
-                    found = scores(self.network_, part.to(device))
+                    found = scores(now.network_, part.to(device))
                 yield found.float().cpu().numpy()
+
+    def _as_it_is(self) -> Self:
+        """Return what stays as it is now, though another thread lets this one learn or forget.
+
+        Those replace all attributes at once, and change none in place.
+        """
+        return copy.copy(self)
 
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
         """Score all classes; shape (n, n_classes), float32."""
@@ -66,8 +75,9 @@ class Prediction(ClassifierMixin):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
-        winners = np.concatenate([scores.argmax(axis=1) for scores in self._score_parts(X)])
-        labels: NDArray[Any] = self.classes_[winners]
+        now = self._as_it_is()
+        winners = np.concatenate([scores.argmax(axis=1) for scores in now._score_parts(X)])
+        labels: NDArray[Any] = now.classes_[winners]
         return labels
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -80,8 +90,9 @@ class Prediction(ClassifierMixin):
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:
             raise ValueError(f"k={k!r} is not valid; it must be a whole number of at least 1")
+        now = self._as_it_is()
         ranking = [
-            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in self._score_parts(X)
+            np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in now._score_parts(X)
         ]
-        labels: NDArray[Any] = self.classes_[np.concatenate(ranking)]
+        labels: NDArray[Any] = now.classes_[np.concatenate(ranking)]
         return labels

@@ -44,7 +44,9 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
     _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
         X, _ = read_dataset(X)
-    if isinstance(X, (list, tuple)) and len(X):
+    if isinstance(X, (list, tuple)) and not len(X):
+        raise ValueError("X is empty: at least one sample is needed")
+    if isinstance(X, (list, tuple)):
         if not isinstance(X[0], (list, tuple)) and np.ndim(X[0]):  # arrays, tensors, images
             X, _ = stack_items(list(X))
         elif np.ndim(X) > 2:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.methods.state import pack
-from lmrc.store import folder
+from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
 
 
@@ -33,5 +33,6 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
                 f"{path} has changed since this model was read from it or written to it, and what "
                 "it has learnt there would be lost: load it again, or save to another folder"
             )
+        unfinished.refuse(Path(path))
         folder.write(path, *pack(model))
         remember(model, path, state_of(path))

@@ -11,7 +11,7 @@ from lmrc.labels import capacity
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.practice.log import well_formed
-from lmrc.practice.models import backbone_name, find_class, open_model, refuse_unfinished
+from lmrc.practice.models import backbone_name, find_class, open_model
 from lmrc.practice.settings import in_words, unusual
 from lmrc.practice.usage import Say, bytes_in_words, count
 from lmrc.store import folder as store
@@ -101,7 +101,7 @@ def roll_back(path: Path, say: Say) -> None:
     """Go back to the version before the newest."""
     store.versions(path)  # a folder that is no model is not made one
     with store.writing(path):
-        refuse_unfinished(path)
+        unfinished.refuse(path)
         store.roll_back(path)
         (newest,) = store.versions(path)[-1:]
     say(f"{path} is as it was after version {newest['number']}, saved {newest['saved']}")
@@ -117,7 +117,7 @@ def prune(path: Path, keep: int, say: Say) -> None:
     """Remove all but the newest versions of a model."""
     store.versions(path)  # a folder that is no model is not made one
     with store.writing(path):
-        refuse_unfinished(path)
+        unfinished.refuse(path)
         gone = store.prune(path, keep)
         left = store.versions(path)
     say(f"{count(gone, 'version')} removed: {path} keeps {count(len(left), 'version')}")
@@ -127,38 +127,26 @@ def forget(path: Path, name: str, say: Say) -> None:
     """Take a class out of a model, in all versions that are kept."""
     label = find_class(open_model(path, "cpu"), name)
 
-    def without(model: Any) -> Any:
-        if len(model.classes_) == 1:
-            return None
-        _reweigh(model, lambda known: [] if known == label else [known])
-        return model.forget(label)
-
     with store.writing(path):
-        refuse_unfinished(path)
+        unfinished.refuse(path)
         if len(open_model(path, "cpu").classes_) == 1:
             raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
-        _amend(path, label, without)
+        _amend(path, label, lambda m: m.forget(label) if len(m.classes_) > 1 else None)
     say(f"{name} is forgotten: no version of {path} that is kept knows it")
 
 
 def rename(path: Path, name: str, to: str, say: Say) -> None:
     """Give a class of a model another name, in all versions that are kept."""
     label = find_class(open_model(path, "cpu"), name)
-    if not to.strip():
-        raise ValueError("a name of a class cannot be empty")
     as_label = class_name if isinstance(label, str) else type(label)
     try:
         new = as_label(to)
     except ValueError as error:
         raise ValueError(f"the classes of {path} are numbers, and {to!r} is none") from error
 
-    def renamed(model: Any) -> Any:
-        _reweigh(model, lambda known: [new] if known == label else [known])
-        return model.rename(label, new)
-
     with store.writing(path):
-        refuse_unfinished(path)
-        _amend(path, label, renamed)
+        unfinished.refuse(path)
+        _amend(path, label, lambda model: model.rename(label, new))
     say(f"{label} is called {new} now, in all versions of {path} that are kept")
 
 
@@ -173,13 +161,6 @@ def _amend(path: Path, label: Any, change: Callable[[Any], Any]) -> None:
         return None if changed is None else pack(changed)
 
     store.amend(path, amended)
-
-
-def _reweigh(model: Any, names: Callable[[Any], list[Any]]) -> None:
-    """Let a dict of class weights name what a class becomes."""
-    if isinstance(model.class_weight, dict):
-        weights = model.class_weight.items()
-        model.class_weight = {name: w for known, w in weights for name in names(known)}
 
 
 def _settings(model: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.persistence import model_from
 from lmrc.nets import backbones
 from lmrc.store import folder as store
-from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 
 
@@ -42,16 +41,6 @@ def backbone_name(model: LMRCClassifier) -> str:
     if not isinstance(model.backbone, str):
         return "custom"
     return backbones.pick(model.input_shape_) if model.backbone == "auto" else model.backbone
-
-
-def refuse_unfinished(folder: Path) -> None:
-    """Refuse to change a model while a class batch is unfinished."""
-    if unfinished.is_there(folder):
-        command = store.learn_command(folder)
-        raise ModelFileError(
-            f"a class batch of {folder} is unfinished: go on with it ({command} --resume) or drop "
-            f"it ({command} --discard) first"
-        )
 
 
 def find_class(model: LMRCClassifier, name: str) -> Any:

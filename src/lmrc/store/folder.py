@@ -218,8 +218,16 @@ def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
         The newest cannot be dropped.
     """
     amended = []
-    for version in versions(folder):
-        changed = change(_read_version(folder, version))
+    kept = versions(folder)
+    for version in kept:
+        try:
+            content = _read_version(folder, version)
+        except ModelFileError as error:
+            if version is kept[-1]:
+                raise
+            earlier = "an earlier version, which lmrc prune removes, cannot be read"
+            raise ModelFileError(f"{earlier}: {error}") from error
+        changed = change(content)
         if changed is not None:
             description, tensors = changed
             files = _write_groups(folder, tensors)

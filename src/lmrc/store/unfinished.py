@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmrc.store import files
 from lmrc.store.files import ModelFileError
-from lmrc.store.folder import UNFINISHED, fingerprint
+from lmrc.store.folder import UNFINISHED, fingerprint, learn_command
 
 GROUP = "training"
 FORMAT_VERSION = 1
@@ -75,6 +75,16 @@ def is_there(folder: Path) -> bool:
         return read(folder) is not None
     except ModelFileError:
         return True
+
+
+def refuse(folder: Path) -> None:
+    """Refuse to change a model while a class batch is unfinished: it would be lost."""
+    if is_there(folder):
+        command = learn_command(folder)
+        raise ModelFileError(
+            f"a class batch of {folder} is unfinished: go on with it ({command} --resume) or drop "
+            f"it ({command} --discard) first"
+        )
 
 
 def discard(folder: Path) -> None:
