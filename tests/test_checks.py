@@ -121,9 +121,9 @@ class HoardsInSecret(FineTuneClassifier):
 class Counts(FineTuneClassifier):
     """Remembers how often it was asked."""
 
-    def scores(self, network, x):
+    def predict(self, X):
         self.asked = getattr(self, "asked", 0) + 1
-        return super().scores(network, x)
+        return super().predict(X)
 
 
 class Reckless(FineTuneClassifier):
