@@ -67,12 +67,14 @@ def test_kill_9_at_random_moments(stages, answers, run_job, trial, is_full):
         stages.go_back(stage := 0)
 
 
-STAGES = [(0, "learn"), (1, "learn"), (2, "forget"), (2, "rollback")]
+STAGES = [(0, "learn"), (1, "learn"), (2, "rename"), (2, "forget"), (2, "prune"), (2, "rollback")]
 
 
 def words_of(stages, stage, command):
-    others = {"forget": ("forget", "m", "b", "-q"), "rollback": ("rollback", "m", "-q")}
-    return others.get(command) or stages.learn[stage]
+    more = {"rename": ("b", "z"), "forget": ("b",)}
+    return (
+        stages.learn[stage] if command == "learn" else (command, "m", *more.get(command, ()), "-q")
+    )
 
 
 @pytest.mark.parametrize(("stage", "command"), STAGES)

@@ -152,7 +152,7 @@ def _how_to_get(
     # Full stops and semicolons, since the command line makes one line of it.
     lines = [f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}."]
     places = [f"{file.name} from {' or '.join(file.urls)}" for file in missing]
-    lines += ["Missing:", "".join(f"  {place};\n" for place in places).removesuffix(";\n") + "."]
+    lines += ["Missing:", ";\n".join(f"  {place}" for place in places) + "."]
     lines += [
         f"Put {'it' if len(missing) == 1 else 'them'}, as downloaded, into {folder}; or name the "
         f"folder that has {'it' if len(missing) == 1 else 'them'} with data_dir (--data-dir) or "

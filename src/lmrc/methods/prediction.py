@@ -41,17 +41,16 @@ class Prediction(ClassifierMixin):
         Or what else a function of network and inputs makes of samples.
         """
         check_is_fitted(self)
-        now = self._as_it_is()
-        scores = scores or now.scores
-        device = now.network_.trunk.mean.device
-        bf16 = use_bf16(now.precision, device)
-        for x in read_parts(now, X):
-            values = now.looks * x[0].numel()
-            rows = min(PREDICT_ELEMENTS // values, SCORES // len(now.classes_), MOST_ROWS)
+        scores = scores or self.scores
+        device = self.network_.trunk.mean.device
+        bf16 = use_bf16(self.precision, device)
+        for x in read_parts(self, X):
+            values = self.looks * x[0].numel()
+            rows = min(PREDICT_ELEMENTS // values, SCORES // len(self.classes_), MOST_ROWS)
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
-                    found = scores(now.network_, part.to(device))
+                    found = scores(self.network_, part.to(device))
                 yield found.float().cpu().numpy()
 
     def _as_it_is(self) -> Self:
@@ -63,7 +62,7 @@ class Prediction(ClassifierMixin):
 
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
         """Score all classes; shape (n, n_classes), float32."""
-        return np.concatenate(list(self._score_parts(X)))
+        return np.concatenate(list(self._as_it_is()._score_parts(X)))
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
