@@ -1,7 +1,10 @@
+import os
+
 import pytest
 import torch
 
-from lmrc.training.device import pick_device
+from lmrc.training.device import Execution, pick_device, repeatable
+from lmrc.training.graphed import _fastest_algorithms
 
 
 @pytest.mark.parametrize("asked", ["auto", "cuda", torch.device("cuda")])
@@ -15,3 +18,63 @@ def test_a_gpu_has_its_number_as_tensors_on_it_have(asked, monkeypatch):
 def test_the_gpu_that_is_asked_for_is_taken(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert pick_device("cuda:3") == torch.device("cuda", 3)
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """Make believe that there is one, for what does not compute on it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr("lmrc.training.device.has_triton", lambda: True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")  # to be as it was, in the end
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_repeatable_gpu_picks_nothing_by_its_speed():
+    work = 1e10
+    assert Execution.pick("cuda", "bf16", "auto", work).compiled
+    with repeatable(True):
+        how = Execution.pick("cuda", "bf16", "auto", work)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        with _fastest_algorithms():
+            assert not torch.backends.cudnn.benchmark
+    assert (how.graph, how.compiled) == (True, False)
+    assert how.described()["deterministic"] is True
+    with _fastest_algorithms():
+        assert torch.backends.cudnn.benchmark
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_repeatable_gpu_refuses_what_is_picked_by_its_speed():
+    with repeatable(True), pytest.raises(ValueError, match="compile='auto'"):
+        Execution.pick("cuda", "bf16", True)
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_torchs_switches_are_as_they_were_even_after_an_error():
+    def fail():
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), repeatable(True):
+        fail()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_who_has_asked_torch_for_errors_gets_them():
+    torch.use_deterministic_algorithms(True)
+    try:
+        with repeatable(True):
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_cpu_is_repeatable_as_it_is():
+    with repeatable(True):
+        assert torch.are_deterministic_algorithms_enabled() == torch.cuda.is_available()
+        assert "deterministic" not in Execution.pick("cpu", "fp32", True).described()

@@ -36,7 +36,7 @@ from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.compiling import made_fast
-from lmrc.training.device import Execution
+from lmrc.training.device import Execution, repeatable
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
@@ -67,8 +67,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     n_batches_ : int
         Number of class batches learnt.
     execution_ : Execution
-        How the last class batch was computed: what ``device``, ``precision`` and ``compile`` came
-        to. Not in a model file.
+        How the last class batch was computed: what ``device``, ``precision``, ``compile`` and
+        ``deterministic`` came to. Not in a model file.
     seed_ : int
         What ``random_state`` came to; with the batch and the epoch it fixes all chance.
     """
@@ -116,6 +116,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         "augment": legal.one_of("auto", *AUGMENTATIONS),
         "precision": legal.one_of("auto", "fp32", "bf16"),
         "compile": legal.one_of("auto", True, False),
+        "deterministic": legal.one_of(True, False),
         "verbose": legal.integer(0),
     }
 
@@ -141,6 +142,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         device: str | torch.device = "auto",
         precision: str = "auto",
         compile: bool | str = "auto",  # noqa: A002  # torch's own name for it
+        deterministic: bool = False,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -163,6 +165,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         self.device = device
         self.precision = precision
         self.compile = compile
+        self.deterministic = deterministic
         self.random_state = random_state
         self.verbose = verbose
 
@@ -252,7 +255,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
 
     def _commit(self, draft: Self, X: Any, y: Any, classes: Any) -> Self:
         """Let a copy learn, and become that copy if it succeeds: all of it, or nothing."""
-        with torch.inference_mode(False):  # where the caller is in it, there are no gradients
+        # Where the caller is in inference mode, there are no gradients.
+        with torch.inference_mode(False), repeatable(draft.deterministic):
             draft._learn(X, y, classes)
         self.__dict__ = draft.__dict__
         return self
@@ -302,11 +306,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         self.n_batches_ += 1
 
     def _train(
-        self,
-        network: Network,
-        before: Network | None,
-        samples: Memory,
-        n_known: int,
+        self, network: Network, before: Network | None, samples: Memory, n_known: int
     ) -> Iterator[EpochRecord]:
         execution = self.execution_
         frozen = None if before is None else Frozen(before, execution.bf16)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from lmrc.methods import parameters as legal
+from lmrc.methods.amending import AmendableClasses
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.carried import CarriedStatistics
 from lmrc.methods.chance import LABELS
 from lmrc.methods.label_vectors import LabelVectors
 from lmrc.methods.objectives import OBJECTIVES, Setting
@@ -32,7 +30,7 @@ from lmrc.training.rotations import ROTATIONS
 from lmrc.training.step import Losses
 
 
-class LMRCClassifier(CarriedStatistics):
+class LMRCClassifier(AmendableClasses):
     """Label Mapping with Response Consolidation.
 
     Every class has a random unit vector, its label vector. Every class batch gets a head of its
@@ -79,10 +77,9 @@ class LMRCClassifier(CarriedStatistics):
     predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="wta"
         Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
         copies of the heads tuned on features made up from the statistics (and on those of images
-        kept by ``memory_per_class``); a linear classifier that
-        begins as the discriminant and is tuned as the heads are; or the sum of the last two, each
-        standardised, from three classes on: for two it is "tuned". All but the first need
-        ``statistics``.
+        kept by ``memory_per_class``); a linear classifier that begins as the discriminant and is
+        tuned as the heads are; or the sum of the last two, each standardised, from three classes
+        on: for two it is "tuned". All but the first need ``statistics``.
     mirror : bool, default=False
         Look at mirror images, too, when predicting, for twice the work: where ``augment`` has them
         learnt, and not elsewhere.
@@ -128,8 +125,12 @@ class LMRCClassifier(CarriedStatistics):
     compile : {"auto", True, False}, default="auto"
         On a GPU the training step is captured as one CUDA graph, unless this is False. True also
         compiles the network, on any device; "auto" does so on a GPU where training is long.
+    deterministic : bool, default=False
+        Whether a GPU, too, computes by algorithms that give the same bits each time, and not by
+        those that were fastest when tried. Where torch has no such algorithm, it warns.
     random_state : int, RandomState or None, default=None
-        An int makes results repeatable: bit by bit on a CPU with the same number of threads.
+        An int makes results repeatable: bit by bit on a CPU with the same number of threads; a GPU
+        needs ``deterministic``, too.
     verbose : int, default=0
         1 shows progress on a terminal.
 
@@ -221,6 +222,7 @@ class LMRCClassifier(CarriedStatistics):
         device: str | torch.device = "auto",
         precision: str = "auto",
         compile: bool | str = "auto",  # noqa: A002  # torch's own name for it
+        deterministic: bool = False,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -244,6 +246,7 @@ class LMRCClassifier(CarriedStatistics):
             device=device,
             precision=precision,
             compile=compile,
+            deterministic=deterministic,
             random_state=random_state,
             verbose=verbose,
         )
@@ -325,72 +328,6 @@ class LMRCClassifier(CarriedStatistics):
             Columns as ``classes_``; cosines are in −1 … 1. `predict` takes the highest (Eq. 3).
         """
         return self._all_scores(X)
-
-    def forget(self, label: Any) -> Self:
-        """Take out a class: label vectors, statistics, pooled samples; its head if it was alone.
-
-        It is never predicted again. The weights still carry what they have learnt from its images;
-        ``docs/privacy.md`` says what that means.
-
-        Parameters
-        ----------
-        label : int or str
-            A class of ``classes_``, and not the only one.
-        """
-        row = self._row_of(label)
-        if len(self.classes_) == 1:
-            raise ValueError(f"{label!r} is the only class: remove the whole model instead")
-        head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
-        alone = len(self.heads_[head]) == 1
-        draft = copy.copy(self)  # attributes are replaced, never changed in place
-        draft.network_ = copy.deepcopy(self.network_)
-        draft.network_.head.remove_label_vector(row)
-        if alone:
-            draft.network_.head.remove_head(head)
-        draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
-        draft.classes_ = np.delete(self.classes_, row)
-        if isinstance(self.class_weight, dict):
-            draft.class_weight = {k: w for k, w in self.class_weight.items() if k != label}
-        draft.memory_ = self.memory_.without(row) if self.memory_ else None
-        if self.statistics_:
-            draft.statistics_ = self._class_statistics().without(row).tensors()
-            draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
-        self.__dict__ = draft.__dict__
-        return self
-
-    def rename(self, label: Any, name: Any) -> Self:
-        """Give a class another name: a misspelt one cannot be learnt anew once its data is gone.
-
-        Parameters
-        ----------
-        label : int or str
-            A class of ``classes_``.
-        name : int or str
-            What it is called from now on: no class yet, and of the same type.
-        """
-        row, labels, name = self._row_of(label), self.classes_.tolist(), np.asarray(name).item()
-        if name in labels:
-            raise ValueError(f"{name!r} is a class already, and two classes cannot become one")
-        if type(name) is not type(labels[row]):
-            raise ValueError(f"{name!r} is not of the same type as {labels[row]!r}")
-        if not str(name).strip():
-            raise ValueError("a name of a class cannot be empty")
-        labels[row] = name
-        draft = copy.copy(self)
-        kind = np.promote_types(self.classes_.dtype, np.min_scalar_type(name))  # may be longer
-        draft.classes_ = np.array(labels, kind)
-        draft.heads_ = np.split(draft.classes_, np.cumsum(self._sizes)[:-1])
-        if isinstance(weights := self.class_weight, dict):
-            draft.class_weight = {name if k == label else k: w for k, w in weights.items()}
-        self.__dict__ = draft.__dict__
-        return self
-
-    def _row_of(self, label: Any) -> int:
-        check_is_fitted(self)
-        found = np.flatnonzero(self.classes_ == label)
-        if not len(found):
-            raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
-        return int(found[0])
 
     @property
     def label_vectors_(self) -> NDArray[np.float32]:

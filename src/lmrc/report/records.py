@@ -21,8 +21,8 @@ from lmrc.store.lock import locked
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
 
-#: Parameters that say how fast, and not what: a run may go on with others.
-HOW = ("compile",)
+#: Parameters that say how to compute, and not what: a run may go on with others.
+HOW = ("compile", "deterministic")
 #: Parameters that are no settings of an experiment: of one run alone, or without a mark on it.
 NO_SETTINGS = ("random_state", "verbose", "device", *HOW)
 

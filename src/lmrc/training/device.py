@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -17,12 +21,13 @@ WORTH_COMPILING = 3e9
 
 @dataclass(frozen=True)
 class Execution:
-    """What the estimators' ``device``, ``precision`` and ``compile`` come to on this machine."""
+    """What the estimators' choices of how to compute come to on this machine."""
 
     device: torch.device
     bf16: bool  # the forward pass in bfloat16; weights and losses stay float32
     graph: bool  # the training step captured as one CUDA graph
     compiled: bool  # the backbone compiled by Inductor
+    deterministic: bool = False  # whether it was `repeatable` on a GPU
     processes: int = 1  # that trained it together
 
     @classmethod
@@ -44,24 +49,53 @@ class Execution:
         """
         picked = pick_device(device)
         ranks = current()
-        graph = picked.type == "cuda" and compile is not False and not ranks.are_several
-        auto = graph and work >= WORTH_COMPILING and has_triton()
+        on_gpu = picked.type == "cuda"
+        graph = on_gpu and compile is not False and not ranks.are_several
+        deterministic = on_gpu and torch.are_deterministic_algorithms_enabled()
+        if deterministic and compile is True:
+            raise ValueError(
+                "compile=True does not go with deterministic=True: compiled code is picked by its "
+                "speed, which differs from time to time. Use compile='auto'"
+            )
+        auto = graph and not deterministic and work >= WORTH_COMPILING and has_triton()
         return cls(
             picked,
             bf16=use_bf16(precision, picked),
             graph=graph,
             compiled=auto if compile == "auto" else bool(compile),
+            deterministic=deterministic,
             processes=ranks.size,
         )
 
     def described(self) -> dict[str, str | bool | int]:
         """Return it in plain values, for the records."""
         plain = asdict(self) | {"device": self.device.type}
+        if not self.deterministic:
+            del plain["deterministic"]
         if self.processes == 1:
             del plain["processes"]
         elif wants_sync_batchnorm():
             plain["sync_batchnorm"] = True
         return plain
+
+
+@contextmanager
+def repeatable(deterministic: bool) -> Iterator[None]:
+    """Have a GPU give the same bits each time; torch names what it cannot in a warning."""
+    if not (deterministic and torch.cuda.is_available()):
+        yield
+        return
+    # What cuBLAS asks for, and reads when it is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    switches: Any = torch.utils.deterministic
+    mode, fills = torch.get_deterministic_debug_mode(), switches.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode(max(mode, 1))  # 1 warns; who has asked for errors gets them
+    switches.fill_uninitialized_memory = False  # nothing here reads such memory
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        switches.fill_uninitialized_memory = fills
 
 
 def has_triton() -> bool:

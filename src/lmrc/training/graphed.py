@@ -196,9 +196,13 @@ def _remedy(error: RuntimeError) -> str:
 
 @contextmanager
 def _fastest_algorithms() -> Iterator[None]:
-    """Let cuDNN try its algorithms for a convolution of a new shape and keep the fastest."""
+    """Let cuDNN try its algorithms for a convolution of a new shape and keep the fastest.
+
+    Another may be the fastest the next time, and round otherwise: not where results are to be
+    `repeatable`.
+    """
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     try:
         yield
     finally:

@@ -1,0 +1,82 @@
+"""Classes that can be taken out of a model, or get another name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from lmrc.methods.carried import CarriedStatistics
+from lmrc.statistics import readout
+
+
+class AmendableClasses(CarriedStatistics):
+    """A classifier with one head per class batch whose classes can be amended."""
+
+    def forget(self, label: Any) -> Self:
+        """Take out a class: label vectors, statistics, pooled samples; its head if it was alone.
+
+        It is never predicted again. The weights still carry what they have learnt from its images;
+        ``docs/privacy.md`` says what that means.
+
+        Parameters
+        ----------
+        label : int or str
+            A class of ``classes_``, and not the only one.
+        """
+        row = self._row_of(label)
+        if len(self.classes_) == 1:
+            raise ValueError(f"{label!r} is the only class: remove the whole model instead")
+        head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
+        alone = len(self.heads_[head]) == 1
+        draft = copy.copy(self)  # attributes are replaced, never changed in place
+        draft.network_ = copy.deepcopy(self.network_)
+        draft.network_.head.remove_label_vector(row)
+        if alone:
+            draft.network_.head.remove_head(head)
+        draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
+        draft.classes_ = np.delete(self.classes_, row)
+        if isinstance(self.class_weight, dict):
+            draft.class_weight = {k: w for k, w in self.class_weight.items() if k != label}
+        draft.memory_ = self.memory_.without(row) if self.memory_ else None
+        if self.statistics_:
+            draft.statistics_ = self._class_statistics().without(row).tensors()
+            draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
+        self.__dict__ = draft.__dict__
+        return self
+
+    def rename(self, label: Any, name: Any) -> Self:
+        """Give a class another name: a misspelt one cannot be learnt anew once its data is gone.
+
+        Parameters
+        ----------
+        label : int or str
+            A class of ``classes_``.
+        name : int or str
+            What it is called from now on: no class yet, and of the same type.
+        """
+        row, labels, name = self._row_of(label), self.classes_.tolist(), np.asarray(name).item()
+        if name in labels:
+            raise ValueError(f"{name!r} is a class already, and two classes cannot become one")
+        if type(name) is not type(labels[row]):
+            raise ValueError(f"{name!r} is not of the same type as {labels[row]!r}")
+        if not str(name).strip():
+            raise ValueError("a name of a class cannot be empty")
+        labels[row] = name
+        draft = copy.copy(self)
+        kind = np.promote_types(self.classes_.dtype, np.min_scalar_type(name))  # may be longer
+        draft.classes_ = np.array(labels, kind)
+        draft.heads_ = np.split(draft.classes_, np.cumsum(self._sizes)[:-1])
+        if isinstance(weights := self.class_weight, dict):
+            draft.class_weight = {name if k == label else k: w for k, w in weights.items()}
+        self.__dict__ = draft.__dict__
+        return self
+
+    def _row_of(self, label: Any) -> int:
+        check_is_fitted(self)
+        found = np.flatnonzero(self.classes_ == label)
+        if not len(found):
+            raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
+        return int(found[0])
