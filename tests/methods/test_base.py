@@ -170,8 +170,10 @@ def test_a_dataset_is_predicted_part_by_part(monkeypatch):
         model.predict(Items(many[:0]))
 
 
-def test_the_scores_held_at_a_time_are_bounded_and_no_graph_is_built(monkeypatch):
-    model = quick().fit(X, Y)
+@pytest.mark.parametrize(("method", "values"), [(LMRCClassifier, 200), (FineTuneClassifier, 4)])
+def test_what_is_held_at_a_time_is_bounded_and_no_graph_is_built(monkeypatch, method, values):
+    # Of LMRC that is what two heads answer, of others what four classes score.
+    model = method(epochs=2, random_state=0).partial_fit(X, Y).partial_fit(X2, Y2)
     many = np.tile(X, (40, 1))
     expected = model.predict(many)
     parts = []
@@ -184,7 +186,7 @@ def test_the_scores_held_at_a_time_are_bounded_and_no_graph_is_built(monkeypatch
         return out
 
     monkeypatch.setattr(model, "scores", watched)
-    monkeypatch.setattr(prediction, "SCORES", 100 * len(model.classes_))
+    monkeypatch.setattr(prediction, "ANSWERS", 100 * values)
     np.testing.assert_array_equal(model.predict(many), expected)
     assert sum(rows for rows, _ in parts) == len(many)
     assert max(rows for rows, _ in parts) == 100

@@ -37,6 +37,7 @@ class CarriedStatistics(IncrementalClassifier):
     predict_with: str
     mirror: bool
     scale: float
+    label_dim: int
     statistics_: dict[str, Tensor]
     readout_: dict[str, Tensor]
 
@@ -55,6 +56,11 @@ class CarriedStatistics(IncrementalClassifier):
     def looks(self) -> int:  # type: ignore[override]  # others have a number
         """How often the network looks at each image: in all turns, and mirrored."""
         return (self.turns or 1) * (1 + self._mirrored)
+
+    @property
+    def answers(self) -> int:  # type: ignore[override]  # others have a number
+        """How many values all heads answer with."""
+        return len(self.heads_) * self.label_dim
 
     @property
     def _sizes(self) -> list[int]:  # classes that each head governs

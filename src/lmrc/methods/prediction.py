@@ -19,8 +19,8 @@ from lmrc.nets.network import Network
 from lmrc.training.device import use_bf16
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
-SCORES = 2**26  # and scores: samples times classes
-MOST_ROWS = 4096  # and rows, as each has an answer from every head
+ANSWERS = 2**26  # and answers of the network, or scores
+MOST_ROWS = 4096  # and rows
 
 
 class Prediction(ClassifierMixin):
@@ -31,6 +31,8 @@ class Prediction(ClassifierMixin):
     precision: str
     #: How often the network looks at each sample: turned, mirrored.
     looks: int = 1
+    #: How many values it answers with at each look.
+    answers: int = 1
     scores: Callable[[Network, Tensor], Tensor]
 
     def _score_parts(
@@ -45,8 +47,8 @@ class Prediction(ClassifierMixin):
         device = self.network_.trunk.mean.device
         bf16 = use_bf16(self.precision, device)
         for x in read_parts(self, X):
-            values = self.looks * x[0].numel()
-            rows = min(PREDICT_ELEMENTS // values, SCORES // len(self.classes_), MOST_ROWS)
+            made = max(self.looks * self.answers, len(self.classes_))
+            rows = min(PREDICT_ELEMENTS // (self.looks * x[0].numel()), ANSWERS // made, MOST_ROWS)
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
