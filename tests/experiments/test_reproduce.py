@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from lmrc import load
 from lmrc.data.datasets import load_dataset
-from lmrc.experiments import capacity
+from lmrc.experiments import capacity, workers
 from lmrc.experiments.reproduce import main
 from lmrc.experiments.workers import usual_jobs
 from lmrc.methods.base import IncrementalClassifier
@@ -400,3 +401,17 @@ def test_the_report_is_made_again_from_the_records_alone(incremental, suppressio
 def test_runs_go_side_by_side_on_as_many_cores_as_there_are(monkeypatch, threads, runs, jobs):
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     assert usual_jobs(runs, "cpu") == jobs
+
+
+def test_who_runs_several_on_a_gpu_is_told_of_mps_where_it_is_not_there(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    workers.tell_of_mps("cpu")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(workers, "pick_device", lambda _: torch.device("cuda", 0))
+    workers.tell_of_mps("auto")
+    assert "nvidia-cuda-mps-control -d" in capsys.readouterr().err
+    (tmp_path / "control").touch()
+    workers.tell_of_mps("auto")
+    assert capsys.readouterr().err == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import time
 import traceback
@@ -113,6 +114,7 @@ def side_by_side(
     waiting = unfinished(recipe, runs, out)
     if waiting:  # a download is made once
         _open(recipe, waiting, out, data_dir)
+        tell_of_mps(where["device"])
     working: dict[Run, Any] = {}
     threads = max(1, torch.get_num_threads() // jobs)  # OMP_NUM_THREADS is heeded
     known = len(read_records(out)) if (out / RECORDS).exists() else 0
@@ -134,6 +136,16 @@ def side_by_side(
     finally:
         for process in working.values():
             process.terminate()
+
+
+def tell_of_mps(device: str) -> None:
+    """Say what lets runs share a GPU, where it is not there: without it they take turns."""
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # where NVIDIA has it
+    if pick_device(device).type == "cuda" and not Path(pipes, "control").exists():
+        print(
+            "Runs that share a GPU are faster under NVIDIA's MPS: nvidia-cuda-mps-control -d",
+            file=sys.stderr,
+        )
 
 
 def _work(
