@@ -10,11 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmrc.methods.carried import CarriedStatistics
 from lmrc.statistics import readout
+from lmrc.training.device import usual_defaults
 
 
 class AmendableClasses(CarriedStatistics):
     """A classifier with one head per class batch whose classes can be amended."""
 
+    @usual_defaults()
     def forget(self, label: Any) -> Self:
         """Take out a class: label vectors, statistics, pooled samples; its head if it was alone.
 

@@ -36,7 +36,7 @@ from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.compiling import made_fast
-from lmrc.training.device import Execution, repeatable
+from lmrc.training.device import Execution, repeatable, usual_defaults
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.progress import progress
@@ -256,7 +256,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     def _commit(self, draft: Self, X: Any, y: Any, classes: Any) -> Self:
         """Let a copy learn, and become that copy if it succeeds: all of it, or nothing."""
         # Where the caller is in inference mode, there are no gradients.
-        with torch.inference_mode(False), repeatable(draft.deterministic):
+        with torch.inference_mode(False), usual_defaults(), repeatable(draft.deterministic):
             draft._learn(X, y, classes)
         self.__dict__ = draft.__dict__
         return self

@@ -18,6 +18,7 @@ from lmrc.statistics import readout
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.keep import brought_up_to_date
 from lmrc.training.augment import flips
+from lmrc.training.device import usual_defaults
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import TURNS, all_turns
 
@@ -135,6 +136,7 @@ class CarriedStatistics(IncrementalClassifier):
         """Refuse, with a ValueError, a ``predict_with`` that is none of ``readouts_``."""
         readout.check_possible((self.predict_with,), self.readout_)
 
+    @usual_defaults()
     def similarities_by_readout(self, X: Any) -> dict[str, NDArray[np.float32]]:
         """Return the similarities that each of ``readouts_`` gives; one look serves them all."""
         now = self._as_it_is()

@@ -20,7 +20,7 @@ from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
-from lmrc.training.device import pick_device
+from lmrc.training.device import pick_device, usual_defaults
 
 #: What a model file may name. It never names code to import.
 CLASSES: dict[str, type[IncrementalClassifier]] = {
@@ -75,6 +75,7 @@ def load(
     return model
 
 
+@usual_defaults()
 def model_from(
     path: str | os.PathLike[str],
     description: dict[str, Any],

@@ -16,7 +16,7 @@ from torch import Tensor
 from lmrc.data.inputs import read_dataset
 from lmrc.methods.reading import read_parts
 from lmrc.nets.network import Network
-from lmrc.training.device import use_bf16
+from lmrc.training.device import use_bf16, usual_defaults
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
 ANSWERS = 2**26  # and answers of the network, or scores
@@ -62,6 +62,7 @@ class Prediction(ClassifierMixin):
         """
         return copy.copy(self)
 
+    @usual_defaults()
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
         """Score all classes; shape (n, n_classes), float32."""
         return np.concatenate(list(self._as_it_is()._score_parts(X)))
@@ -74,6 +75,7 @@ class Prediction(ClassifierMixin):
         scores = self._all_scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
+    @usual_defaults()
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
         now = self._as_it_is()
@@ -87,6 +89,7 @@ class Prediction(ClassifierMixin):
             X, y = read_dataset(X)
         return float(super().score(X, y, sample_weight))
 
+    @usual_defaults()
     def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:

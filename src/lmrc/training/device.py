@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -96,6 +96,18 @@ def repeatable(deterministic: bool) -> Iterator[None]:
     finally:
         torch.set_deterministic_debug_mode(mode)
         switches.fill_uninitialized_memory = fills
+
+
+@contextmanager
+def usual_defaults() -> Iterator[None]:
+    """Make tensors in float32 on the CPU where nothing is said, whatever the caller has set."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    with nullcontext() if device.type == "cpu" else torch.device("cpu"):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
 
 
 def has_triton() -> bool:
