@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import lmrc
 from lmrc.methods.persistence import model_from
 from lmrc.practice.usage import bytes_in_words
-from lmrc.store import folder
+from lmrc.store import folder, unfinished
 
 
 def test_info_says_what_a_model_knows_and_holds(model, call):
@@ -231,3 +232,17 @@ def test_numbers_are_classes_too(place, learn, call):
     assert call("rename", "m", "2", "7")[0] == 0
     assert lmrc.load("m").classes_.tolist() == [0, 7]
     assert "are numbers, and 'seven' is none" in call("rename", "m", "7", "seven")[2]
+
+
+def test_info_tells_a_class_batch_that_is_being_learnt_from_an_interrupted_one(model, call):
+    me = f"by process {os.getpid()} on "
+    with folder.writing(model) as held:
+        assert f"it is being changed {me}" in call("info", model)[1]
+        unfinished.write(held, {}, {})
+        assert f"a class batch is being learnt {me}" in call("info", model)[1]
+        assert "--resume" not in call("info", model)[1]
+        (held / folder.LOCK).rename("lock")
+    Path("lock").rename(Path(model) / folder.LOCK)  # as a killed process leaves it
+    out = call("info", model)[1]
+    assert "--resume goes on with it" in out
+    assert me not in out

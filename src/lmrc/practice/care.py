@@ -51,6 +51,7 @@ def describe(path: Path) -> dict[str, Any]:
         ),
         "versions": len(versions),
         "unfinished": unfinished.is_there(path),
+        "being_changed_by": store.changing(path),
         "settings": settings,
         "settings_not_default": {name: settings[name] for name in unusual(model)},
     }
@@ -93,7 +94,10 @@ def tell_info(path: Path, say: Say) -> None:
     )
     if info["settings_not_default"]:
         say(f"settings that are not the defaults: {in_words(info['settings_not_default'])}")
-    if info["unfinished"]:
+    if info["being_changed_by"]:
+        at_it = "a class batch is being learnt" if info["unfinished"] else "it is being changed"
+        say(f"{at_it} by {info['being_changed_by']}")
+    elif info["unfinished"]:
         say(f"a class batch is unfinished: {store.learn_command(path)} --resume goes on with it")
 
 

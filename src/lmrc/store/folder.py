@@ -33,7 +33,7 @@ from lmrc.store.files import (
     write_json,
     write_tensors,
 )
-from lmrc.store.lock import claimed
+from lmrc.store.lock import claimed, holder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,6 +143,11 @@ def learn_command(folder: Path) -> str:
 def holds_model(folder: Path) -> bool:
     """Tell whether there is a model in the folder, be it damaged."""
     return (folder / MANIFEST).exists()
+
+
+def changing(folder: Path) -> str | None:
+    """Say who holds the folder by `writing` now, and since when; None where no one does."""
+    return holder(folder / LOCK)
 
 
 def fingerprint(folder: Path) -> str | None:

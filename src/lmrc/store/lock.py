@@ -74,12 +74,24 @@ def claimed(path: Path) -> Iterator[None]:
                     finally:
                         path.unlink(missing_ok=True)
             except BlockingIOError:
-                file.seek(0)
-                holder = file.read(1000).decode(errors="replace").strip() or "another process"
                 raise LockedError(
-                    f"{path.parent} is being changed by {holder}: wait until that has ended"
+                    f"{path.parent} is being changed by {_signature(file)}: wait until that has "
+                    "ended"
                 ) from None
         return
+
+
+def holder(path: Path) -> str | None:
+    """Say who holds the lock file at a path, and since when; None where no one does."""
+    try:
+        with open(path, "rb", opener=_open_itself) as file:
+            try:
+                with locked(file, wait=False):
+                    return None  # a killed process has left it
+            except BlockingIOError:
+                return _signature(file)
+    except OSError:
+        return None
 
 
 def _open_itself(path: str, flags: int) -> int:
@@ -92,6 +104,11 @@ def _is_still_at(path: Path, file: IO[bytes]) -> bool:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
+
+
+def _signature(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(1000).decode(errors="replace").strip() or "another process"
 
 
 def _sign(file: IO[bytes]) -> None:
