@@ -57,7 +57,7 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
             "one, since one is kept for testing, or put X_test and y_test into the file."
         )
     kept, held = rows_held_out(y, TEST_SHARE)
-    note = f"Test samples: {TEST_SHARE:.0%} of each class, drawn once and for all."
+    note = f"Test samples: {100 * TEST_SHARE:.0f} % of each class, drawn once and for all."
     return Dataset(file.stem, X[kept], y[kept], X[held], y[held], note=note)
 
 

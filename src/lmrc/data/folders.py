@@ -114,7 +114,7 @@ def _parts(root: Path) -> tuple[Files, Files, str]:
     if place:
         _check_known(test, train, root)
         return train, test, f"Test images from {place}/."
-    note = f"Test images: {TEST_SHARE:.0%} of each class, drawn once and for all."
+    note = f"Test images: {100 * TEST_SHARE:.0f} % of each class, drawn once and for all."
     return *_split(train), note
 
 
@@ -191,8 +191,8 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
     empty = [name for name, files in classes.items() if not files]
     if empty:
         raise ValueError(
-            f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of class(es) {empty[:5]} in {folder}; "
-            "add some, or remove the sub-folder(s)."
+            f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of {', '.join(empty[:5])} in {folder}; "
+            "add some, or remove what is empty."
         )
     return classes
 
@@ -240,7 +240,8 @@ def describe_skipped(skipped: Sequence[UnreadableImageError], place: str = "") -
     """Say how many files were left out, and name the first of them."""
     named = "".join(f"\n  {error}" for error in skipped[:_NAMED])
     more = "\n  …" if len(skipped) > _NAMED else ""
-    return f"left out {len(skipped)} file(s){place}:{named}{more}"
+    files = "file" if len(skipped) == 1 else "files"
+    return f"left out {len(skipped):,} {files}{place}:{named}{more}"
 
 
 def read_files(

@@ -130,5 +130,5 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise RuntimeError("--ray needs the extra: pip install 'lmrc[ray]'") from error
+        raise RuntimeError("--ray needs Ray: pip install ray") from error
     return ray

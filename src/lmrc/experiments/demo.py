@@ -56,7 +56,7 @@ QUESTION = (
     "still know? Fine-tuning just goes on training. LMRC gives each class batch a head of its own "
     "and holds the old heads' responses; LM is LMRC without that hold (response weight 0). LMRC+ "
     "goes beyond the paper: it also carries a few statistics of each class along. That it learns "
-    "images in four turns, too, is left off here: it takes four times as long. The "
+    "images in four turns, too, is left off here: a 6 on its head is a 9. The "
     f"last one is LMRC that may keep {POOL} images of each class."
 )
 

@@ -100,9 +100,12 @@ def main(
     chosen = changes.pop("settings", None) or {}
     how = {name: chosen[name] for name in HOW if name in chosen}
     settings = {name: value for name, value in chosen.items() if name not in how}
-    recipe = load_recipe(experiment, dataset, **changes, settings=settings)
-    runs = plan(recipe, keep_models)
-    check_settings(recipe, runs, chosen, **how)
+    try:
+        recipe = load_recipe(experiment, dataset, **changes, settings=settings)
+        runs = plan(recipe, keep_models)
+        check_settings(recipe, runs, chosen, **how)
+    except ValueError as error:  # nothing has been looked at but what was asked for
+        raise UsageError(str(error)) from error
     jobs = jobs or usual_jobs(len(runs), device)
     failed: list[Run] = []
     where = {"device": device, **how}

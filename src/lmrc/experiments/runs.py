@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import signature
@@ -316,6 +316,8 @@ def remove_model(folder: Path, run: Run) -> None:
     """Remove the model of a run that is finished, and its lock."""
     shutil.rmtree(model_path(folder, run), ignore_errors=True)
     _lock(folder, run).unlink(missing_ok=True)
+    with suppress(OSError):  # unless others are there
+        (folder / "models").rmdir()
 
 
 def _extra(

@@ -74,7 +74,7 @@ class Batch:
         if self.unreadable:
             warn(describe_skipped(self.unreadable))
         for suffix, n in self.passed_over.items():
-            warn(f"passed over {count(n, f'{suffix} file')}: save them as JPEG or PNG")
+            warn(f"passed over {count(n, f'{suffix} file')}: JPEG and PNG can be read")
         if self.greyed:
             warn(
                 f"files in colour, such as {self.greyed}, are taken in grey, as the model's first "

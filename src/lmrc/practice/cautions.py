@@ -6,10 +6,13 @@ import numpy as np
 
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.nets.backbones import pick
 from lmrc.practice.batch import Batch
 from lmrc.practice.usage import count, warn
+from lmrc.training.device import pick_device
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
+LONG = 1000  # images, over all epochs, that a ResNet learns in a minute or two on a CPU
 UNEVEN = 5  # times as many images of one class as of another
 
 
@@ -31,8 +34,23 @@ def warn_about(batch: Batch, model: LMRCClassifier) -> None:
             f"{few}: more of them, or --weights FILE --freeze with a backbone that has seen many "
             "images, would help"
         )
+    _warn_of_time(batch, model)
     if model.freeze and model.weights is None and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone stays as random as it begins")
+
+
+def _warn_of_time(batch: Batch, model: LMRCClassifier) -> None:
+    """Name what is quicker where a network for GPUs is to be trained without one."""
+    if hasattr(model, "classes_") or model.backbone != "auto" or batch.X.ndim < 3:
+        return
+    channels = batch.X.shape[3] if batch.X.ndim == 4 else 1
+    on_cpu = pick_device(model.device).type == "cpu"
+    long = model.epochs_now * len(batch.X) > LONG and not model.freeze
+    if on_cpu and long and pick((channels, *batch.X.shape[1:3])).startswith("resnet"):
+        warn(
+            "there is no GPU here, and a ResNet-18 may take very long without: --backbone cnn is a "
+            "smaller network, much quicker and less exact"
+        )
 
 
 def _warn_of_names(batch: Batch, model: LMRCClassifier) -> None:

@@ -139,7 +139,12 @@ def learn(
     val: Annotated[
         float, typer.Option(min=0, max=0.9, help="Share of each class to hold out and test on.")
     ] = 0.0,
-    keep: Annotated[int, typer.Option(min=1, help="Versions to keep, this one included.")] = 2,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1, show_default="as before, 2 at first", help="Versions to keep, this one included."
+        ),
+    ] = None,
     device: Device = "auto",
     resume: Annotated[bool, Flag("--resume", help="Go on where it was stopped.")] = False,
     discard: Annotated[bool, Flag("--discard", help="Drop what was stopped.")] = False,
@@ -379,7 +384,8 @@ def export(
 ) -> None:
     """Write a model as an ONNX file that runs without torch and lmrc.
 
-    Its answers are compared with the model's first. Needs the extra: pip install 'lmrc[onnx]'
+    Its answers are compared with the model's first. Needs more packages:
+    pip install onnx onnxruntime onnxscript
 
     Example: lmrc export pets.lmrc pets.onnx
     """

@@ -27,6 +27,7 @@ TOLERANCE = 1e-4
 # then gives an image alone a score that is 1e-4 from the one among others.
 SCORE_TOLERANCE = 1e-3
 CHECKED_BATCHES = (1, 5, 16)
+PACKAGES = "onnx onnxruntime onnxscript"
 
 
 class ExportError(RuntimeError):
@@ -88,7 +89,7 @@ def to_onnx(model: LMRCClassifier) -> bytes:
         import onnxscript  # noqa: F401  # torch's exporter asks for it
     except ImportError as error:
         raise RuntimeError(
-            f"export needs the packages of the extra 'onnx': pip install 'lmrc[onnx]' ({error})"
+            f"export needs more packages: pip install {PACKAGES} ({error})"
         ) from error
     channels, height, width = model.input_shape_
     example = torch.zeros(2, height, width, channels, dtype=torch.uint8)
@@ -126,7 +127,7 @@ def check_answers(model: LMRCClassifier, content: bytes) -> None:
         import onnxruntime
     except ImportError as error:
         raise RuntimeError(
-            f"export checks its work with onnxruntime: pip install 'lmrc[onnx]' ({error})"
+            f"export checks its work with onnxruntime: pip install {PACKAGES} ({error})"
         ) from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     allowed = TOLERANCE if model.predict_with in ("wta", "tuned") else SCORE_TOLERANCE

@@ -37,6 +37,7 @@ from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
+KEEP = 2  # versions, where no one says
 SMALL = 2000  # images to begin with; for fewer, steps of 128 would be too few to learn from
 
 
@@ -54,8 +55,8 @@ class Request:
         Of images, named at the first class batch.
     val : float
         Share of the images that is held out.
-    keep : int
-        Versions that the model keeps.
+    keep : int or None
+        Versions that the model keeps; None for as many as were asked for last, or else `KEEP`.
     device : str
         Where to compute.
     method : {"lmrc", "lmrc+"} or None
@@ -66,7 +67,7 @@ class Request:
     settings: dict[str, Any] = field(default_factory=dict)
     size: Size | None = None
     val: float = 0.0
-    keep: int = 2
+    keep: int | None = None
     device: str = "auto"
     method: str | None = None
 
@@ -130,8 +131,8 @@ def learn(
                 unfinished.write(place, content, {})
         elif kept[0].get("digest") != content["digest"]:
             raise ModelFileError(
-                f"{request.source} is no longer what it was when learning was interrupted: put it "
-                f"back as it was, or drop what was learnt ({store.learn_command(path)} --discard)"
+                f"{request.source} is not what was being learnt when that was interrupted: put it "
+                f"back, or drop what was learnt ({store.learn_command(path)} --discard)"
             )
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
         if checkpoint.epochs_kept:
@@ -142,7 +143,8 @@ def learn(
         if not ranks.is_first:
             return
         note = _note(model, batch, known, checkpoint.seconds)
-        store.write(place, *pack(model), keep=request.keep, note=note)
+        note["keep"] = request.keep or _kept_before(place)
+        store.write(place, *pack(model), keep=note["keep"], note=note)
         _tell_learnt(place, model, note, say)
 
 
@@ -211,8 +213,8 @@ def _read(request: Request, model: LMRCClassifier) -> Batch:
     strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
     if strange:
         raise ValueError(
-            f"class(es) {strange[:5]} of {request.source} have images to validate with but none to "
-            "learn from, and the model does not know them: remove them"
+            f"{', '.join(strange[:5])}: {request.source} has images to validate with but none to "
+            "learn from, and the model knows no such class: remove them"
         )
     return batch
 
@@ -257,6 +259,13 @@ def _tell_found(batch: Batch, known: Any, say: Say) -> None:
         kind, (height, width) = {"L": "grey", "RGB": "colour"}[batch.mode], batch.X.shape[1:3]
         say(f"{kind} images of {height}×{width} pixels: later ones are brought to that")
     batch.warn_of_files()
+
+
+def _kept_before(place: Path) -> int:
+    """Return how many versions the last `learn` was asked to keep."""
+    notes = [v["note"] for v in store.versions(place)] if store.holds_model(place) else []
+    kept = notes[-1].get("keep") if notes else None
+    return kept if isinstance(kept, int) and kept > 0 else KEEP
 
 
 def _note(model: LMRCClassifier, batch: Batch, known: Any, seconds: float) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _classes(score: ModelScore) -> Section:
         for label, n, share in score.per_class
     ]
     many = len(rows) > MANY_CLASSES
-    kind = "classes compact" if many else "classes"
+    kind = "classes named compact" if many else "classes named"
     caption = "Images, and share of them named rightly in percent; in order of arrival."
     table = html.table(caption, ["class", "images", "right"], rows, kind)
     body = html.folded(f"All {len(rows)} classes", table) if many else table
