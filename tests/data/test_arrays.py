@@ -21,7 +21,7 @@ def test_a_fifth_of_each_class_is_held_out_the_same_every_time(save):
     dataset = load_dataset(save(X=X, y=Y))
     assert (len(dataset.y_train), dataset.y_test.tolist()) == (16, ["a", "a", "b", "b"])
     assert sorted([*dataset.X_train[:, 0], *dataset.X_test[:, 0]]) == X[:, 0].tolist()
-    assert "20% of each class" in dataset.note
+    assert "20 % of each class" in dataset.note
     assert load_dataset(save(X=X, y=Y)).digest == dataset.digest
     assert load_dataset(save(X=X + 1, y=Y)).digest != dataset.digest
     assert len(load_dataset(save(X=X, y=Y), limit=3).y_train) == 6

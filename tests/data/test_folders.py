@@ -39,7 +39,7 @@ def test_one_subfolder_per_class_with_a_fifth_held_out(pets):
     assert dataset.X_train.shape == (12, 20, 20, 3)
     seen = brightness(dataset.X_train) + brightness(dataset.X_test)
     assert sorted(seen) == [*range(10), *range(100, 105)]
-    assert "20%" in dataset.note
+    assert "20 %" in dataset.note
 
 
 def test_the_split_is_the_same_every_time_and_one_class_does_not_change_anothers(pets):
@@ -154,7 +154,7 @@ def test_all_grey_images_stay_grey(tmp_path):
 def test_unreadable_files_are_left_out_counted_and_named(pets):
     for i in range(7):
         (pets / "cat" / f"broken-{i}.jpg").write_bytes(b"no image")
-    with pytest.warns(UserWarning, match=r"left out 7 file\(s\)") as caught:
+    with pytest.warns(UserWarning, match=r"left out 7 files") as caught:
         dataset = folder(pets)
     assert len(dataset.y_train) + len(dataset.y_test) == 15
     message = str(caught[0].message)
@@ -188,7 +188,7 @@ def test_a_linked_class_folder_is_a_class(pets, tmp_path):
 def test_an_empty_class_is_named(pets):
     (pets / "bird").mkdir()
     (pets / "bird" / "notes.txt").write_text("none yet")
-    with pytest.raises(ValueError, match=r"no images .* of class\(es\) \['bird'\]"):
+    with pytest.raises(ValueError, match=r"no images .* of bird in"):
         folder(pets)
 
 

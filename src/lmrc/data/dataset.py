@@ -85,7 +85,7 @@ class Dataset:
         unknown = np.setdiff1d(self.y_test, self.y_train).tolist()
         if unknown:
             raise ValueError(
-                f"y_test holds {len(unknown)} of the classes that y_train does not, such as "
+                "y_test holds classes that y_train does not, such as "
                 f"{unknown[:5]}; remove their samples or add some to the training part."
             )
 
