@@ -36,7 +36,7 @@ KINDS = {
 
 
 class Profiled(Timed):
-    """Watches the epochs after the first."""
+    """Tells the profiler when each epoch ends."""
 
     watch: Any = None
 

@@ -623,3 +623,8 @@ def test_what_does_not_fit_together_is_named(settings, words):
 def test_too_many_axes_are_named():
     with pytest.raises(ValueError, match="5 axes: vectors have two"):
         quick().fit(np.zeros((2, 3, 4, 5, 3)), [0, 1])
+
+
+def test_code_picked_by_its_speed_does_not_go_with_the_same_bits_each_time():
+    with pytest.raises(ValueError, match="set it to 'auto'"):
+        quick(compile=True, deterministic=True).partial_fit(X, Y)

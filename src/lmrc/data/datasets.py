@@ -108,18 +108,10 @@ def load_dataset(
     """
     if limit is not None:
         check_limit(limit)
-    if name in (_FOLDER, _NPZ):
-        raise ValueError(f"the data set {name!r} lacks its path; write {name}PATH.")
+    check_name(name)
     if name.startswith(_FOLDER):
         # Limited while reading: of a million photos, only those are decoded that are used.
         return folder(name.removeprefix(_FOLDER), size=size, limit=limit)
-    if name not in _LOADERS and not name.startswith(_NPZ):
-        known = ", ".join([*_LOADERS, "folder:PATH", "npz:PATH"])
-        own = "For your own arrays use Dataset(name, X_train, y_train, X_test, y_test)."
-        if Path(name).exists():
-            prefix = _FOLDER if Path(name).is_dir() else _NPZ
-            own = f"For your own, in {name}, write {prefix}{name}."
-        raise ValueError(f"unknown data set {name!r}; known are: {known}. {own}")
     if size is not None:
         raise ValueError(
             f"size={size!r} is for folder:PATH; the images of {name!r} have a size: leave it out."
@@ -127,3 +119,16 @@ def load_dataset(
     own_file = name.startswith(_NPZ)
     dataset = npz(name.removeprefix(_NPZ)) if own_file else _LOADERS[name](data_dir)
     return dataset if limit is None else dataset.first_per_class(limit)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that `load_dataset` does not know."""
+    if name in (_FOLDER, _NPZ):
+        raise ValueError(f"the data set {name!r} lacks its path; write {name}PATH.")
+    if name not in _LOADERS and not name.startswith((_FOLDER, _NPZ)):
+        known = ", ".join([*_LOADERS, "folder:PATH", "npz:PATH"])
+        own = "For your own arrays use Dataset(name, X_train, y_train, X_test, y_test)."
+        if Path(name).exists():
+            prefix = _FOLDER if Path(name).is_dir() else _NPZ
+            own = f"For your own, in {name}, write {prefix}{name}."
+        raise ValueError(f"unknown data set {name!r}; known are: {known}. {own}")

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from lmrc.data.datasets import check_name
 from lmrc.experiments.capacity import count, load_capacity_recipe
 from lmrc.experiments.cluster import on_ray
 from lmrc.experiments.options import UsageError
@@ -102,6 +103,7 @@ def main(
     settings = {name: value for name, value in chosen.items() if name not in how}
     try:
         recipe = load_recipe(experiment, dataset, **changes, settings=settings)
+        check_name(recipe.dataset)
         runs = plan(recipe, keep_models)
         check_settings(recipe, runs, chosen, **how)
     except ValueError as error:  # nothing has been looked at but what was asked for

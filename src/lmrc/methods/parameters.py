@@ -104,6 +104,8 @@ class CheckedParameters:
     #: Parameters that shape the network: fixed by the first class batch.
     shaping_parameters: ClassVar[tuple[str, ...]]
     memory_per_class: int
+    compile: bool | str
+    deterministic: bool
     get_params: Callable[..., dict[str, Any]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -114,6 +116,11 @@ class CheckedParameters:
     def _check_parameters(self) -> None:
         name = type(self).__name__
         check(name, self.get_params(deep=False), self.legal_values)
+        if self.deterministic and self.compile is True:
+            raise ValueError(
+                f"{name}: compile=True does not go with deterministic=True, as compiled code is "
+                "picked by its speed, which differs from time to time: set it to 'auto'"
+            )
         for key, value in getattr(self, "shape_settings_", {}).items():
             if getattr(self, key) is not value and getattr(self, key) != value:
                 raise ValueError(

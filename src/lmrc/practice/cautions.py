@@ -12,7 +12,7 @@ from lmrc.practice.usage import count, warn
 from lmrc.training.device import pick_device
 
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
-LONG = 1000  # images, over all epochs, that a ResNet learns in a minute or two on a CPU
+LONG = 1000  # images, over all epochs: some minutes for a ResNet on a CPU
 UNEVEN = 5  # times as many images of one class as of another
 
 
@@ -40,7 +40,7 @@ def warn_about(batch: Batch, model: LMRCClassifier) -> None:
 
 
 def _warn_of_time(batch: Batch, model: LMRCClassifier) -> None:
-    """Name what is quicker where a network for GPUs is to be trained without one."""
+    """Name what is quicker where a network for GPUs is to be trained on a CPU."""
     if hasattr(model, "classes_") or model.backbone != "auto" or batch.X.ndim < 3:
         return
     channels = batch.X.shape[3] if batch.X.ndim == 4 else 1
@@ -48,8 +48,8 @@ def _warn_of_time(batch: Batch, model: LMRCClassifier) -> None:
     long = model.epochs_now * len(batch.X) > LONG and not model.freeze
     if on_cpu and long and pick((channels, *batch.X.shape[1:3])).startswith("resnet"):
         warn(
-            "there is no GPU here, and a ResNet-18 may take very long without: --backbone cnn is a "
-            "smaller network, much quicker and less exact"
+            "a ResNet-18 may take very long on a CPU: --backbone cnn is a smaller network, much "
+            "quicker and less exact"
         )
 
 

@@ -385,7 +385,7 @@ def export(
     """Write a model as an ONNX file that runs without torch and lmrc.
 
     Its answers are compared with the model's first. Needs more packages:
-    pip install onnx onnxruntime onnxscript
+    pip install 'torch>=2.7' onnx onnxruntime onnxscript
 
     Example: lmrc export pets.lmrc pets.onnx
     """

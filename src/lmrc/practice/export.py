@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 # then gives an image alone a score that is 1e-4 from the one among others.
 SCORE_TOLERANCE = 1e-3
 CHECKED_BATCHES = (1, 5, 16)
-PACKAGES = "onnx onnxruntime onnxscript"
+PACKAGES = "'torch>=2.7' onnx onnxruntime onnxscript"
 
 
 class ExportError(RuntimeError):

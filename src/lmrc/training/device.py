@@ -52,11 +52,6 @@ class Execution:
         on_gpu = picked.type == "cuda"
         graph = on_gpu and compile is not False and not ranks.are_several
         deterministic = on_gpu and torch.are_deterministic_algorithms_enabled()
-        if deterministic and compile is True:
-            raise ValueError(
-                "compile=True does not go with deterministic=True: compiled code is picked by its "
-                "speed, which differs from time to time. Use compile='auto'"
-            )
         auto = graph and not deterministic and work >= WORTH_COMPILING and has_triton()
         return cls(
             picked,
