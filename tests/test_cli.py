@@ -259,6 +259,6 @@ def test_report_of_a_folder_that_is_no_run(call, tmp_path):
 
 @pytest.mark.parametrize("wrong", [("--methods", "lmcr"), ("--dataset", "cifar10")])
 def test_what_reproduce_does_not_know_is_wrong_use(wrong, call, tmp_path):
-    code, _, err = call("reproduce", "incremental", *wrong, "--out", tmp_path / "runs")
+    code, _, err = call("reproduce", "incremental", *wrong, "--out", str(tmp_path / "runs"))
     assert (code, wrong[1] in err) == (2, True)
     assert not (tmp_path / "runs").exists()
