@@ -178,6 +178,14 @@ def test_odd_files_are_ignored_without_a_word(pets):
     assert len(dataset.y_train) + len(dataset.y_test) == 16
 
 
+def test_images_beside_the_classes_are_counted_and_one_is_named(pets):
+    for name in ("zebra.PNG", "ape.png", ".hidden.png"):
+        paint(pets / name, 7)
+    with pytest.warns(UserWarning, match=r"left out 2 image.* beside .*pets, such as ape\.png: "):
+        dataset = folder(pets)
+    assert len(dataset.y_train) + len(dataset.y_test) == 15
+
+
 def test_a_linked_class_folder_is_a_class(pets, tmp_path):
     for i in range(2):
         paint(tmp_path / "elsewhere" / f"{i}.png", 77)

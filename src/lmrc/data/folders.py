@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lmrc.data.dataset import Array, Dataset, check_limit, draw_share, limit_note
 from lmrc.data.images import (
+    SUFFIXES,
     Mode,
     Pixels,
     Size,
@@ -194,7 +195,23 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
             f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of {', '.join(empty[:5])} in {folder}; "
             "add some, or remove what is empty."
         )
+    _warn_of_images_beside(folder)
     return classes
+
+
+def _warn_of_images_beside(folder: Path) -> None:
+    """Say which images have no class, as they lie in no sub-folder."""
+    beside = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+    if beside:
+        warnings.warn(
+            f"left out {len(beside):,} image(s) beside the sub-folders of {folder}, such as "
+            f"{beside[0]}: move each into that of its class",
+            stacklevel=2,
+        )
 
 
 def _check_known(test: Files, train: Files, root: Path) -> None:
