@@ -116,21 +116,6 @@ class Mixed(LMRCPlusClassifier):
         return {name: (1 - share) * term + share * two[name] for name, term in one.items()}
 
 
-class Weighted(LMRCPlusClassifier):
-    """Stored images count `TRY_WEIGHT` times, but not where old heads are held to their answers."""
-
-    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
-        """Return the terms of LMRC+, weighted."""
-        if batch.known is None:
-            return super().losses(network, frozen, batch)
-        n_old = sum(self._sizes[: len(frozen.head)])
-        old = torch.arange(len(batch.counts), device=batch.y.device) < n_old
-        of_sample, of_class = (1 + (WEIGHT - 1) * known for known in (batch.known, old))
-        batch = replace(batch, counts=batch.counts * of_class)
-        terms = super().losses(network, frozen, batch)
-        return {n: t if n == "response" else t * of_sample for n, t in terms.items()}
-
-
 class Read(LMRCPlusClassifier):
     """With a pool: one network, several readouts of it.
 

@@ -86,6 +86,22 @@ def test_what_a_user_chooses_holds_for_the_first_class_batch(experiment, dataset
     assert (found["first_learning_rate"], found["first_epochs"]) == (0.003, 3)
 
 
+def test_what_a_user_chooses_holds_for_the_first_class_batch_of_each_step_of_the_ladder():
+    chosen = {"learning_rate": 0.003, "epochs": 3}
+    for recipe in (
+        load_recipe("ladder", "cifar100", seeds=1, **chosen),
+        load_recipe("ladder", "cifar100", seeds=1, settings=chosen),
+    ):
+        for run in plan(recipe):
+            found = settings_of(recipe, run)
+            assert found["epochs"] == 3
+            assert found["learning_rate"] == 0.003
+            assert found["first_epochs"] in (None, 3), run.title
+            assert found["first_learning_rate"] in (None, 0.003), run.title
+    shorter = load_recipe("ladder", "cifar100", seeds=1, settings={"first_epochs": 5})
+    assert {settings_of(shorter, run)["first_epochs"] for run in plan(shorter)} == {5}
+
+
 def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
     recipe = load_recipe("rotations", "cifar100", settings={"rotations": "all", "scale": 4.0})
     found = [settings_of(recipe, run) for run in plan(replace(recipe, seeds=1))]

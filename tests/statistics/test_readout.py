@@ -137,7 +137,7 @@ def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
     torch.testing.assert_close(readout.winner_takes_all(head, x, SIZES), expected)
 
 
-def test_of_two_classes_both_goes_by_more_than_rounding():
+def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_rounding():
     """Standardised, two scores are always 1 and −1: the sum of two ways that disagree is a tie."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 100, WIDTH, generator=generator)
@@ -149,12 +149,14 @@ def test_of_two_classes_both_goes_by_more_than_rounding():
     }
     head = MultiHead(WIDTH, 20, n_heads=1)
     head.add_label_vectors(F.normalize(torch.randn(2, 20, generator=generator), dim=-1))
-    ways = readout.scores_by(("tuned", "linear", "both"), head, x, [2], kept)
+    kept |= {name.replace("linear", "lda"): kept[name] for name in ("linear_weight", "linear_bias")}
+    ways = readout.scores_by(readout.READOUTS[1:], head, x, [2], kept)
+    for scores in ways.values():
+        assert len(scores.diff(dim=1).unique()) > 50  # near and far apart are not the same
     disagree = ways["linear"].argmax(dim=1) != ways["tuned"].argmax(dim=1)
     margins = ways["both"].diff(dim=1).abs()
     assert disagree.sum() > 20
     assert margins[disagree].median() > 0.01
-    assert len(margins.unique()) > 50  # near and far apart are not the same
 
 
 def test_standardised_scores_of_one_class_are_no_nan():

@@ -124,6 +124,17 @@ def test_directions_never_seen_to_move_stay():
     assert_near(Drift(WIDTH).add(still, still + 1).fit()(still), still + 1, 1e-8)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
+@pytest.mark.parametrize("noise", [0, 1e-7])
+def test_inputs_that_are_all_alike_move_no_direction(scale, noise):
+    """As black images are: how their features vary is rounding, and no hint of a drift."""
+    before, after = (scale * draws(seed, n=1)[0].expand(1000, -1) for seed in (0, 1))
+    before, after = (x * (1 + noise * draws(9, n=1000)[0]) for x in (before, after))
+    found = Drift(WIDTH).add(before, after).fit()
+    assert_near(found.weight, torch.eye(WIDTH).double(), 1e-4)
+    assert_near(found(before[0]) / scale, after[0] / scale, 1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_of_classes_does_not_matter(kind):
     one, other = learnt(kind, (0, 1, 2)), learnt(kind, (2, 0, 1))
@@ -141,6 +152,14 @@ def test_a_class_that_comes_again_counts_by_its_images():
     assert in_parts.counts.tolist() == [300]
     assert_near(in_parts.means, at_once.means, 1e-5)
     assert_near(in_parts.covariances.matrix(0), at_once.covariances.matrix(0), 1e-5)
+
+
+def test_of_a_shared_covariance_a_class_that_comes_again_is_one_of_the_classes():
+    often, third = learnt("shared", (0, 1)), Summary.of(draws(2), 300)
+    for _ in range(3):
+        often = often.learnt(1, Summary.of(draws(1), 300))
+    mean = often.covariances.mean()
+    assert_near(often.learnt(2, third).covariances.mean(), mean + (third.covariance - mean) / 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

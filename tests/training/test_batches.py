@@ -168,25 +168,31 @@ def test_a_resized_crop_is_cut_scaled_and_mirrored(dtype):
             torch.testing.assert_close(out, by_hand, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_jitter_changes_brightness_contrast_and_saturation_as_one_would_by_hand(dtype):
-    x = torch.randint(60, 120, (5, 3, 4, 4), generator=torch.manual_seed(0)).to(dtype)
-    one = torch.ones(5)
-    assert torch.equal(jitter(x, torch.stack([one, one, one], dim=1)), x)
+@pytest.mark.parametrize(("dtype", "white"), [(torch.uint8, 255), (torch.float32, 1)])
+def test_jitter_changes_brightness_contrast_and_saturation_as_one_would_by_hand(dtype, white):
+    x = torch.randint(60, 120, (5, 3, 4, 4), generator=torch.manual_seed(0))
+    x = (x * (white / 255)).to(dtype)
+    one, near = torch.ones(5), {"atol": 0.51 if white == 255 else 1e-6, "rtol": 0}
+    torch.testing.assert_close(jitter(x, torch.stack([one, one, one], dim=1)), x)
     brighter = jitter(x, torch.stack([1.5 * one, one, one], dim=1))
-    torch.testing.assert_close(brighter.float(), 1.5 * x.float(), atol=0.51, rtol=0)
+    torch.testing.assert_close(brighter.float(), 1.5 * x.float(), **near)
     grey = (torch.tensor([0.299, 0.587, 0.114])[:, None, None] * x).sum(dim=1, keepdim=True)
     pale = jitter(x, torch.stack([one, one, 0 * one], dim=1))
-    torch.testing.assert_close(pale.float(), grey.expand(-1, 3, -1, -1), atol=0.51, rtol=0)
+    torch.testing.assert_close(pale.float(), grey.expand(-1, 3, -1, -1), **near)
     flat = jitter(x, torch.stack([one, 0 * one, one], dim=1))
     mean = grey.mean(dim=(1, 2, 3), keepdim=True)
-    torch.testing.assert_close(flat.float(), mean.expand_as(x), atol=0.51, rtol=0)
+    torch.testing.assert_close(flat.float(), mean.expand_as(x), **near)
     assert brighter.dtype == dtype
 
 
-def test_bright_images_stay_in_range():
-    x = torch.full((1, 3, 4, 4), 250, dtype=torch.uint8)
-    assert (jitter(x, torch.tensor([[1.4, 1.0, 1.0]])) == 255).all()
+def test_bright_images_stay_in_range_and_floats_are_what_bytes_are():
+    x = torch.randint(0, 256, (5, 3, 4, 4), generator=torch.manual_seed(0)).byte()
+    x[0] = 250
+    change = torch.full((5, 3), 1.4)
+    changed = jitter(x, change)
+    assert (changed[0] == 255).all()
+    as_floats = jitter(x.float() / 255, change)
+    torch.testing.assert_close(as_floats, changed.float() / 255, atol=0.51 / 255, rtol=0)
 
 
 def test_cut_out_blackens_a_square_of_a_quarter_of_the_sides():

@@ -126,11 +126,14 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
             {name: value} if name in Recipe.__dataclass_fields__ else {"settings": {name: value}}
         )
         merged = _overlay(merged, change)
-        # What a user chooses holds for all methods, and for the first class batch, too.
-        for own in merged.get("by_method", {}).values():
-            for parameter, chosen in change.get("settings", {}).items():
+        # What a user chooses holds for all methods; of a variant, what makes it one stays.
+        for parameter, chosen in change.get("settings", {}).items():
+            of_all = [*merged.get("by_method", {}).values()]
+            if parameter.removeprefix("first_") in ("epochs", "learning_rate"):
+                of_all += merged.get("variants", {}).values()
+            for own in of_all:
                 own.pop(parameter, None)
-                if f"first_{parameter}" in own:
+                if f"first_{parameter}" in own:  # for the first class batch, too
                     own[f"first_{parameter}"] = chosen
     return Recipe(experiment=experiment, dataset=dataset, **merged)
 

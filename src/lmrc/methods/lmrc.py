@@ -315,7 +315,7 @@ class LMRCClassifier(AmendableClasses):
         """Return the cosine of each class's label vector to its head's response.
 
         Where ``predict_with`` is not "wta", the scores that it goes by: standardised for each
-        sample with "lda" and "linear", and with "both" from three classes on.
+        sample with "lda", "linear" and "both", from three classes on.
 
         Parameters
         ----------

@@ -21,7 +21,8 @@ def _fresh_rows(n_rows: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return weight.to(like), bias.to(like)
 
 
-def _without(rows: Tensor, row: int) -> Tensor:
+def without_row(rows: Tensor, row: int) -> Tensor:
+    """Return all rows but one."""
     return torch.cat([rows[:row], rows[row + 1 :]])
 
 
@@ -90,12 +91,12 @@ class MultiHead(nn.Module):
 
     def remove_label_vector(self, row: int) -> None:
         """Take out the label vector of one class; the others' stay."""
-        self.label_vectors = _without(self.label_vectors, row)
+        self.label_vectors = without_row(self.label_vectors, row)
 
     def remove_head(self, head: int) -> None:
         """Take out a head that governs no class any more."""
-        self.weight = nn.Parameter(_without(self.weight.detach(), head))
-        self.bias = nn.Parameter(_without(self.bias.detach(), head))
+        self.weight = nn.Parameter(without_row(self.weight.detach(), head))
+        self.bias = nn.Parameter(without_row(self.bias.detach(), head))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return unit responses of shape (batch, heads, dim)."""

@@ -18,7 +18,8 @@ from lmrc.report.summary import MethodSummary, csv_text, percent, summarize_meth
 STEPS_NOTE = (
     "Right head: how often the prediction is from the right class batch, after the last one; head "
     "given: accuracy if that were known. Rows without seconds are read off the "
-    "network above them, whose seconds hold the statistics, too."
+    "network above them, whose seconds hold the statistics, too, and which keeps what all of "
+    "them need."
 )
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmrc.nets.multihead import without_row
 from lmrc.threads import Threads
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
@@ -109,8 +110,8 @@ class Shared(Covariances):
         return self.covariance.double()
 
     def updated(self, row: int, matrix: Tensor) -> Self:
-        """Return the mean over one class more."""
-        n = self.averaged + 1
+        """Return the mean over one class more, or with more of a class."""
+        n = self.averaged.clamp(min=row + 1)  # as many as before where a class comes again
         return type(self)((self.mean() + (matrix - self.mean()) / n.double()).float(), n)
 
     def carried(self, map_: Tensor) -> Self:
@@ -123,7 +124,7 @@ class Shared(Covariances):
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
         """Return what draws deviations for each class."""
-        return _sampler(_root(self.mean())[None].expand(n_classes, -1, -1).float(), generator)
+        return _sampler(_root(self.mean()).float(), n_classes, generator)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Full(Covariances):
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
         """Return what draws deviations for each class."""
         roots = torch.stack([_root(c.double()) for c in self.covariance])
-        return _sampler(roots.float(), generator)
+        return _sampler(roots.float(), n_classes, generator)
 
 
 @dataclass(frozen=True)
@@ -265,11 +266,6 @@ class LowRank(Covariances):
 COVARIANCES: dict[str, type[Covariances]] = {cls.name: cls for cls in (Shared, LowRank, Full)}
 
 
-def without_row(rows: Tensor, row: int) -> Tensor:
-    """Return all rows but one."""
-    return torch.cat([rows[:row], rows[row + 1 :]])
-
-
 def with_row(rows: Tensor, row: int, new: Tensor) -> Tensor:
     """Return all rows, with one replaced, or added behind the last."""
     return torch.cat([rows[:row], new[None].to(rows), rows[row + 1 :]])
@@ -286,13 +282,13 @@ def _root(matrix: Tensor) -> Tensor:
     return root
 
 
-def _sampler(roots: Tensor, generator: torch.Generator) -> Sampler:
-    """Return what draws from N(0, R Rᵀ) for each R of the roots, (classes, width, rank)."""
-    classes, _, rank = roots.shape
+def _sampler(roots: Tensor, n_classes: int, generator: torch.Generator) -> Sampler:
+    """Return what draws from N(0, R Rᵀ) for each class, by its root R or by one for all."""
+    rank = roots.shape[-1]
     device = generator.device
     roots = roots.to(device)
 
     def draw(n: int) -> Tensor:
-        return torch.randn(classes, n, rank, generator=generator, device=device) @ roots.mT
+        return torch.randn(n_classes, n, rank, generator=generator, device=device) @ roots.mT
 
     return draw

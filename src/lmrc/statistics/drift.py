@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 RIDGE = 0.01  # of the mean variance: how firmly directions that hardly vary are left as they are
+ROUNDING = 1e-8  # of the mean square: where inputs are all alike, the variance is less, and untrue
 TINY = 1e-12
 
 
@@ -49,6 +50,8 @@ class Drift:
         old, new = self.old / self.n, self.new / self.n
         g = self.old_old / self.n - old[:, None] * old
         h = self.old_new / self.n - old[:, None] * new
-        ridge = (RIDGE * g.diagonal().mean() + TINY) * torch.eye(len(g), dtype=torch.float64)
+        rounding = ROUNDING * self.old_old.diagonal().mean() / self.n
+        firmness = RIDGE * g.diagonal().mean().clamp(min=0) + rounding + TINY
+        ridge = firmness * torch.eye(len(g), dtype=torch.float64)
         weight = torch.linalg.solve(g + ridge, h + ridge)
         return LinearMap(weight, new - old @ weight)

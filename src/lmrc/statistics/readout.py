@@ -236,14 +236,13 @@ def scores_by(
     if "wta" in ways:
         found["wta"] = averaged(winner_takes_all(head, last, sizes))
     if "lda" in ways:
-        found["lda"] = standardised(averaged(linear(kept, "lda", features)))
+        found["lda"] = comparable(averaged(linear(kept, "lda", features)))
     if "tuned" in ways or "both" in ways:
         found["tuned"] = averaged(winner_takes_all(head, last, sizes, kept))
     if "linear" in ways or "both" in ways:
-        found["linear"] = standardised(averaged(linear(kept, "linear", features)))
+        found["linear"] = comparable(averaged(linear(kept, "linear", features)))
     if "both" in ways:
-        # Of two classes, standardised scores are 1 and −1 however near they are to each other:
-        # where the two ways disagree, the sum would be 0 for both, and rounding would decide.
+        # Of two classes, the two ways are on no common scale: see `comparable`.
         few = found["tuned"].shape[1] <= 2
         found["both"] = found["tuned"] if few else standardised(found["tuned"]) + found["linear"]
     return {way: found[way] for way in ways}
@@ -283,6 +282,15 @@ def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
 def _linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return scores of features of each turn, (turns, n, width): (turns, n, classes)."""
     return torch.bmm(features, weight.mT) + bias[:, None]
+
+
+def comparable(scores: Tensor) -> Tensor:
+    """Return scores standardised; of two classes with mean 0 alone.
+
+    Their standardised scores would be 1 and −1, however near they are to each other.
+    """
+    few = scores.shape[1] <= 2
+    return scores - scores.mean(dim=1, keepdim=True) if few else standardised(scores)
 
 
 def standardised(scores: Tensor) -> Tensor:

@@ -124,7 +124,9 @@ def jitter(x: Tensor, change: Tensor) -> Tensor:
     middle = grey.mean(dim=(2, 3), keepdim=True)
     # Contrast moves the grey image away from its mean, saturation the colours away from the grey.
     out = middle + contrast * (grey - middle) + saturation * contrast * (out - grey)
-    return out.round().clamp(0, 255).to(torch.uint8) if x.dtype == torch.uint8 else out.to(x.dtype)
+    if x.dtype == torch.uint8:
+        return out.round().clamp(0, 255).to(torch.uint8)
+    return out.clamp(0, 1).to(x.dtype)
 
 
 def _grey(x: Tensor) -> Tensor:
