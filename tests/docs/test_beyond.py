@@ -1,4 +1,4 @@
-"""The commands of docs/beyond.md are taken, and run what the page says."""
+"""The commands of docs/beyond-measured.md are taken, and run what the page says."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from lmrc.experiments import reproduce
 from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.runs import check_settings, plan
 
-PAGE = (Path(__file__).parents[2] / "docs" / "beyond.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "beyond-measured.md").read_text("utf-8")
 COMMANDS = re.findall(r"^lmrc (reproduce [^#\n]+)", PAGE, flags=re.MULTILINE)
 
 
