@@ -136,6 +136,7 @@ def learners(seed: int, epochs: int) -> dict[str, IncrementalClassifier]:
     }
     # Quarter turns make a 9 of a 6; and without them, a softmax within the head does harm.
     unturned: dict[str, Any] = {"rotations": "none", "objective": "cosine", "first_epochs": epochs}
+    unturned["learning_rate"] = 0.005  # as in the recipe
     return {
         LMRC_PLUS: LMRCPlusClassifier(**unturned, **common),
         LMRC: LMRCClassifier(**common),

@@ -135,8 +135,12 @@ def forget(path: Path, name: str, say: Say) -> None:
         unfinished.refuse(path)
         if len(open_model(path, "cpu").classes_) == 1:
             raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
+        before = len(store.versions(path))
         _amend(path, label, lambda m: m.forget(label) if len(m.classes_) > 1 else None)
+        dropped = before - len(store.versions(path))
     say(f"{name} is forgotten: no version of {path} that is kept knows it")
+    if dropped:
+        say(f"{count(dropped, 'earlier version')} that knew no other class is gone")
 
 
 def rename(path: Path, name: str, to: str, say: Say) -> None:

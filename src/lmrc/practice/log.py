@@ -40,7 +40,8 @@ def _log_line(entry: dict[str, Any]) -> str:
     parts = [f"version {entry['version']}", entry["saved"]]
     parts.append(count(entry["classes"], "class", "classes"))
     if "images" in entry:
-        parts[-1] += f", {entry['new_classes']} new"
+        # Of classes that came then some may have been forgotten since.
+        parts[-1] += f", {min(entry['new_classes'], entry['classes'])} new"
         parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
     parts += [
         f"{name} {percent(entry[f'{name}_accuracy'])}"
