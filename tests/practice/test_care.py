@@ -91,7 +91,7 @@ def test_rollback_says_that_images_are_back(place, learn, call):
 def test_log_lists_versions_and_rollback_goes_back_one(model, call):
     newest, oldest = call("log", model)[1].splitlines()
     assert newest.startswith("version 2  2")
-    assert "4 classes, 2 new  60 images" in newest
+    assert "4 classes  2 new in 60 images" in newest
     assert oldest.startswith("version 1  2")
     assert [v["classes"] for v in json.loads(call("log", model, "--json")[1])] == [2, 4]
     assert "is as it was after version 1" in call("rollback", model)[1]
@@ -148,6 +148,16 @@ def test_forget_takes_a_class_out_of_all_versions(place, learn, call):
     call("rollback", "m")
     assert lmrc.load("m").classes_.tolist() == ["one"]
     learn("week2", "-q")
+
+
+def test_forget_says_which_versions_go_and_the_log_what_came(place, learn, call):
+    learn("week1", "-q", fast=True)
+    learn("week2", "-q")
+    assert "gone with it" not in call("forget", "m", "zero")[1]
+    assert "gone with it: 1 earlier version that knew" in call("forget", "m", "one")[1]
+    assert call("forget", "m", "two")[0] == 0
+    (line,) = call("log", "m")[1].splitlines()
+    assert "1 class  2 new in 60 images" in line
 
 
 def test_weights_of_classes_are_forgotten_with_them(place, call):

@@ -20,6 +20,7 @@ from lmrc.data.datasets import load_dataset
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation.run import evaluate
 from lmrc.experiments.environment import hardware, versions
+from lmrc.experiments.recipe import load_recipe
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.lmrc import LMRCClassifier
@@ -134,11 +135,9 @@ def learners(seed: int, epochs: int) -> dict[str, IncrementalClassifier]:
         "device": "cpu",
         "random_state": seed,
     }
-    # Quarter turns make a 9 of a 6; and without them, a softmax within the head does harm.
-    unturned: dict[str, Any] = {"rotations": "none", "objective": "cosine", "first_epochs": epochs}
-    unturned["learning_rate"] = 0.005  # as in the recipe
+    own = load_recipe("incremental", "digits", epochs=epochs).by_method["lmrc+"]
     return {
-        LMRC_PLUS: LMRCPlusClassifier(**unturned, **common),
+        LMRC_PLUS: LMRCPlusClassifier(**own, **common),
         LMRC: LMRCClassifier(**common),
         LM: LMRCClassifier(response_weight=0.0, **common),
         FINE_TUNING: FineTuneClassifier(**common),

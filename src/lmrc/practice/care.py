@@ -140,7 +140,7 @@ def forget(path: Path, name: str, say: Say) -> None:
         dropped = before - len(store.versions(path))
     say(f"{name} is forgotten: no version of {path} that is kept knows it")
     if dropped:
-        say(f"{count(dropped, 'earlier version')} that knew no other class is gone")
+        say(f"gone with it: {count(dropped, 'earlier version')} that knew no other class")
 
 
 def rename(path: Path, name: str, to: str, say: Say) -> None:

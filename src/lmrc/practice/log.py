@@ -40,9 +40,9 @@ def _log_line(entry: dict[str, Any]) -> str:
     parts = [f"version {entry['version']}", entry["saved"]]
     parts.append(count(entry["classes"], "class", "classes"))
     if "images" in entry:
-        # Of classes that came then some may have been forgotten since.
-        parts[-1] += f", {min(entry['new_classes'], entry['classes'])} new"
-        parts.append(f"{count(entry['images'], 'image')}, {entry['seconds']:.0f} s")
+        # What came then: some of it may have been forgotten since.
+        came = f"{entry['new_classes']} new in {count(entry['images'], 'image')}"
+        parts.append(f"{came}, {entry['seconds']:.0f} s")
     parts += [
         f"{name} {percent(entry[f'{name}_accuracy'])}"
         for name in ("new", "old")
