@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -77,43 +76,6 @@ class Distilled(LMRCPlusClassifier):
         terms = dict(super().losses(now, then, batch))
         terms["features"] = -WEIGHT * F.cosine_similarity(features.float(), before.float(), dim=1)
         return terms
-
-
-class Given:
-    """A network whose answers to an input are at hand."""
-
-    def __init__(self, network: Any, x: Tensor) -> None:
-        self.head, self.answers = network.head, network(x)
-
-    def __call__(self, x: Tensor) -> Any:
-        """Return them."""
-        return self.answers
-
-
-class Mixed(LMRCPlusClassifier):
-    """In `TRY_WEIGHT` of all mini-batches, each image has a piece of another, and both labels."""
-
-    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
-        """Return the terms of LMRC+, those of both labels by their share of the image."""
-        device, (height, width) = batch.x.device, batch.x.shape[-2:]
-        chance = torch.rand(4, device=device)
-        side = (1 - chance[0]).sqrt() * (chance[1] < WEIGHT)  # of the piece; its area is even
-        rows, columns = (
-            (torch.arange(n, device=device) - chance[i] * n).abs() < side * n / 2
-            for i, n in ((2, height), (3, width))
-        )
-        piece = rows[:, None] & columns
-        share = piece.float().mean()
-        x = torch.where(piece, batch.x.flip(0), batch.x)
-        network = Given(network, x)
-        if frozen is not None:
-            with torch.no_grad():
-                frozen = Given(frozen, x)
-        parts = {"y": batch.y, "turn": batch.turn, "known": batch.known}
-        other = {n: part if part is None else part.flip(0) for n, part in parts.items()}
-        one = super().losses(network, frozen, replace(batch, x=x))
-        two = super().losses(network, frozen, replace(batch, x=x, **other))
-        return {name: (1 - share) * term + share * two[name] for name, term in one.items()}
 
 
 class Read(LMRCPlusClassifier):

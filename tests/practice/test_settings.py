@@ -27,6 +27,13 @@ def test_any_parameter_can_be_set_and_stays(place, learn):
     assert lmrc.load("m").first_epochs is None
 
 
+def test_choices_may_be_in_capitals(place, learn):
+    learn("week1", "--method", "LMRC+", "--rotations", "None", "--augment", "NONE", fast=True)
+    model = lmrc.load("m")
+    assert type(model) is lmrc.LMRCPlusClassifier
+    assert (model.rotations, model.augment) == ("none", "none")
+
+
 def test_settings_that_stay_are_told(place, learn, call):
     words = ("--epochs", "1", "--learning-rate", "0.01", "--label-dim", "50")
     assert "as before" not in learn("week1", *words)[1]

@@ -21,7 +21,7 @@ def score():
 
 def test_the_page_says_what_the_right_head_would_bring(description, score):
     assert build(description, score).findings == [
-        "For 66.7 % the right head wins; if it always did, 100.0 % would be named rightly."
+        "For 66.7 % the right head wins; were it known for all, 100.0 % would be named rightly."
     ]
 
 

@@ -85,6 +85,7 @@ def test_the_frozen_network_answers_as_the_network_does(dtype, off):
         {},
         {"rotations": "one", "objective": "both", "augment": "strong", "memory_per_class": 3},
         {"average_last": 2, "statistics": "shared"},
+        {"augment": "mixed", "memory_per_class": 3},
     ],
     ids=str,
 )

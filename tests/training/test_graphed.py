@@ -20,6 +20,8 @@ SETTINGS = [
     {"rotations": "one", "augment": "crop+flip"},
     {"rotations": "all", "augment": "strong", "n_known": 2},
     {"resident": False, "augment": "crop+flip", "n_known": 1},
+    {"rotations": "all", "augment": "mixed", "n_known": 2},
+    {"augment": "mixed"},
 ]
 
 
@@ -76,6 +78,7 @@ def taught(graph, plan, seed=lambda epoch: epoch, **settings):
         answers = trained(batch.x)
         weight = 1.0 if batch.known is None else 1.0 + batch.known
         turned = 0.0 if batch.turn is None else 0.1 * batch.turn
+        weight = weight if batch.share is None else weight + batch.share
         with torch.no_grad():
             before = frozen(batch.x)
         new = nn.functional.cross_entropy(answers, batch.y, reduction="none")

@@ -39,6 +39,7 @@ from lmrc.training.compiling import made_fast
 from lmrc.training.device import Execution, repeatable, usual_defaults
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
+from lmrc.training.mixing import mixed
 from lmrc.training.progress import progress
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square, copies
@@ -85,7 +86,6 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
 
     #: Where an interrupted class batch goes on from: set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
-
     #: Whether images are learnt turned, too; a method may have it for a parameter.
     rotations: str = "none"
 
@@ -329,7 +329,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         with made_fast(network, frozen, batches, execution) as delayed:
             yield from train(
                 network,
-                losses,
+                mixed(losses, network, frozen),
                 batches,
                 Optimisation(
                     self.epochs_now,

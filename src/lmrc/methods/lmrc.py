@@ -115,9 +115,11 @@ class LMRCClassifier(AmendableClasses):
     average_last : int, default=0
         Epochs at the end over which weights are averaged. 0 takes them as they end.
     augment : str, default="auto"
-        "none", "crop", "crop+flip", "resized-crop+flip", or "strong": crop and flip, brightness,
-        contrast and saturation changed, a black square. "auto": nothing for vectors and grey images
-        under 28 pixels, crop for other grey images, crop and flip for colour.
+        "none", "crop", "crop+flip", "resized-crop+flip", "strong" (crop and flip, brightness,
+        contrast and saturation changed, a black square) or "mixed": that, and every other
+        mini-batch, by chance, has in each image a piece of another, and both classes are learnt.
+        "auto": nothing for vectors and grey images under 28 pixels, crop for other grey images,
+        crop and flip for colour.
     device : str or torch.device, default="auto"
         "auto" takes cuda, mps or cpu, the first that is there.
     precision : {"auto", "fp32", "bf16"}, default="auto"

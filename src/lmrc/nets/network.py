@@ -75,6 +75,8 @@ class Network(nn.Module):
 
     trunk: Trunk
     head: Any  # each method has its own kind
+    _remembers = False
+    _answered: tuple[Tensor, Any] | None = None  # the input whose answer is known, and that
 
     def __init__(self, trunk: Trunk, head: nn.Module) -> None:
         super().__init__()
@@ -83,7 +85,38 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         """Return what the head makes of the features."""
+        if self._answered and self._answered[0] is x:
+            return self._answered[1]
+        answer = self.answer(x)
+        if self._remembers:
+            self._answered = x, answer
+        return answer
+
+    def answer(self, x: Tensor) -> Any:
+        """Return what the head makes of the features, found anew."""
         return self.head(self.trunk(x))
+
+    @contextmanager
+    def answering(self, x: Tensor, answer: Any) -> Iterator[None]:
+        """Give this answer when asked for x."""
+        with self._as_before():
+            self._answered = x, answer
+            yield
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Give the same answer when asked for the same x once more."""
+        with self._as_before():
+            self._remembers = True
+            yield
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        before = self._remembers, self._answered
+        try:
+            yield
+        finally:
+            self._remembers, self._answered = before
 
 
 class Frozen(Network):
@@ -107,28 +140,16 @@ class Frozen(Network):
         # In a tuple, it is no part of the module: its weights are the backbone's once more.
         self._folded = (folded,) if folded else ()
         self.was_asked = False  # and gave one tensor, so that it is worth to ask ahead
-        self._answered: tuple[Tensor, Any] | None = None
 
-    def forward(self, x: Tensor) -> Any:
+    def answer(self, x: Tensor) -> Any:
         """Return what the network makes of x."""
-        if self._answered and self._answered[0] is x:
-            return self._answered[1]
         if self._folded:
             (backbone,) = self._folded
             answer = self.head(backbone(self.trunk.normalise(x)))
         else:
-            answer = super().forward(x)
+            answer = super().answer(x)
         self.was_asked = isinstance(answer, Tensor)
         return answer
-
-    @contextmanager
-    def answering(self, x: Tensor, answer: Any) -> Iterator[None]:
-        """Give this answer when asked for x."""
-        self._answered = x, answer
-        try:
-            yield
-        finally:
-            self._answered = None
 
 
 def on_device(device: torch.device, network: Network) -> Network:

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 Flag = partial(typer.Option, metavar="")  # else help would ask for a <bool>
-Shape = partial(typer.Option, rich_help_panel="What the first learn fixes")
-Training = partial(typer.Option, rich_help_panel="Training; stays as it is until named again")
+Choice = partial(typer.Option, case_sensitive=False)
+Shape = partial(Choice, rich_help_panel="What the first learn fixes")
+Training = partial(Choice, rich_help_panel="Training; stays as it is until named again")
 
 Model = Annotated[Path, typer.Argument(help="A model's folder.", metavar="MODEL", file_okay=False)]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors and warnings only.")]
@@ -35,5 +36,6 @@ Augment = StrEnum(
         "crop_flip": "crop+flip",
         "resized_crop_flip": "resized-crop+flip",
         "strong": "strong",
+        "mixed": "mixed",
     },
 )

@@ -111,10 +111,12 @@ def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
 def in_words(settings: Mapping[str, Any]) -> str:
     """Return settings for the reader.
 
-    >>> in_words({"epochs": 1, "freeze": True})
-    'epochs 1, freeze True'
+    >>> in_words({"epochs": 1, "freeze": True, "first_epochs": None})
+    'epochs 1, freeze True, first_epochs as later'
     """
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    of_first = {name for name in settings if name.startswith("first_")}
+    told = {n: "as later" if v is None and n in of_first else v for n, v in settings.items()}
+    return ", ".join(f"{name} {value}" for name, value in told.items())
 
 
 def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> None:

@@ -51,8 +51,8 @@ def _finding(score: ModelScore) -> str:
     if choice == "100.0 %":
         return f"For {choice} the right head wins."
     return (
-        f"For {choice} the right head wins; if it always did, {100 * score.head_given:.1f} % would "
-        "be named rightly."
+        f"For {choice} the right head wins; were it known for all, {100 * score.head_given:.1f} % "
+        "would be named rightly."
     )
 
 

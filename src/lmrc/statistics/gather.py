@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmrc.nets.network import Trunk
+from lmrc.training.augment import alone
 from lmrc.training.batches import Batches
 
 PASSES = 2  # looks at each image, augmented otherwise each time
@@ -31,6 +32,8 @@ def gather(
     generator: torch.Generator,
 ) -> Iterator[list[Tensor]]:
     """Yield features of images, augmented as in training: one (turns, n, width) for each trunk.
+
+    But whole: a class's features are those of its images alone.
 
     In float64, and on the device where that is computed there; some thousand at a time, as those
     of all images may take more room than the images.
@@ -56,7 +59,7 @@ def gather(
         torch.zeros(len(x), dtype=torch.long),
         n_known=0,
         batch_size=AT_A_TIME,
-        augment=augment,
+        augment=alone(augment),
         device=device,
         rotations="all" if rotated else "none",
     )

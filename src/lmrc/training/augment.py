@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip", "strong")
+AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip", "strong", "mixed")
 PADDING = 4  # pixels of black around the image, from which the crop is taken
 
 # The usual random resized crop: its share of the area, its ratio of sides, tries for one that fits.
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 # "strong" has, beside crop and flip, brightness, contrast and saturation changed by up to this
-# share, and a black square that covers this share of the image's sides.
+# share, and a black square that covers this share of the image's sides. "mixed" has `pieces`, too.
 JITTER, HOLE = 0.4, 0.25
 GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 
@@ -35,7 +35,12 @@ def pick_augmentation(input_shape: tuple[int, ...]) -> str:
 
 def flips(kind: str) -> bool:
     """Tell whether an augmentation mirrors images."""
-    return kind == "strong" or kind.endswith("+flip")
+    return kind.endswith("+flip") or alone(kind) == "strong"
+
+
+def alone(kind: str) -> str:
+    """Return what an augmentation does to an image by itself."""
+    return "strong" if kind == "mixed" else kind
 
 
 class Augmentation:
@@ -43,7 +48,8 @@ class Augmentation:
 
     Parameters
     ----------
-    kind : {"none", "crop", "crop+flip", "resized-crop+flip", "strong"}
+    kind : str
+        One of `AUGMENTATIONS`.
     n_samples : int
         Positions in an epoch.
     sides : tuple of int
@@ -54,11 +60,11 @@ class Augmentation:
     def __init__(
         self, kind: str, n_samples: int, sides: tuple[int, ...], device: torch.device
     ) -> None:
-        self.kind, self.sides = kind, sides
+        self.kind, self.sides = alone(kind), sides
         self.corner = torch.empty(n_samples, 2, dtype=torch.long, device=device)
         self.flip = torch.empty(n_samples, dtype=torch.bool, device=device)
         self.box = torch.empty(n_samples if kind.startswith("resized") else 0, 4, device=device)
-        n_strong = n_samples if kind == "strong" else 0
+        n_strong = n_samples if self.kind == "strong" else 0
         self.colour = torch.empty(n_strong, 3, device=device)
         self.hole = torch.empty(n_strong, 2, device=device)
 
@@ -147,15 +153,15 @@ def cut_out(x: Tensor, centre: Tensor) -> Tensor:
         Of the square, down and across, as shares of the sides.
     """
     height, width = x.shape[-2:]
-    down = _is_covered(centre[:, :1], height)
-    across = _is_covered(centre[:, 1:], width)
+    down = is_covered(centre[:, :1], height, HOLE)
+    across = is_covered(centre[:, 1:], width, HOLE)
     return x.masked_fill((down[:, :, None] & across[:, None, :])[:, None], 0)
 
 
-def _is_covered(centre: Tensor, n: int) -> Tensor:
-    """Tell which of the n pixels of a side a square covers: (squares, n)."""
+def is_covered(centre: Tensor, n: int, share: float | Tensor) -> Tensor:
+    """Tell which of the n pixels of a side a piece of this share of it covers: (pieces, n)."""
     pixels = torch.arange(n, device=centre.device) + 0.5
-    return (pixels - n * centre).abs() < n * HOLE / 2
+    return (pixels - n * centre).abs() < n * share / 2
 
 
 def draw_boxes(n: int, height: int, width: int, generator: torch.Generator) -> Tensor:

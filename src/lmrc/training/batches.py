@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
+from lmrc.training.pieces import Pieces
 from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.rotations import Rotations
 from lmrc.training.staging import Source, Staging, fits
@@ -32,10 +33,12 @@ class MiniBatch:
     known: Tensor | None  # (n,) bool: the class was there before; None if no class at hand was
     turn: Tensor | None = None  # (n,) quarter turns of each image; None: all are as they came
     counts: Tensor | None = None  # (classes,) samples of each in all mini-batches together
+    share: Tensor | None = None  # (n,) of each that is a piece: the first's of the last, …
 
     def rows(self) -> dict[str, Tensor]:
         """Return by name what there is one row of for each input."""
         each = {"x": self.x, "y": self.y, "known": self.known, "turn": self.turn}
+        each["share"] = self.share
         return {name: part for name, part in each.items() if part is not None}
 
 
@@ -98,6 +101,7 @@ class Batches:
         self.known = known.to(device) if known.any() else None
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
         self.rotations = Rotations(rotations, len(x), device)
+        self.pieces = Pieces(self.sizes, ranks, device) if augment == "mixed" else None
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
         if isinstance(x, Streamed):
             resident = False
@@ -125,11 +129,13 @@ class Batches:
         return self.rotations.copies * size * math.prod(self.x.shape[1:])
 
     def draw(self, generator: torch.Generator) -> None:
-        """Draw an epoch: the order of the samples, their crops, flips and turns."""
+        """Draw an epoch: the order of the samples, their crops, flips, turns and pieces."""
         order = torch.randperm(len(self.y), generator=generator)
         self.order.copy_(order)  # in place, where a captured step looks for it
         self.augmentation.draw(generator)
         self.rotations.draw(generator)
+        if self.pieces:
+            self.pieces.draw(generator)
         if self.staging:
             parts = torch.split(order, self.sizes)
             self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
@@ -152,10 +158,11 @@ class Batches:
             self.staging.advance()
 
     def at(self, positions: Tensor) -> MiniBatch:
-        """Return the samples at these positions of the epoch, augmented and then turned."""
-        rows = self.order[positions]
+        """Return the samples at these positions of the epoch, augmented, turned and mixed."""
+        rows, copies = self.order[positions], self.rotations.copies
         x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
         x, turn = self.rotations(self.augmentation(x, positions), positions)
-        rows = rows.repeat(self.rotations.copies)
+        x, share = self.pieces(x, positions, copies) if self.pieces else (x, None)
+        rows = rows.repeat(copies)
         known = None if self.known is None else self.known[rows]
-        return MiniBatch(x, self.y[rows], known, turn, self.counts)
+        return MiniBatch(x, self.y[rows], known, turn, self.counts, share)

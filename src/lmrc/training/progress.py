@@ -21,6 +21,7 @@ def progress(
         MofNCompleteColumn,
         Progress,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
     )
     from rich.table import Column
@@ -31,6 +32,8 @@ def progress(
         BarColumn(bar_width=16),
         TextColumn("epoch"),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),  # goes on within an epoch, however long that is
+        TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[terms]}", table_column=what_is_left),
         console=Console(stderr=True),

@@ -1,0 +1,46 @@
+"""What is learnt of an image that has a piece of another: both classes, by their share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from lmrc.nets.network import Network
+from lmrc.training.batches import MiniBatch
+from lmrc.training.step import Losses
+
+
+def mixed(
+    losses: Callable[[MiniBatch], Losses], *networks: Network | None
+) -> Callable[[MiniBatch], Losses]:
+    """Weigh the terms of a loss for both classes of each input by their shares.
+
+    Parameters
+    ----------
+    losses : callable
+        Maps a mini-batch to the terms of the loss.
+    *networks : Network or None
+        Those that the losses ask: each answers once.
+    """
+
+    def of_batch(batch: MiniBatch) -> Losses:
+        if batch.share is None:
+            return losses(batch)
+        with ExitStack() as stack:
+            for network in networks:
+                if network:
+                    stack.enter_context(network.remembering())
+            own, other = losses(batch), losses(turned_round(batch))
+        return {
+            name: term + batch.share * (other[name] - term) if term.ndim else term
+            for name, term in own.items()
+        }
+
+    return of_batch
+
+
+def turned_round(batch: MiniBatch) -> MiniBatch:
+    """Return the same inputs with the labels of their pieces."""
+    known, turn = (None if part is None else part.flip(0) for part in (batch.known, batch.turn))
+    return replace(batch, y=batch.y.flip(0), known=known, turn=turn)

@@ -1,0 +1,212 @@
+"""Images with pieces of others: which pieces, and that both classes are learnt by their shares."""
+
+import numpy as np
+import pytest
+import torch
+
+from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier
+from lmrc.nets.network import Network, Trunk
+from lmrc.statistics.gather import gather
+from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.mixing import mixed, turned_round
+from lmrc.training.pieces import Pieces
+from lmrc.training.ranks import ALONE, Ranks
+from lmrc.training.weighting import weighted
+
+CPU = torch.device("cpu")
+
+
+def numbered(n, copies=1):
+    """Images all of whose pixels are their number."""
+    numbers = torch.arange(copies * n, dtype=torch.uint8)
+    return numbers[:, None, None, None].expand(-1, 3, 20, 20).contiguous()
+
+
+def drawn(sizes, ranks=ALONE, seed=0):
+    pieces = Pieces(sizes, ranks, CPU)
+    pieces.draw(torch.Generator().manual_seed(seed))
+    return pieces
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_a_piece_is_of_the_image_as_far_from_the_end(copies):
+    n, pieces = 5, drawn([5] * 40)
+    shares = []
+    for start in range(0, 200, n):
+        x, share = pieces(numbered(n, copies), torch.arange(start, start + n), copies)
+        for i, image in enumerate(x):
+            other = copies * n - 1 - i
+            assert set(image.unique().tolist()) <= {i, other}
+            if i != other:
+                assert (image[0] == other).float().mean() == pytest.approx(float(share[i]))
+            (where,) = np.nonzero((image[0] == other).any(0).numpy())
+            assert len(where) == np.ptp(where) + 1 if len(where) else True  # in one piece
+        assert (share == share[0]).all()
+        shares.append(float(share[0]))
+    assert 10 < sum(share == 0 for share in shares) < 30  # about half of the mini-batches are whole
+    assert max(shares) > 0.5
+
+
+def test_pieces_of_several_mini_batches_at_once_are_those_of_each():
+    pieces, x = drawn([4] * 6), numbered(24)
+    at_once, shares = pieces(x, torch.arange(24), 1)
+    for i in range(0, 24, 4):
+        alone, share = pieces(x[i : i + 4], torch.arange(i, i + 4), 1)
+        assert torch.equal(at_once[i : i + 4], alone)
+        assert torch.equal(shares[i : i + 4], share)
+
+
+def test_each_rank_takes_pieces_from_its_own_share():
+    for rank in range(3):
+        ranks = Ranks(rank, 3)
+        pieces, share = drawn([10] * 20, ranks), ranks.share(10)
+        n = share.stop - share.start
+        for start in range(0, 200, 10):
+            x, _ = pieces(numbered(n), start + torch.arange(share.start, share.stop), 1)
+            for i, image in enumerate(x):
+                assert set(image.unique().tolist()) <= {i, n - 1 - i}
+
+
+def test_pieces_are_by_seed_and_inputs_may_stay_in_the_hosts_memory():
+    chance = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (23, 3, 16, 16), dtype=torch.uint8, generator=chance)
+
+    def epoch(seed, resident, augment="mixed"):
+        batches = Batches(
+            x,
+            torch.arange(23) % 4,
+            n_known=2,
+            batch_size=4,
+            augment=augment,
+            device=CPU,
+            resident=resident,
+        )
+        batches.draw(torch.Generator().manual_seed(seed))
+        return torch.cat([batches.at(positions).x.clone() for _, positions in batches.shares()])
+
+    one = epoch(1, True)
+    assert torch.equal(one, epoch(1, False))
+    assert not torch.equal(one, epoch(2, True))
+    # Up to the pieces, images are those of "strong".
+    assert 0.3 < (one == epoch(1, True, "strong")).float().mean() < 1
+
+
+def batch(share=0.25, n=6):
+    return MiniBatch(
+        torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(1)),
+        torch.arange(n) % 4,
+        torch.arange(n) % 4 < 2,
+        torch.arange(n) % 3,
+        torch.full((4,), 10),
+        torch.full((n,), share),
+    )
+
+
+def test_both_classes_are_learnt_by_their_shares_and_a_penalty_once():
+    whole = batch()
+
+    def losses(batch):
+        return {"new": batch.y + 10.0 * batch.known + 100 * batch.turn, "penalty": torch.ones(())}
+
+    found = mixed(losses)(whole)
+    own, other = losses(whole)["new"], losses(turned_round(whole))["new"]
+    assert torch.equal(other, own.flip(0))
+    torch.testing.assert_close(found["new"], 0.75 * own + 0.25 * other)
+    assert found["penalty"] == 1
+
+
+def test_class_weights_are_those_of_both_classes():
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    losses = weighted(lambda batch: {"new": torch.ones(6)}, weights)
+    whole = batch()
+    expected = 0.75 * weights[whole.y] + 0.25 * weights[whole.y.flip(0)]
+    torch.testing.assert_close(mixed(losses)(whole)["new"], expected)
+
+
+def test_networks_are_asked_once_and_both_classes_have_a_gradient():
+    class Counting(torch.nn.Module):
+        asked = 0
+
+        def forward(self, x):
+            self.asked += 1
+            return x.flatten(1)
+
+    def network():
+        trunk = Trunk(Counting(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
+        return Network(trunk, torch.nn.Linear(192, 4))
+
+    trained, frozen = network(), network()
+
+    def losses(batch):
+        log_p = trained(batch.x).log_softmax(1)
+        with torch.no_grad():
+            before = frozen(batch.x)
+        kept = (log_p - before).square().sum(1)
+        return {"new": -log_p.gather(1, batch.y[:, None])[:, 0], "kept": kept}
+
+    one, both = batch(share=0.0), batch(share=0.5)
+    gradients = []
+    for whole in (one, both):
+        new = mixed(losses, trained, frozen, None)(whole)["new"].sum()
+        gradients += torch.autograd.grad(new, [trained.head.weight])
+    assert trained.trunk.backbone.asked == frozen.trunk.backbone.asked == 2
+    expected = sum(
+        torch.autograd.grad(losses(part)["new"].sum(), [trained.head.weight])[0] / 2
+        for part in (both, turned_round(both))
+    )
+    torch.testing.assert_close(gradients[1], expected)
+    assert not torch.allclose(gradients[0], gradients[1])
+    asked = trained.trunk.backbone.asked
+    for _ in range(2):  # and behind the losses nothing is remembered
+        trained(both.x)
+    assert trained.trunk.backbone.asked == asked + 2
+
+
+def test_statistics_are_of_whole_images():
+    class Mean(torch.nn.Module):
+        def forward(self, x):
+            return x.flatten(1)
+
+    trunk = Trunk(Mean(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)).eval()
+    chance = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8, generator=chance)
+    found = [
+        next(
+            gather(
+                [trunk],
+                x,
+                layers=1,
+                augment=augment,
+                rotated=False,
+                generator=torch.Generator().manual_seed(5),
+            )
+        )[0]
+        for augment in ("mixed", "strong")
+    ]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (LMRCClassifier, {}),
+        (LMRCClassifier, {"class_weight": "balanced", "memory_per_class": 2}),
+        (EWCClassifier, {}),
+        (LMRCPlusClassifier, {"memory_per_class": 3, "first_epochs": 3}),
+    ],
+)
+def test_methods_learn_mixed_images_the_same_each_time(method, settings):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    y = np.arange(40) % 4
+
+    def taught(augment):
+        model = method(epochs=3, batch_size=8, augment=augment, random_state=0, **settings)
+        for now in (y < 2, y >= 2):
+            model.partial_fit(X[now], y[now])
+        return model
+
+    one, again, whole = (taught(augment) for augment in ("mixed", "mixed", "strong"))
+    assert one.history_ == again.history_
+    np.testing.assert_array_equal(one.predict(X), again.predict(X))
+    assert one.history_ != whole.history_
