@@ -40,7 +40,7 @@ from lmrc.training.device import Execution, repeatable, usual_defaults
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.mixing import mixed
-from lmrc.training.progress import progress
+from lmrc.training.progress import Progress
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square, copies
 from lmrc.training.schedule import SCHEDULES
@@ -292,14 +292,13 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         network.trunk.freeze(not first if self.freeze == "later" else self.freeze)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
-        for record in progress(
-            self._train(network, frozen, samples, n_known),
-            title=f"class batch {self.n_batches_ + 1}",
-            epochs=self.epochs_now,
-            verbose=self.verbose if ranks.is_first else 0,
-        ):
+        title = f"class batch {self.n_batches_ + 1}"
+        progress = Progress(title, self.verbose if ranks.is_first else 0)
+        records = self._train(network, frozen, samples, n_known)
+        for record in progress.epochs(records, self.epochs_now):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
-        self.keep(network.eval(), samples)
+        with progress.of("what is kept of it"):
+            self.keep(network.eval(), samples)
         self.network_ = network
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}

@@ -4,44 +4,69 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from lmrc.training.loop import EpochRecord
 
 
-def progress(
-    records: Iterable[EpochRecord], *, title: str, epochs: int, verbose: int
-) -> Iterator[EpochRecord]:
-    """Pass epoch records on; with ``verbose``, show them on the way (on a terminal alone)."""
-    if not verbose or not sys.stderr.isatty():
-        yield from records
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.table import Column
+class Progress:
+    """Shows what is done about a class batch, and for how long: on a terminal, if asked to.
 
-    what_is_left = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the rest is always shown
-    with Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=16),
-        TextColumn("epoch"),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),  # goes on within an epoch, however long that is
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[terms]}", table_column=what_is_left),
-        console=Console(stderr=True),
-        expand=True,
-    ) as bar:
-        task = bar.add_task(title, total=epochs, terms="")
-        for record in records:
-            terms = [k for k in record if k not in ("epoch", "learning_rate", "loss")]
-            shown = ["loss", *terms] if len(terms) > 1 else ["loss"]  # one term is the loss
-            bar.update(task, advance=1, terms="  ".join(f"{k} {record[k]:.3f}" for k in shown))
-            yield record
+    Parameters
+    ----------
+    title : str
+        What it is about.
+    verbose : int
+        0 shows nothing.
+    """
+
+    def __init__(self, title: str, verbose: int) -> None:
+        self.title = title
+        self.shows = bool(verbose) and sys.stderr.isatty()
+
+    def epochs(self, records: Iterable[EpochRecord], n: int) -> Iterator[EpochRecord]:
+        """Pass the records of n epochs on, and show them on the way."""
+        if not self.shows:
+            yield from records
+            return
+        from rich import progress
+        from rich.table import Column
+
+        what_is_left = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the rest is shown
+        with _bar(
+            progress.BarColumn(bar_width=16),
+            progress.TextColumn("epoch"),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),  # goes on within an epoch, however long that is
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[terms]}", table_column=what_is_left),
+            expand=True,
+        ) as bar:
+            task = bar.add_task(self.title, total=n, terms="")
+            for record in records:
+                terms = [k for k in record if k not in ("epoch", "learning_rate", "loss")]
+                shown = ["loss", *terms] if len(terms) > 1 else ["loss"]  # one term is the loss
+                bar.update(task, advance=1, terms="  ".join(f"{k} {record[k]:.3f}" for k in shown))
+                yield record
+
+    @contextmanager
+    def of(self, work: str) -> Iterator[None]:
+        """Show that some work goes on, as long as it does."""
+        if not self.shows:
+            yield
+            return
+        from rich import progress
+
+        with _bar(progress.TimeElapsedColumn(), transient=True) as bar:
+            bar.add_task(f"{self.title}: {work}", total=None)
+            yield
+
+
+def _bar(*columns: Any, **settings: Any) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    title = progress.TextColumn("[bold]{task.description}")
+    return progress.Progress(title, *columns, console=Console(stderr=True), **settings)
