@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier
+from lmrc import EWCClassifier, FineTuneClassifier, LMRCClassifier, LMRCPlusClassifier
 from lmrc.nets.network import Network, Trunk
 from lmrc.statistics.gather import gather
+from lmrc.training.augment import flips
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.mixing import mixed, turned_round
 from lmrc.training.pieces import Pieces
@@ -123,43 +124,75 @@ def test_class_weights_are_those_of_both_classes():
     torch.testing.assert_close(mixed(losses)(whole)["new"], expected)
 
 
-def test_networks_are_asked_once_and_both_classes_have_a_gradient():
-    class Counting(torch.nn.Module):
-        asked = 0
+class Asked(torch.nn.Module):
+    """A backbone that counts how often it is asked."""
 
-        def forward(self, x):
-            self.asked += 1
-            return x.flatten(1)
+    def __init__(self):
+        super().__init__()
+        self.norm, self.times = torch.nn.BatchNorm2d(3), 0
 
-    def network():
-        trunk = Trunk(Counting(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
-        return Network(trunk, torch.nn.Linear(192, 4))
+    def forward(self, x):
+        self.times += 1
+        return self.norm(x).flatten(1)
 
-    trained, frozen = network(), network()
+
+def network():
+    trunk = Trunk(Asked(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
+    return Network(trunk, torch.nn.Linear(192, 4))
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+def test_features_are_found_once_and_both_classes_have_a_gradient(scalar):
+    trained, frozen = network(), network().eval()
 
     def losses(batch):
+        with torch.no_grad():  # to look first is no harm
+            trained(batch.x)
         log_p = trained(batch.x).log_softmax(1)
         with torch.no_grad():
-            before = frozen(batch.x)
-        kept = (log_p - before).square().sum(1)
-        return {"new": -log_p.gather(1, batch.y[:, None])[:, 0], "kept": kept}
+            before = frozen.trunk(batch.x)
+        kept = (trained.trunk(batch.x) - before).square().mean(1)
+        new = -log_p.gather(1, batch.y[:, None])[:, 0]
+        return {"new": new.mean() if scalar else new, "kept": kept}
 
-    one, both = batch(share=0.0), batch(share=0.5)
-    gradients = []
-    for whole in (one, both):
-        new = mixed(losses, trained, frozen, None)(whole)["new"].sum()
-        gradients += torch.autograd.grad(new, [trained.head.weight])
-    assert trained.trunk.backbone.asked == frozen.trunk.backbone.asked == 2
-    expected = sum(
-        torch.autograd.grad(losses(part)["new"].sum(), [trained.head.weight])[0] / 2
-        for part in (both, turned_round(both))
-    )
-    torch.testing.assert_close(gradients[1], expected)
-    assert not torch.allclose(gradients[0], gradients[1])
-    asked = trained.trunk.backbone.asked
-    for _ in range(2):  # and behind the losses nothing is remembered
-        trained(both.x)
-    assert trained.trunk.backbone.asked == asked + 2
+    def gradient(term):
+        return torch.autograd.grad(term.mean(), [trained.head.weight])[0]
+
+    whole = batch()
+    found = gradient(mixed(losses, trained, frozen, None)(whole)["new"])
+    assert (trained.trunk.backbone.times, frozen.trunk.backbone.times) == (3, 1)
+    assert int(trained.trunk.backbone.norm.num_batches_tracked) == 3
+    own, other = (gradient(losses(part)["new"]) for part in (whole, turned_round(whole)))
+    torch.testing.assert_close(found, 0.75 * own + 0.25 * other)
+    assert not torch.allclose(own, other)
+    assert trained.trunk.backbone.times == 9  # behind the losses nothing is noted
+
+
+def test_nothing_is_noted_any_more_where_losses_fail():
+    asked = network()
+
+    def losses(batch):
+        asked(batch.x)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mixed(losses, asked)(batch())
+    for _ in range(2):
+        asked(batch().x)
+    assert asked.trunk.backbone.times == 3
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        (torch.ones(6), "losses returned a Tensor: return a dict"),
+        ({"new": torch.ones(6, 1)}, r"'new' has the shape \(6, 1\)"),
+        ({"new": torch.ones(5)}, r"'new' has the shape \(5,\)"),
+    ],
+)
+def test_what_losses_may_not_return_is_refused_with_the_same_words(terms, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        mixed(lambda _: terms)(batch())
 
 
 def test_statistics_are_of_whole_images():
@@ -210,3 +243,40 @@ def test_methods_learn_mixed_images_the_same_each_time(method, settings):
     assert one.history_ == again.history_
     np.testing.assert_array_equal(one.predict(X), again.predict(X))
     assert one.history_ != whole.history_
+
+
+def test_each_step_of_a_classifier_learns_both_labels():
+    seen = []
+
+    class Watched(FineTuneClassifier):
+        def losses(self, network, frozen, batch):
+            seen.append(batch)
+            return super().losses(network, frozen, batch)
+
+    X = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
+    Watched(epochs=2, batch_size=8, augment="mixed", random_state=0).fit(X, np.arange(24) % 4)
+    assert len(seen) == 2 * 2 * 3
+    for own, other in zip(seen[::2], seen[1::2], strict=True):
+        assert own.x is other.x
+        assert torch.equal(own.y, other.y.flip(0))
+
+
+def test_a_share_of_a_mini_batch_has_pieces_and_labels_of_that_share():
+    x, y = numbered(40), torch.arange(40)
+
+    def served(augment):
+        batches = Batches(
+            x, y, n_known=0, batch_size=10, augment=augment, device=CPU, ranks=Ranks(1, 3)
+        )
+        batches.draw(torch.Generator().manual_seed(3))
+        return [batches.at(positions) for _, positions in batches.shares()]
+
+    assert any(batch.share[0] > 0 for batch in served("mixed"))
+    for mix, whole in zip(served("mixed"), served("strong"), strict=True):
+        assert torch.equal(mix.y, whole.y)
+        same = (mix.x == whole.x) | (mix.x == whole.x.flip(0))
+        assert same.all()
+
+
+def test_mixed_images_were_learnt_mirrored_too():
+    assert flips("mixed")

@@ -116,8 +116,8 @@ class LMRCClassifier(AmendableClasses):
         Epochs at the end over which weights are averaged. 0 takes them as they end.
     augment : str, default="auto"
         "none", "crop", "crop+flip", "resized-crop+flip", "strong" (crop and flip, brightness,
-        contrast and saturation changed, a black square) or "mixed": that, and every other
-        mini-batch, by chance, has in each image a piece of another, and both classes are learnt.
+        contrast and saturation changed, a black square) or "mixed": that, and in about half of the
+        mini-batches each image has a piece of another, and both classes are learnt by their shares.
         "auto": nothing for vectors and grey images under 28 pixels, crop for other grey images,
         crop and flip for colour.
     device : str or torch.device, default="auto"

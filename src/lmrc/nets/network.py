@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -12,6 +12,27 @@ from torch import Tensor, nn
 
 from lmrc.nets.backbones import Factory, InputShape, build
 from lmrc.nets.folded import fold
+
+
+class Notes:
+    """Features as they were asked for, in order; `again` begins to give them once more."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Tensor, Tensor]] = []
+        self.again()
+
+    def __call__(self, x: Tensor, find: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the features noted at this point, if they are of x; else find and note them."""
+        self.at += 1
+        if self.at <= len(self.taken) and self.taken[self.at - 1][0] is x:
+            return self.taken[self.at - 1][1]
+        found = find(x)
+        self.taken.append((x, found))
+        return found
+
+    def again(self) -> None:
+        """Begin the second round."""
+        self.at = 0
 
 
 class Trunk(nn.Module):
@@ -29,6 +50,21 @@ class Trunk(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.is_frozen = False
+        self._notes: Notes | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return features; while they are `noted`, those of the first round in the second."""
+        found: Tensor = self._notes(x, super().__call__) if self._notes else super().__call__(x)
+        return found
+
+    @contextmanager
+    def noted(self) -> Iterator[Notes]:
+        """Note features, to give them again in a second round of the same questions."""
+        self._notes = Notes()
+        try:
+            yield self._notes
+        finally:
+            self._notes = None
 
     def freeze(self, frozen: bool) -> None:
         """Leave the backbone out of the training, its BatchNorm statistics too; or let it in."""
@@ -75,8 +111,6 @@ class Network(nn.Module):
 
     trunk: Trunk
     head: Any  # each method has its own kind
-    _remembers = False
-    _answered: tuple[Tensor, Any] | None = None  # the input whose answer is known, and that
 
     def __init__(self, trunk: Trunk, head: nn.Module) -> None:
         super().__init__()
@@ -85,38 +119,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         """Return what the head makes of the features."""
-        if self._answered and self._answered[0] is x:
-            return self._answered[1]
-        answer = self.answer(x)
-        if self._remembers:
-            self._answered = x, answer
-        return answer
-
-    def answer(self, x: Tensor) -> Any:
-        """Return what the head makes of the features, found anew."""
         return self.head(self.trunk(x))
-
-    @contextmanager
-    def answering(self, x: Tensor, answer: Any) -> Iterator[None]:
-        """Give this answer when asked for x."""
-        with self._as_before():
-            self._answered = x, answer
-            yield
-
-    @contextmanager
-    def remembering(self) -> Iterator[None]:
-        """Give the same answer when asked for the same x once more."""
-        with self._as_before():
-            self._remembers = True
-            yield
-
-    @contextmanager
-    def _as_before(self) -> Iterator[None]:
-        before = self._remembers, self._answered
-        try:
-            yield
-        finally:
-            self._remembers, self._answered = before
 
 
 class Frozen(Network):
@@ -140,16 +143,28 @@ class Frozen(Network):
         # In a tuple, it is no part of the module: its weights are the backbone's once more.
         self._folded = (folded,) if folded else ()
         self.was_asked = False  # and gave one tensor, so that it is worth to ask ahead
+        self._answered: tuple[Tensor, Any] | None = None
 
-    def answer(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Any:
         """Return what the network makes of x."""
+        if self._answered and self._answered[0] is x:
+            return self._answered[1]
         if self._folded:
             (backbone,) = self._folded
             answer = self.head(backbone(self.trunk.normalise(x)))
         else:
-            answer = super().answer(x)
+            answer = super().forward(x)
         self.was_asked = isinstance(answer, Tensor)
         return answer
+
+    @contextmanager
+    def answering(self, x: Tensor, answer: Any) -> Iterator[None]:
+        """Give this answer when asked for x."""
+        self._answered = x, answer
+        try:
+            yield
+        finally:
+            self._answered = None
 
 
 def on_device(device: torch.device, network: Network) -> Network:

@@ -103,7 +103,7 @@ def learn(
     ] = None,
     augment: Annotated[
         Augment | None,
-        Training(help="Vary images in training; auto goes by their size.", show_default="auto"),
+        Training(help="Vary images; mixed does it most, auto by their size.", show_default="auto"),
     ] = None,
     memory_per_class: Annotated[
         int | None,

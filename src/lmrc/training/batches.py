@@ -33,7 +33,7 @@ class MiniBatch:
     known: Tensor | None  # (n,) bool: the class was there before; None if no class at hand was
     turn: Tensor | None = None  # (n,) quarter turns of each image; None: all are as they came
     counts: Tensor | None = None  # (classes,) samples of each in all mini-batches together
-    share: Tensor | None = None  # (n,) of each that is a piece: the first's of the last, …
+    share: Tensor | None = None  # (n,) of each input: a piece of the n-th, the (n − 1)-th, …
 
     def rows(self) -> dict[str, Tensor]:
         """Return by name what there is one row of for each input."""

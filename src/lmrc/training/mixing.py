@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
-from lmrc.training.step import Losses
+from lmrc.training.step import Losses, check
 
 
 def mixed(
@@ -21,19 +21,24 @@ def mixed(
     losses : callable
         Maps a mini-batch to the terms of the loss.
     *networks : Network or None
-        Those that the losses ask: each answers once.
+        Those that the losses ask: features are found once for both.
     """
 
     def of_batch(batch: MiniBatch) -> Losses:
         if batch.share is None:
             return losses(batch)
         with ExitStack() as stack:
-            for network in networks:
-                if network:
-                    stack.enter_context(network.remembering())
-            own, other = losses(batch), losses(turned_round(batch))
+            trunks = [network.trunk for network in networks if network is not None]
+            notes = [stack.enter_context(trunk.noted()) for trunk in trunks]
+            own = losses(batch)
+            for of_trunk in notes:
+                of_trunk.again()
+            other = losses(turned_round(batch))
+        for terms in (own, other):
+            check(terms, len(batch.y))
+        # What is a scalar is already a mean over the mini-batch, in which all shares are alike.
         return {
-            name: term + batch.share * (other[name] - term) if term.ndim else term
+            name: term + (batch.share if term.ndim else batch.share.mean()) * (other[name] - term)
             for name, term in own.items()
         }
 

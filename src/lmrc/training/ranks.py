@@ -1,7 +1,8 @@
 """Processes that train one model together, as ``torchrun`` starts them: who does what.
 
 Every rank draws the same chance and takes its share of the same mini-batches, so a run comes to
-what it comes to in one process. The first rank alone reads and writes files of the run.
+what it comes to in one process (but see `distributed`). The first rank alone reads and writes files
+of the run.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tenso
     return torch.stack([mean(term) for term in terms.values()])
 
 
-def _check(terms: Losses, n: int) -> None:
+def check(terms: Losses, n: int) -> None:
     """Refuse what would be averaged as it was not meant, or not be understood."""
     if not isinstance(terms, Mapping):
         raise TypeError(f"losses returned a {type(terms).__name__}: return a dict of its terms")
@@ -75,7 +75,7 @@ class Step:
     def terms(self, batch: MiniBatch) -> Tensor:
         """Return each term of the loss, averaged over the mini-batch."""
         terms = self.losses(batch)
-        _check(terms, len(batch.y))
+        check(terms, len(batch.y))
         self.names = tuple(terms)
         return means(terms, self.mean)
 
