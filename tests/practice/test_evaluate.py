@@ -55,6 +55,12 @@ def test_unknown_images_give_a_threshold(place, model, call):
     assert "--unknown other --out" in (place / "runs/evaluate-m/report.html").read_text("utf-8")
 
 
+def test_where_no_threshold_tells_unknown_images_apart_it_is_said(place, model, call):
+    assert "tells them well apart" not in call("evaluate", model, "test", "--unknown", "other")[1]
+    out = call("evaluate", model, "test", "--unknown", "test")[1]
+    assert "no similarity tells them well apart; the best: --reject-below" in out
+
+
 def test_a_threshold_does_what_is_said_of_it_however_near_similarities_are():
     known, unknown = np.float32([0.99998, 0.99999, 0.99997]), np.float32([0.99994, 0.99995])
     threshold, kept, rejected = reject_threshold(known, unknown)

@@ -112,10 +112,10 @@ def in_words(settings: Mapping[str, Any]) -> str:
     """Return settings for the reader.
 
     >>> in_words({"epochs": 1, "freeze": True, "first_epochs": None})
-    'epochs 1, freeze True, first_epochs as later'
+    'epochs 1, freeze True, first_epochs as epochs'
     """
-    of_first = {name for name in settings if name.startswith("first_")}
-    told = {n: "as later" if v is None and n in of_first else v for n, v in settings.items()}
+    later = {n: f"as {n.removeprefix('first_')}" for n in settings if n.startswith("first_")}
+    told = {n: later.get(n) if v is None else v for n, v in settings.items()}
     return ", ".join(f"{name} {value}" for name, value in told.items())
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from time import perf_counter
 from typing import Any
 
 from lmrc.training.loop import EpochRecord
@@ -39,16 +41,19 @@ class Progress:
             progress.TextColumn("epoch"),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),  # goes on within an epoch, however long that is
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
+            progress.TextColumn("left {task.fields[left]}"),
             progress.TextColumn("{task.fields[terms]}", table_column=what_is_left),
             expand=True,
         ) as bar:
-            task = bar.add_task(self.title, total=n, terms="")
-            for record in records:
+            task, began = bar.add_task(self.title, total=n, terms="", left="?"), perf_counter()
+            for done, record in enumerate(records, start=1):
+                # The last epoch tells: earlier ones may come from a checkpoint.
+                ended = perf_counter()
+                left, began = timedelta(seconds=round((n - done) * (ended - began))), ended
                 terms = [k for k in record if k not in ("epoch", "learning_rate", "loss")]
                 shown = ["loss", *terms] if len(terms) > 1 else ["loss"]  # one term is the loss
-                bar.update(task, advance=1, terms="  ".join(f"{k} {record[k]:.3f}" for k in shown))
+                text = "  ".join(f"{k} {record[k]:.3f}" for k in shown)
+                bar.update(task, advance=1, terms=text, left=str(left))
                 yield record
 
     @contextmanager
