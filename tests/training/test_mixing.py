@@ -225,7 +225,7 @@ def test_statistics_are_of_whole_images():
         (LMRCClassifier, {}),
         (LMRCClassifier, {"class_weight": "balanced", "memory_per_class": 2}),
         (EWCClassifier, {}),
-        (LMRCPlusClassifier, {"memory_per_class": 3, "first_epochs": 3}),
+        (LMRCPlusClassifier, {"memory_per_class": 3, "first_epochs": 3, "predict_with": "lda"}),
     ],
 )
 def test_methods_learn_mixed_images_the_same_each_time(method, settings):
@@ -234,7 +234,9 @@ def test_methods_learn_mixed_images_the_same_each_time(method, settings):
     y = np.arange(40) % 4
 
     def taught(augment):
-        model = method(epochs=3, batch_size=8, augment=augment, random_state=0, **settings)
+        model = method(
+            backbone="cnn", epochs=3, batch_size=8, augment=augment, random_state=0, **settings
+        )
         for now in (y < 2, y >= 2):
             model.partial_fit(X[now], y[now])
         return model
@@ -254,7 +256,8 @@ def test_each_step_of_a_classifier_learns_both_labels():
             return super().losses(network, frozen, batch)
 
     X = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
-    Watched(epochs=2, batch_size=8, augment="mixed", random_state=0).fit(X, np.arange(24) % 4)
+    model = Watched(backbone="cnn", epochs=2, batch_size=8, augment="mixed", random_state=0)
+    model.fit(X, np.arange(24) % 4)
     assert len(seen) == 2 * 2 * 3
     for own, other in zip(seen[::2], seen[1::2], strict=True):
         assert own.x is other.x
