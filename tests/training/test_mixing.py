@@ -256,9 +256,10 @@ def test_each_step_of_a_classifier_learns_both_labels():
             return super().losses(network, frozen, batch)
 
     X = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
-    model = Watched(backbone="cnn", epochs=2, batch_size=8, augment="mixed", random_state=0)
+    model = Watched(backbone=Asked(), epochs=2, batch_size=8, augment="mixed", random_state=0)
     model.fit(X, np.arange(24) % 4)
     assert len(seen) == 2 * 2 * 3
+    assert int(model.network_.trunk.backbone.norm.num_batches_tracked) == 2 * 3
     for own, other in zip(seen[::2], seen[1::2], strict=True):
         assert own.x is other.x
         assert torch.equal(own.y, other.y.flip(0))
