@@ -23,6 +23,7 @@ from lmrc.statistics import readout
 from lmrc.statistics.classes import Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather
+from lmrc.training import pieces
 from lmrc.training.memory import Memory, _first_of_each
 
 WEIGHT = float(os.environ.get("TRY_WEIGHT", "0.5"))
@@ -76,6 +77,14 @@ class Distilled(LMRCPlusClassifier):
         terms = dict(super().losses(now, then, batch))
         terms["features"] = -WEIGHT * F.cosine_similarity(features.float(), before.float(), dim=1)
         return terms
+
+
+class Always(LMRCPlusClassifier):
+    """With ``augment="mixed"``: images have pieces of others in every mini-batch, not in half."""
+
+    def _train(self, *args: Any) -> Any:
+        pieces.SHARE = 1.0
+        return super()._train(*args)
 
 
 class Read(LMRCPlusClassifier):
