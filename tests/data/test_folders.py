@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from lmrc.data.datasets import load_dataset
-from lmrc.data.folders import folder
+from lmrc.data.folders import folder, held_out
 from lmrc.data.sources import cache_folder
 
 
@@ -191,6 +191,24 @@ def test_a_linked_class_folder_is_a_class(pets, tmp_path):
         paint(tmp_path / "elsewhere" / f"{i}.png", 77)
     (pets / "ape").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     assert folder(pets).classes.tolist() == ["ape", "cat", "dog"]
+
+
+def test_a_linked_folder_within_a_class_is_part_of_it(pets, tmp_path):
+    for i in range(3):
+        paint(tmp_path / "elsewhere" / f"{i}.png", 77)
+    (tmp_path / "elsewhere" / "back").symlink_to(pets / "dog", target_is_directory=True)
+    (pets / "dog" / "more").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (pets / "dog" / "round").symlink_to("round")
+    dataset = folder(pets)
+    assert (np.concatenate([dataset.y_train, dataset.y_test]) == "dog").sum() == 8
+
+
+def test_a_class_whose_test_images_are_broken_is_named_as_such(pets):
+    held = held_out(sorted((pets / "dog").iterdir()), 0.2)[1]
+    for path in held:
+        path.write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"none of the 1 image\(s\) of class 'dog' to test with"):
+        folder(pets)
 
 
 def test_an_empty_class_is_named(pets):

@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from lmrc.data.inputs import (
     channel_statistics,
@@ -77,7 +78,8 @@ def test_wrong_images_are_named_with_the_remedy(X, words):
         (np.array([True, False, True], dtype=object), "b"),
         (pd.Series([3, 1, 2], dtype="Int64"), "i"),
         (pd.Series(["b", "a", "b"], dtype="category"), "U"),
-        ([1.0, 2.0, 3.0], "f"),
+        ([1.0, 2.0, 3.0], "i"),
+        (np.array([3, 1, 200], dtype=np.uint8), "i"),
     ],
 )
 def test_labels_are_ints_or_strings(y, dtype):
@@ -115,11 +117,23 @@ def test_encoding_refuses_what_was_not_announced_and_changed_types():
         encode_labels(np.array([True]), known)
 
 
-def test_a_label_is_the_same_as_int_and_as_whole_float():
-    new, index = encode_labels(np.array([4.0, 7.0]), np.array([4, 2]))
-    assert new.tolist() == [7]
-    assert new.dtype.kind == "i"
-    assert index.tolist() == [0, 2]
+@pytest.mark.parametrize("then", ["int8", "uint8", "int64", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("now", ["uint8", "int64", "uint64", "float64"])
+def test_a_label_is_the_same_number_whatever_its_type(then, now):
+    known = read_labels(np.array([4, 2], dtype=then), 2)
+    new, index = encode_labels(read_labels(np.array([4, 7, 200], dtype=now), 3), known)
+    assert np.concatenate([known, new]).tolist() == [4, 2, 7, 200]
+    assert new.dtype == np.int64
+    assert index.tolist() == [0, 2, 3]
+
+
+def test_large_numbers_stay_apart_and_those_beyond_64_bits_are_refused():
+    for large in ([2**60, 2**60 + 1], [2**63 - 2, 2**63 - 1]):
+        for dtype in (np.int64, np.uint64):
+            assert read_labels(np.array(large, dtype), 2).tolist() == large
+    for y in (np.array([2**63], dtype=np.uint64), np.array([1e19]), np.array([-1e19])):
+        with pytest.raises(ValueError, match="too large"):
+            read_labels(y, 1)
 
 
 class Pairs(torch.utils.data.Dataset):
@@ -134,8 +148,6 @@ class Pairs(torch.utils.data.Dataset):
 
 
 def test_datasets_of_tensors_arrays_and_pillow_images():
-    from PIL import Image
-
     labels = ["cat", "dog", "cat", "cow", "dog"]
     kinds = [
         [torch.from_numpy(x).permute(2, 0, 1) for x in BYTES],
@@ -149,6 +161,23 @@ def test_datasets_of_tensors_arrays_and_pillow_images():
         X, y = read_dataset(Pairs(items))
         assert y is None
         assert len(X) == 5
+
+
+@pytest.mark.parametrize("mode", ["P", "1", "LA", "CMYK", "PA"])
+def test_pillow_images_are_brightness_and_no_bare_numbers(mode):
+    """Those of a palette would be learnt, and say nothing."""
+    white = Image.new("RGB", (4, 4), "white")
+    images = [white, Image.new("RGB", (4, 4), "black")]
+    converted = [image.convert("P").convert(mode) for image in images]
+    X, _ = read_dataset(Pairs(converted))
+    assert [x.min() for x in X] == [x.max() for x in X] == [255, 0]
+    assert read_images(X).shape == (2, 1 if mode in ("1", "LA") else 3, 4, 4)
+
+
+def test_pillow_images_of_several_kinds_are_to_be_converted():
+    kinds = [Image.new("RGB", (4, 4)), Image.new("L", (4, 4))]
+    with pytest.raises(ValueError, match="convert them to one"):
+        read_dataset(Pairs(kinds))
 
 
 def test_datasets_of_mixed_sizes_or_none_are_named():

@@ -202,3 +202,33 @@ def test_what_the_paper_leaves_open_may_be_chosen():
     assert chosen.settings["response_weight"] == 3
     assert chosen.settings["epochs"] == 70
     assert paper_values(chosen)
+
+
+OWN = """
+from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier
+
+class Plus(LMRCPlusClassifier):
+    "As it is."
+
+class Held(EWCClassifier):
+    "As it is."
+
+class Plain(LMRCClassifier):
+    "As it is."
+"""
+
+
+@pytest.mark.parametrize("changes", [{}, {"epochs": 2}, {"response_weight": 7.0}])
+@pytest.mark.parametrize("dataset", ["digits", "cifar100"])
+@pytest.mark.parametrize("experiment", ["incremental", "rehearsal"])
+def test_a_method_that_changes_nothing_has_the_settings_of_ours(
+    experiment, dataset, changes, tmp_path, monkeypatch
+):
+    (tmp_path / "derived.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    methods = ["lmrc+", "derived.Plus", "ewc", "derived.Held", "lmrc", "derived:Plain"]
+    recipe = load_recipe(experiment, dataset, methods=methods, seeds=1, memory=[0], **changes)
+    found = [settings_of(recipe, run) for run in plan(recipe)]
+    for settings in found:
+        del settings["classifier"]
+    assert found[::2] == found[1::2]

@@ -157,6 +157,23 @@ def test_the_fisher_information_goes_where_the_network_is():
     assert {f.device.type for f in kept.values()} == {"cpu"}  # replaced, not changed
 
 
+class Scaled(nn.Module):
+    """A backbone with a weight that is a single number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(X.shape[1], 8), nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return self.scale * torch.relu(self.layer(x))
+
+
+def test_ewc_holds_weights_that_are_single_numbers():
+    model = quick(EWCClassifier, backbone=Scaled).partial_fit(X, Y)
+    before = model.fisher_["trunk.backbone.scale"].item()
+    assert model.partial_fit(X2, Y2).fisher_["trunk.backbone.scale"].item() > before > 0
+
+
 def test_ewc_holds_the_weights_that_matter():
     moved = {}
     for penalty in (0.0, 1e5):

@@ -1,5 +1,7 @@
 """What is said before a class batch is learnt."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,3 +33,14 @@ def test_who_trains_a_resnet_on_a_cpu_without_having_asked_is_told_what_is_quick
 ):
     warn_about(batch(shape), LMRCClassifier(device="cpu", **settings))
     assert (HINT in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(("white", "told"), [(15, True), (200, False)])
+def test_images_that_came_out_black_are_named(white, told, capsys):
+    """As those of 12 bits in files of 16 do."""
+    images = batch()
+    images.X[20:] = 255
+    images.X[:20, 0, 0] = white
+    warn_about(replace(images, mode="RGB"), LMRCClassifier(backbone="cnn"))
+    words = "the images of cat are nearly black, no pixel above 15 of 255"
+    assert (words in capsys.readouterr().err) == told

@@ -34,8 +34,8 @@ def test_both_forms_in_arrays_are_one_class(place):
     batch = read_source(place / "batch.npz")
     assert batch.y.tolist() == [COMPOSED, "zero"] * 2
     assert batch.y_val.tolist() == [COMPOSED, "zero"]
-    np.savez(place / "none.npz", X=arrays["X"][:0], y=arrays["y"][:0])
-    assert read_source(place / "none.npz").y.dtype.kind == "U"
+    np.savez(place / "none.npz", **arrays, X_val=arrays["X"][:0], y_val=arrays["y"][:0])
+    assert read_source(place / "none.npz").y_val.dtype.kind == "U"
 
 
 def test_a_model_that_knows_another_form_goes_on_with_it(place, learn, call):

@@ -30,7 +30,8 @@ from lmrc.data.streamed import SHARE, ImageFiles, memory_at_hand
 
 TEST_SHARE = 0.2
 
-_TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that has classes counts
+VALIDATION = ("val", "valid", "validation")
+SET_ASIDE = ("test", *VALIDATION)  # sub-folders beside train/; the first that has classes counts
 _LARGEST_IN_MEMORY = 2**30  # bytes; beyond, a temporary file is mapped instead
 _OF_A_MAC = "__MACOSX"  # what it adds to its zip files
 _NAMED = 5  # so many unreadable files does a warning name
@@ -93,8 +94,9 @@ def folder(
         note = f"{note} {limit_note(limit)}"
     common_size, mode = _form(train, test, limit)
     skipped: list[UnreadableImageError] = []
-    X_train, y_train = read_files(train, size or common_size, mode, skipped, limit)
-    X_test, y_test = read_files(test, size or common_size, mode, skipped, limit)
+    form = size or common_size, mode
+    X_train, y_train = read_files(train, *form, skipped, limit)
+    X_test, y_test = read_files(test, *form, skipped, limit, use="to test with")
     if skipped:
         warnings.warn(describe_skipped(skipped, f" of {root}"), stacklevel=2)
     return Dataset(root.resolve().name, X_train, y_train, X_test, y_test, note=note)
@@ -124,7 +126,7 @@ def _form(train: Files, test: Files, limit: int | None) -> tuple[tuple[int, int]
     return common_form(file for files in of_classes for file in files[:limit])
 
 
-def image_files(root: Path) -> tuple[Files, Files, str]:
+def image_files(root: Path, parts: Sequence[str] = SET_ASIDE) -> tuple[Files, Files, str]:
     """Return the images of each class in a folder: all, or those to learn from and to test with.
 
     Parameters
@@ -132,6 +134,8 @@ def image_files(root: Path) -> tuple[Files, Files, str]:
     root : Path
         Has one sub-folder per class, or ``train`` and maybe ``test`` (or ``val``) with one
         sub-folder per class in each.
+    parts : sequence of str
+        Those of `SET_ASIDE` to test with, the one to be preferred first.
 
     Returns
     -------
@@ -148,12 +152,14 @@ def image_files(root: Path) -> tuple[Files, Files, str]:
     train = subfolders.get("train")
     if train is None or not _subfolders(train):  # without, it is a class: of trains, say
         return _classes(root), {}, ""
-    for name in _TEST_FOLDERS:
-        if name in subfolders and _subfolders(subfolders[name]):
-            return _classes(train), _classes(subfolders[name]), subfolders[name].name
-    if subfolders.keys() <= {"train", *_TEST_FOLDERS}:  # test images, if any, have no labels
-        return _classes(train), {}, ""
-    return _classes(root), {}, ""
+    named = {name: subfolders[name] for name in SET_ASIDE if name in subfolders}
+    aside = {name: path for name, path in named.items() if _subfolders(path)}  # else: no labels
+    if not aside and len(subfolders) > 1 + len(named):
+        return _classes(root), {}, ""
+    for name in parts:
+        if name in aside:
+            return _classes(train), _classes(aside[name]), aside[name].name
+    return _classes(train), {}, ""
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -267,6 +273,8 @@ def read_files(
     mode: Mode,
     skipped: list[UnreadableImageError],
     limit: int | None = None,
+    *,
+    use: str = "to learn from",
 ) -> tuple[Array, Array]:
     """Read images of classes: an array of pixels, and the label of each.
 
@@ -280,12 +288,14 @@ def read_files(
         What cannot be read is left out and added to it.
     limit : int or None, default=None
         Read no more than the first `limit` images of each class.
+    use : str, default="to learn from"
+        What they are for, to say where none of a class can be read; empty where that may be.
     """
     height, width = (size, size) if isinstance(size, int) else size
     shape = (height, width, 3) if mode == "RGB" else (height, width)
     most = sum(len(of_class[:limit]) for of_class in files.values())
     if most * math.prod(shape) > SHARE * memory_at_hand():
-        return _streamed(files, (height, width), mode, skipped, limit)
+        return _streamed(files, (height, width), mode, skipped, limit, use)
     labels: list[str] = []
 
     def images() -> Iterator[Pixels]:
@@ -301,13 +311,18 @@ def read_files(
                     continue
                 labels.append(label)
                 yield pixels
-            if len(labels) == first:
-                raise ValueError(
-                    f"none of the {len(of_class)} image(s) of class {label!r} can be read, such "
-                    f"as {of_class[0]}; replace them, or remove the class."
-                )
+            if use and len(labels) == first:
+                raise _none_of(label, of_class, use)
 
-    return _packed(progress(images(), "reading images", most), shape, most), np.array(labels)
+    pixels = _packed(progress(images(), "reading images", most), shape, most)
+    return pixels, np.array(labels, dtype=str)
+
+
+def _none_of(label: str, files: Sequence[Path], use: str) -> ValueError:
+    return ValueError(
+        f"none of the {len(files)} image(s) of class {label!r} {use} can be read, such as "
+        f"{files[0]}; replace them, or remove the class."
+    )
 
 
 def _streamed(
@@ -316,6 +331,7 @@ def _streamed(
     mode: Mode,
     skipped: list[UnreadableImageError],
     limit: int | None,
+    use: str,
 ) -> tuple[Array, Array]:
     """Leave the images where they are; each is decoded once now, to know which can be."""
     parts = [of_class[:limit] for of_class in files.values()]
@@ -329,11 +345,8 @@ def _streamed(
     labels = np.repeat(list(files), [len(part) for part in parts])
     good = images.readable(skipped)
     lost = sorted(set(files) - set(np.unique(labels[good]).tolist()))
-    if lost:
-        raise ValueError(
-            f"none of the {len(files[lost[0]])} image(s) of class {lost[0]!r} can be read, such as "
-            f"{files[lost[0]][0]}; replace them, or remove the class."
-        )
+    if use and lost:
+        raise _none_of(lost[0], files[lost[0]], use)
     return images[good], labels[good]  # type: ignore[return-value]  # as good as an array
 
 

@@ -48,8 +48,7 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the image files in a folder and its sub-folders, in the order of their names.
 
     An image is what has the suffix of one (JPEG, PNG, BMP, GIF, WebP, TIFF), in any case. Hidden
-    files and folders are left out; links to folders are not followed, so that none leads in a
-    circle.
+    files and folders are left out, and links that lead back to a folder on the way to them.
 
     Parameters
     ----------
@@ -65,12 +64,17 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def walk_images(
-    folder: str | os.PathLike[str], below: str = "", suffixes: Container[str] = SUFFIXES
+    folder: str | os.PathLike[str],
+    below: str = "",
+    suffixes: Container[str] = SUFFIXES,
+    way: tuple[Path, ...] = (),
 ) -> Iterator[str]:
     """Go through the files that `list_images` lists, by their paths from the folder.
 
-    Or those with other suffixes. In memory are the names of one folder at a time.
+    Or those with other suffixes. In memory are the names of one folder at a time, and the `way`
+    that led there.
     """
+    way = (*way, Path(folder, below).resolve())
     try:
         with os.scandir(os.path.join(folder, below)) as found:  # noqa: PTH118  # many names
             entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
@@ -78,10 +82,24 @@ def walk_images(
         return
     for entry in entries:
         name = f"{below}/{entry.name}" if below else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            yield from walk_images(folder, name, suffixes)
+        if _is_folder(entry):
+            if not (entry.is_symlink() and _leads_back(Path(entry), way)):
+                yield from walk_images(folder, name, suffixes, way)
         elif Path(entry.name).suffix.lower() in suffixes and not _is_device(entry):
             yield name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads in a circle
+        return False
+
+
+def _leads_back(link: Path, way: tuple[Path, ...]) -> bool:
+    """Tell whether a link leads to a folder that holds one of those on the way."""
+    there = link.resolve()
+    return any(step.is_relative_to(there) for step in way)
 
 
 def read_image(
@@ -227,6 +245,16 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image)
     return image.convert(mode)
+
+
+def pixels_of(image: Image.Image) -> NDArray[Any]:
+    """Return an image of Pillow as an array: bare numbers of a palette, say, are no brightness.
+
+    >>> pixels_of(Image.new("RGB", (2, 2), "teal").convert("P")).shape
+    (2, 2, 3)
+    """
+    plain = image.mode in ("L", "RGB", "RGBA", "F") or image.mode.startswith("I")
+    return np.asarray(image if plain else _convert(image, "L" if _is_grey(image) else "RGB"))
 
 
 def _name(path: Any) -> str:

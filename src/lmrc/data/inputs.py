@@ -13,10 +13,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
 from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
 from lmrc.data.dataset import as_label_array
+from lmrc.data.images import pixels_of
 from lmrc.data.streamed import Streamed
 
 CHANNELS = (1, 3, 4)
@@ -106,7 +108,10 @@ def read_vectors(X: NDArray[Any]) -> Tensor:
 
 
 def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
-    """Check labels (ints, strings, bools; one per sample) and return them as an array."""
+    """Check labels (ints, strings, bools; one per sample) and return them as an array.
+
+    Numbers become int64, whatever type they have: from one class batch to the next it may change.
+    """
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
     elif hasattr(y, "to_numpy"):
@@ -128,7 +133,18 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
             )
     elif labels.dtype.kind not in "biuU":
         raise ValueError(f"Unknown label type: {labels.dtype}; labels are ints or strings")
-    return labels
+    return _whole_numbers(labels) if labels.dtype.kind in "iuf" else labels
+
+
+def _whole_numbers(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return numbers in the one type that has room for all: 3.0 is the class 3, and 256 not 0."""
+    if labels.dtype.kind == "f":
+        beyond = labels[np.abs(labels) >= 2.0**63]
+    else:
+        beyond = labels[labels > np.uint64(2**63 - 1)] if labels.dtype.kind == "u" else labels[:0]
+    if len(beyond):
+        raise ValueError(f"the label {beyond[0]} is too large for a number of 64 bits: use text")
+    return labels.astype(np.int64)
 
 
 def _of_one_kind(labels: NDArray[Any]) -> NDArray[Any]:
@@ -153,8 +169,6 @@ def encode_labels(
     >>> new.tolist(), index.tolist()
     (['ant', 'fox'], [3, 2, 1])
     """
-    if known.dtype.kind in "iu" and y.dtype.kind == "f":
-        y = y.astype(known.dtype)  # whole numbers, as read_labels made sure: 3.0 is the class 3
     present = np.unique(y)
     if allowed is not None:
         unexpected = np.setdiff1d(present, np.asarray(allowed))
@@ -202,11 +216,12 @@ def stack_items(items: list[Any]) -> tuple[Any, list[Any] | None]:
         labels = [y.item() if isinstance(y, (Tensor, np.generic)) else y for _, y in items]
     tensors = isinstance(inputs[0], Tensor)
     if not tensors:
-        inputs = [np.asarray(x) for x in inputs]
+        inputs = [pixels_of(x) if isinstance(x, Image) else np.asarray(x) for x in inputs]
     shapes = {tuple(x.shape) for x in inputs}
     if len(shapes) > 1:
         a, b = sorted(shapes)[:2]
-        raise ValueError(f"the inputs differ in shape ({a}, {b}): resize them to one")
+        remedy = "resize" if len({shape[:2] for shape in shapes}) > 1 or tensors else "convert"
+        raise ValueError(f"the inputs differ in shape ({a}, {b}): {remedy} them to one")
     return (torch.stack(inputs) if tensors else np.stack(inputs)), labels
 
 

@@ -33,7 +33,7 @@ from lmrc.experiments.options import UsageError
 from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.catalog import find_method, make_learner, takes
+from lmrc.methods.catalog import find_method, make_learner, nearest, takes
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
 from lmrc.report.records import HOW, NO_SETTINGS, RunRecord, append_record, read_records
@@ -261,7 +261,8 @@ def fresh_learner(recipe: Recipe, run: Run, **where: Any) -> Any:
     pool = {"memory_per_class": run.memory} if run.memory else {}
     own = {"random_state": run.seed, **pool, **where}
     method = find_method(run.method, recipe.variants)
-    return make_learner(method, recipe.settings_of(run.method) | own)
+    settings = recipe.settings_of(nearest(run.method, recipe.variants))
+    return make_learner(method, settings | own)
 
 
 @contextmanager

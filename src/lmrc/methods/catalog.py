@@ -110,6 +110,21 @@ def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxy
     return name.replace(":", ".")
 
 
+def nearest(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
+    """Return the name under which a method has settings: one derived from ours shares those of it.
+
+    Examples
+    --------
+    >>> from lmrc.methods.catalog import nearest
+    >>> nearest("lwf-mt"), nearest("lmrc.LMRCPlusClassifier")
+    ('lwf-mt', 'lmrc+')
+    """
+    if name in METHODS or name in variants:
+        return name
+    ours = {method.cls: short for short, method in reversed(METHODS.items())}
+    return next((ours[cls] for cls in find_method(name).cls.__mro__ if cls in ours), name)
+
+
 def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> Any:
     """Make a fresh learner; settings that its class does not have are left out.
 

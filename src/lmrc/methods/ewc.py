@@ -75,8 +75,8 @@ class EWCClassifier(FineTuneClassifier):
     def weight_penalty(self, network: Network, frozen: Network) -> Tensor:
         """Return ½ λ Σ F (θ − θ*)², over the weights that were there before."""
         old = {name: p.detach() for name, p in frozen.named_parameters()}
-        # The classifier has grown: its first rows are the old classes'.
-        new = [p[: len(o)] for o, p in zip(old.values(), network.parameters(), strict=True)]
+        both = zip(old.values(), network.parameters(), strict=True)
+        new = [before_growth(p, o.shape) for o, p in both]
         # A stiffness over 1 / learning rate makes SGD overshoot and diverge. A weight that stiff
         # does not move anyway, so it is enough to hold it that hard.
         fisher = flat(self.fisher_[name] for name in old)
@@ -88,7 +88,7 @@ class EWCClassifier(FineTuneClassifier):
         generator = torch.Generator().manual_seed(self._seed(KEEP))
         fisher = fisher_diagonal(network, samples.x, generator)
         for name, earlier in getattr(self, "fisher_", {}).items():
-            fisher[name][: len(earlier)] += earlier.to(fisher[name])
+            before_growth(fisher[name], earlier.shape).add_(earlier.to(fisher[name]))
         self.fisher_ = fisher
 
     def check_saved(self) -> None:
@@ -96,6 +96,11 @@ class EWCClassifier(FineTuneClassifier):
         wanted = {name: p.shape for name, p in self.network_.named_parameters()}
         if {name: t.shape for name, t in self.fisher_.items()} != wanted:
             raise ValueError("the Fisher information is not of the network's weights")
+
+
+def before_growth(weights: Tensor, shape: torch.Size) -> Tensor:
+    """Return the part of weights that was there before: a classifier's first rows, or all."""
+    return weights if weights.shape == shape else weights[: shape[0]]
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

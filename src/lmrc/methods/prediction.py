@@ -70,7 +70,10 @@ class Prediction(ClassifierMixin):
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
 
-        Columns are as ``classes_``. For two classes: the second's score less the first's.
+        Columns are as ``classes_``, in the order in which the classes came. For two classes: the
+        second's score less the first's. Scorers of scikit-learn that take scores ("roc_auc",
+        "top_k_accuracy") expect them sorted: give their functions ``scores[:, order]``, and where
+        they ask for labels ``classes_[order]``, with ``order = np.argsort(classes_)``.
         """
         scores = self._all_scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores

@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from lmrc.data.arrays import load_arrays, rows_held_out
 from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import (
+    SET_ASIDE,
+    VALIDATION,
     Files,
     class_name,
     describe_skipped,
@@ -28,6 +31,7 @@ from lmrc.data.images import (
     common_form,
     walk_images,
 )
+from lmrc.data.inputs import read_labels
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.training.rotations import check_square
 
@@ -50,6 +54,8 @@ class Batch:
         To learn from.
     X_val, y_val : ndarray
         Held out; maybe none.
+    place : str
+        Where the source has them apart: the name of a sub-folder or array. Empty where it has not.
     unreadable : list of UnreadableImageError
         Files that were left out.
     passed_over : dict of str to int
@@ -64,6 +70,7 @@ class Batch:
     y: Array
     X_val: Array
     y_val: Array
+    place: str = ""
     unreadable: list[UnreadableImageError] = field(default_factory=list)
     passed_over: dict[str, int] = field(default_factory=dict)
     mode: Mode | None = None
@@ -94,14 +101,16 @@ def read_source(
     colour: bool = False,
     val: float = 0.0,
     square: bool = False,
+    test: bool = False,
 ) -> Batch:
     """Read labelled samples.
 
     Parameters
     ----------
     source : Path
-        A folder (sub-folders are classes; or train/ and val/ with these), a ``.csv`` file with the
-        columns path and label, or an ``.npz`` file with the arrays X and y (and X_val, y_val).
+        A folder (sub-folders are classes; or train/ and val/ or test/ with these), a ``.csv`` file
+        with the columns path and label, or an ``.npz`` file with the arrays X and y (and X_val,
+        y_val, or X_test, y_test).
     shape : tuple of int or None
         The model's ``input_shape_``, to which images are brought; None if there is no model yet.
     size : int, (height, width) or None
@@ -109,39 +118,55 @@ def read_source(
     colour : bool, default=False
         Then: take images as coloured, even if all are grey.
     val : float, default=0.0
-        Share of each class that is held out, if the source does not hold out some by itself.
+        Share of each class that is held out, if the source has no images to validate with.
     square : bool, default=False
         Refuse image files that do not come to squares before any is decoded: it may take long.
+    test : bool, default=False
+        Hold out what the source has to test with; else what it has to validate with, and what is
+        there to test with only where there is nothing else, so that it can tell something new.
     """
+    parts = SET_ASIDE if test else VALIDATION if val else (*VALIDATION, "test")
     if source.suffix.lower() == ".npz":
         if size is not None and shape is None:
             raise UsageError(f"--size is for image files; the arrays of {source} stay as they are")
-        return _read_arrays(source, val)
+        return _read_arrays(source, val, parts)
     files: Files
-    test: Files = {}
+    held: Files = {}
+    place = ""
     if source.suffix.lower() == ".csv":
         files = _listed(source)
     elif source.is_dir():
-        files, test, _ = image_files(source)
+        files, held, place = image_files(source, parts)
     else:
         raise UsageError(
             f"{source} is neither a folder, nor a .csv nor an .npz file: name one of these"
         )
-    if val and not test:
-        parts = {label: held_out(paths, val) for label, paths in files.items()}
-        files = {label: kept for label, (kept, _) in parts.items()}
-        test = {label: held for label, (_, held) in parts.items() if held}
+    if val and not held:
+        parted = {label: held_out(paths, val) for label, paths in files.items()}
+        files = {label: kept for label, (kept, _) in parted.items()}
+        held = {label: paths for label, (_, paths) in parted.items() if paths}
     form = form_of(shape) if shape else _common(files, size, colour)
     if square:
         sides = form[0] if isinstance(form[0], tuple) else (form[0], form[0])
         check_square((1, *sides))
     unreadable: list[UnreadableImageError] = []
     X, y = read_files(files, *form, unreadable)
-    X_val, y_val = read_files(test, *form, unreadable) if test else (X[:0], y[:0])
+    X_val, y_val = X[:0], y[:0]
+    if held:
+        X_val, y_val = read_files(held, *form, unreadable, use="")
     others = walk_images(source, suffixes=NOT_READ) if source.is_dir() else ()
     passed_over = Counter(Path(name).suffix.lower() for name in others)
-    greyed = _first_coloured(files, test) if shape and form[1] == "L" else None
-    return Batch(X, y, X_val, y_val, unreadable, passed_over, form[1], greyed)
+    greyed = _first_coloured(files, held) if shape and form[1] == "L" else None
+    return Batch(X, y, X_val, y_val, place, unreadable, passed_over, form[1], greyed)
+
+
+def refuse_inside(path: Path, source: Path, what: str, remedy: str) -> None:
+    """Refuse to write into a folder of images: what is there would be taken for a class."""
+    if source.is_dir() and path.resolve().is_relative_to(source.resolve()):
+        raise UsageError(
+            f"{what}, {path}, would lie among the images of {source}, where each folder is a "
+            f"class: {remedy}"
+        )
 
 
 def form_of(shape: InputShape) -> tuple[tuple[int, int], Mode]:
@@ -215,26 +240,31 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
     )
 
 
-def _read_arrays(source: Path, val: float) -> Batch:
-    arrays = load_arrays(source, "X", "y", more=("X_val", "y_val"))
-    X, y = arrays["X"], arrays["y"]
-    has_val = "X_val" in arrays and "y_val" in arrays
-    X_val, y_val = (arrays["X_val"], arrays["y_val"]) if has_val else (X[:0], y[:0])
+def _read_arrays(source: Path, val: float, parts: Sequence[str]) -> Batch:
+    pairs = [(f"X_{part}", f"y_{part}") for part in parts]
+    arrays = load_arrays(source, "X", "y", more=[*chain(*pairs)])
+    X, y, X_val, y_val, place = arrays["X"], arrays["y"], arrays["X"][:0], arrays["y"][:0], ""
+    for pair in pairs:
+        if not place and all(name in arrays for name in pair):
+            X_val, y_val, place = *(arrays[name] for name in pair), pair[0]
     for inputs, labels in ((X, y), (X_val, y_val)):
         if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels):
             raise ValueError(
                 f"{source} holds X of shape {inputs.shape} and y of shape {labels.shape}: X needs "
                 "one row for each label in y"
             )
+    if not len(y):
+        raise ValueError(f"{source} holds no samples: X and y are empty")
     y, y_val = _in_one_form(y), _in_one_form(y_val)
-    if val and not has_val:
+    if val and not place:
         kept, held = rows_held_out(y, val)
         X, y, X_val, y_val = X[kept], y[kept], X[held], y[held]
-    return Batch(X, y, X_val, y_val)
+    return Batch(X, y, X_val, y_val, place)
 
 
 def _in_one_form(labels: Array) -> Array:
-    """Return labels with names in the one form of Unicode that those of folders have, too."""
+    """Return labels as a model has them, names in the form of Unicode that folders have, too."""
+    labels = read_labels(labels, len(labels))
     if labels.dtype.kind != "U":
         return labels
     names, rows = np.unique(labels, return_inverse=True)

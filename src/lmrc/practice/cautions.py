@@ -14,6 +14,8 @@ from lmrc.training.device import pick_device
 FEW = 20  # images of a class; with fewer, a backbone from scratch has little to go by
 LONG = 1000  # images, over all epochs: some minutes for a ResNet on a CPU
 UNEVEN = 5  # times as many images of one class as of another
+DARK = 32  # of 255: brighter pixels than that has any photograph, be it of the night
+LOOKED_AT = 20  # images of a class, for their brightness
 
 
 def warn_about(batch: Batch, model: LMRCClassifier) -> None:
@@ -34,6 +36,7 @@ def warn_about(batch: Batch, model: LMRCClassifier) -> None:
             f"{few}: more of them, or --weights FILE --freeze with a backbone that has seen many "
             "images, would help"
         )
+    _warn_of_dark(batch)
     _warn_of_time(batch, model)
     if model.freeze and model.weights is None and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone stays as random as it begins")
@@ -51,6 +54,20 @@ def _warn_of_time(batch: Batch, model: LMRCClassifier) -> None:
             "a ResNet-18 may take very long on a CPU: --backbone cnn is a smaller network, much "
             "quicker and less exact"
         )
+
+
+def _warn_of_dark(batch: Batch) -> None:
+    """Name a class of black images: files of 16 bits a pixel may use few of them."""
+    if batch.mode is None:
+        return
+    for label in np.unique(batch.y):
+        brightest = int(np.asarray(batch.X[np.flatnonzero(batch.y == label)[:LOOKED_AT]]).max())
+        if brightest < DARK:
+            warn(
+                f"the images of {label} are nearly black, no pixel above {brightest} of 255: where "
+                "a file has 16 bits or more a pixel, 65535 is white, so rescale what is not"
+            )
+            return
 
 
 def _warn_of_names(batch: Batch, model: LMRCClassifier) -> None:

@@ -137,7 +137,8 @@ def learn(
         ),
     ] = None,
     val: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of each class to hold out and test on.")
+        float,
+        typer.Option(min=0, max=0.9, help="Share of each class to hold out, if there is no val/."),
     ] = 0.0,
     keep: Annotated[
         int | None,
@@ -271,7 +272,9 @@ def evaluate(
     model: Model,
     source: Annotated[
         Path,
-        typer.Argument(help="Labelled images, as learn takes them.", metavar="SOURCE", exists=True),
+        typer.Argument(
+            help="As for learn; of test/ or X_test, if any.", metavar="SOURCE", exists=True
+        ),
     ],
     unknown: Annotated[
         Path | None,

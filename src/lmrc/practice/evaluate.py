@@ -16,7 +16,7 @@ from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.experiments.environment import hardware, versions
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
-from lmrc.practice.batch import form_of, read_source
+from lmrc.practice.batch import form_of, read_source, refuse_inside
 from lmrc.practice.models import backbone_name, open_to_predict, spelt_as_known
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
@@ -72,6 +72,7 @@ def evaluate(
     say : callable
         Takes each line of the result.
     """
+    refuse_inside(out, source, "the page", "choose another folder with --out")
     _refuse_other(out)
     model = open_to_predict(path, device)
     X, y = _read(model, source)
@@ -129,7 +130,7 @@ def _refuse_other(out: Path) -> None:
 
 def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
     """Read all labelled samples of known classes: where some are set aside for tests, those."""
-    batch = read_source(source, shape=model.input_shape_)
+    batch = read_source(source, shape=model.input_shape_, test=True)
     X, y = (batch.X_val, batch.y_val) if len(batch.y_val) else (batch.X, batch.y)
     batch.warn_of_files()
     y = spelt_as_known(y, model.classes_)

@@ -15,7 +15,7 @@ from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.nets.pretrained import channels_of
-from lmrc.practice.batch import Batch, read_source
+from lmrc.practice.batch import Batch, read_source, refuse_inside
 from lmrc.practice.care import earlier_with_images
 from lmrc.practice.cautions import warn_about
 from lmrc.practice.checkpoint import FolderCheckpoint
@@ -103,6 +103,8 @@ def learn(
         Takes each line of what was found and of what came of it.
     """
     ranks = current()
+    if request is not None:
+        refuse_inside(path, Path(request.source), "the model", "put it elsewhere")
     if not ranks.is_first:  # of several processes, the first alone writes and speaks
         quiet, say, checkpoint_every = True, speaker(quiet=True), math.inf
     with store.writing(path) if ranks.is_first else nullcontext(path) as place:
@@ -254,6 +256,7 @@ def _tell_found(batch: Batch, known: Any, say: Say) -> None:
             more = ", …" if len(part) > 10 else ""
             say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
     held = f", {len(batch.y_val):,} more to validate with" if len(batch.y_val) else ""
+    held += f", those of {batch.place}" if batch.place else ""
     say(f"{count(len(batch.y), 'image')} to learn from{held}")
     if batch.mode and not len(known):
         kind, (height, width) = {"L": "grey", "RGB": "colour"}[batch.mode], batch.X.shape[1:3]

@@ -137,6 +137,8 @@ def find_images(arguments: Sequence[str]) -> Iterator[Asked]:
         elif path.suffix.lower() == ".npz" and path.exists():
             rows = load_arrays(path, "X")["X"]
             yield from ((f"{argument}[{i}]", row) for i, row in enumerate(rows))
+            if not len(rows):
+                yield Answer(argument, [], error=f"X of {path} is empty")
         elif not path.exists() and glob.has_magic(argument):
             matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
             yield from matching
