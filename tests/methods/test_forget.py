@@ -108,6 +108,6 @@ def test_who_asks_beside_it_gets_the_answer_of_before_or_after(model, monkeypatc
 def test_numbers_stay_numbers():
     model = LMRCClassifier(epochs=1, random_state=0).fit(X[:40], np.arange(40, dtype=np.int16) % 2)
     model.rename(1, np.int64(5))
-    assert model.classes_.dtype == np.int16
+    assert model.classes_.dtype == np.int64
     assert model.classes_.tolist() == [0, 5]
     assert model.rename(5, 70_000).classes_.tolist() == [0, 70_000]

@@ -88,6 +88,15 @@ def test_nothing_is_written_among_the_images(place, model, call, monkeypatch):
     assert sorted(path.name for path in (place / "week1").iterdir()) == ["one", "zero"]
 
 
+def test_beside_the_folders_of_classes_there_is_room(place, parted, call, monkeypatch):
+    monkeypatch.chdir(place / parted)
+    fast = ("--backbone", "mlp", "--epochs", "1", "--device", "cpu")
+    assert call("learn", "new", ".", *fast)[0] == 0
+    assert call("evaluate", "new", ".")[0] == 0
+    assert call("learn", "new", ".")[0] == 0
+    assert call("learn", "test/new", ".", *fast)[0] == 2
+
+
 def test_empty_arrays_are_named(place, model, call):
     np.savez(place / "none.npz", X=np.zeros((0, 8, 8), np.uint8), y=np.zeros(0, str))
     for words in (("learn", "new", "none.npz"), ("evaluate", model, "none.npz")):

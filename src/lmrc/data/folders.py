@@ -148,18 +148,24 @@ def image_files(root: Path, parts: Sequence[str] = SET_ASIDE) -> tuple[Files, Fi
         raise FileNotFoundError(
             f"{root} is no folder; name one with a sub-folder of images for each class."
         )
-    subfolders = {path.name.lower(): path for path in _subfolders(root)}
-    train = subfolders.get("train")
-    if train is None or not _subfolders(train):  # without, it is a class: of trains, say
-        return _classes(root), {}, ""
-    named = {name: subfolders[name] for name in SET_ASIDE if name in subfolders}
-    aside = {name: path for name, path in named.items() if _subfolders(path)}  # else: no labels
-    if not aside and len(subfolders) > 1 + len(named):
-        return _classes(root), {}, ""
+    train, aside = folders_of_classes(root)
     for name in parts:
         if name in aside:
             return _classes(train), _classes(aside[name]), aside[name].name
     return _classes(train), {}, ""
+
+
+def folders_of_classes(root: Path) -> tuple[Path, dict[str, Path]]:
+    """Return the folder whose sub-folders are classes, and those that are set aside, by name."""
+    subfolders = {path.name.lower(): path for path in _subfolders(root)}
+    train = subfolders.get("train")
+    if train is None or not _subfolders(train):  # without, it is a class: of trains, say
+        return root, {}
+    named = {name: subfolders[name] for name in SET_ASIDE if name in subfolders}
+    aside = {name: path for name, path in named.items() if _subfolders(path)}  # else: no labels
+    if not aside and len(subfolders) > 1 + len(named):
+        return root, {}
+    return train, aside
 
 
 def _subfolders(folder: Path) -> list[Path]:

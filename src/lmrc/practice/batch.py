@@ -19,6 +19,7 @@ from lmrc.data.folders import (
     Files,
     class_name,
     describe_skipped,
+    folders_of_classes,
     held_out,
     image_files,
     read_files,
@@ -162,7 +163,10 @@ def read_source(
 
 def refuse_inside(path: Path, source: Path, what: str, remedy: str) -> None:
     """Refuse to write into a folder of images: what is there would be taken for a class."""
-    if source.is_dir() and path.resolve().is_relative_to(source.resolve()):
+    if not source.is_dir():
+        return
+    train, aside = folders_of_classes(source)
+    if any(path.resolve().is_relative_to(place.resolve()) for place in (train, *aside.values())):
         raise UsageError(
             f"{what}, {path}, would lie among the images of {source}, where each folder is a "
             f"class: {remedy}"
