@@ -232,3 +232,13 @@ def test_a_method_that_changes_nothing_has_the_settings_of_ours(
     for settings in found:
         del settings["classifier"]
     assert found[::2] == found[1::2]
+
+
+def test_what_is_no_step_of_the_ladder_and_what_keeps_no_images_is_refused_before_training():
+    recipe = load_recipe("ladder", "digits", methods=["lmrc", "finetune"])
+    with pytest.raises(UsageError, match="finetune is no step of ladder"):
+        check_settings(recipe, plan(recipe), [])
+    naive = "sklearn.naive_bayes.GaussianNB"
+    pooled = load_recipe("rehearsal", "digits", methods=["lmrc", naive], memory=[2])
+    with pytest.raises(UsageError, match=f"{naive} keeps no images"):
+        check_settings(pooled, plan(pooled), [])

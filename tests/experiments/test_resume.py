@@ -302,6 +302,18 @@ def test_records_that_were_taken_away_are_made_again(call, monkeypatch):
     assert len(whole_lines(out)) == BATCHES
 
 
+def test_a_record_taken_from_the_midst_is_made_again(call):
+    words = ["incremental", "--methods", "lm", "--epochs", 1, "--seeds", 1, "--out", "whole"]
+    assert call(*words)[0] == 0
+    out = Path("whole")
+    before, page = comparable(out), (out / "table.csv").read_text()
+    lines = (out / "records.jsonl").read_text().splitlines(keepends=True)
+    (out / "records.jsonl").write_text("".join([lines[0], *lines[2:]]))
+    assert call(*words)[0] == 0
+    assert comparable(out)[-4:] == before[1:]
+    assert (out / "table.csv").read_text() == page
+
+
 def test_model_of_a_finished_run_is_removed_after_a_kill_left_it(tmp_path, monkeypatch):
     recipe = load_recipe("incremental", "digits", methods=["lmrc", "lm"], seeds=1)
     monkeypatch.setattr(runs, "finished", lambda _, run: BATCHES if run.method == "lmrc" else 3)

@@ -68,6 +68,18 @@ def test_the_page_of_table_1_names_the_best(description, pooled):
     assert "steady is best at every pool size: 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 images" in html
 
 
+def test_the_page_of_table_1_calls_none_best_that_was_compared_with_none(description, pooled):
+    other = [replace(r, method="other + 2 per class") for r in pooled if "+ 2" in r.method]
+    worse = [replace(r, record=replace(r.record, accuracy=r.record.accuracy / 2)) for r in other]
+    asked = replace(description, experiment="rehearsal", headline="")
+    assert "steady is best where compared: 89.6&nbsp;% with 2 images" in render(
+        asked, [*pooled, *worse]
+    )
+    alone = [r for r in pooled if "+ 5" in r.method]
+    assert "est by" not in (html := render(asked, [*alone, *worse]))
+    assert "is best" not in html
+
+
 def test_the_page_of_table_1_does_not_call_best_what_chance_may_have_made(description, pooled):
     def close(run):
         name, record = run.method.replace("steady", "other"), run.record

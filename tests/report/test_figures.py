@@ -93,6 +93,7 @@ def test_every_built_in_method_has_a_look_of_its_own():
 def test_methods_differ_in_colour_marker_and_dashes():
     for part in zip(*figures.LOOKS, strict=True):
         assert len(set(part)) == len(figures.LOOKS)
+    assert len({figures.look(place) for place in range(40)}) == 40
 
 
 @pytest.mark.parametrize("paper", [LIGHT, DARK, "#ffffff"])
@@ -149,6 +150,11 @@ def test_heat_shows_shares_of_each_row():
     shown = texts(svg_of(figure))
     assert {"LM", "a b", "c d", "75", "25"} <= set(shown)
     assert shown.count("0") == 2  # a class batch that has not come: nothing to divide by
+
+
+def test_dollars_in_names_are_dollars():
+    figure = heat.head_confusion([[3, 1], [0, 4]], [r"$\q$", "$5 $9"])
+    assert {r"$\q$", "$5 $9"} <= set(texts(svg_of(figure)))
 
 
 def test_many_heads_are_told_by_colour_alone():

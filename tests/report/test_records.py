@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -41,11 +42,15 @@ def test_a_line_cut_short_by_a_kill_does_not_count(tmp_path, records):
     assert read_records(tmp_path) == records[:1]
 
 
-@pytest.mark.parametrize("line", ["{", "{}", "[]", '{"method": "a", "record": {"batch": 0}}'])
+@pytest.mark.parametrize(
+    "line", ["{", "{}", "[]", '{"method": "a", "record": {"batch": 0}}', "\xff", "ragged"]
+)
 def test_a_damaged_line_is_named(tmp_path, records, line):
     write_all(tmp_path, records[:1])
-    with (tmp_path / RECORDS).open("a") as file:
-        file.write(line + "\n")
+    if line == "ragged":
+        line = records[1].to_json().replace('"head_confusion": [[', '"head_confusion": [[1, ')
+    with (tmp_path / RECORDS).open("ab") as file:
+        file.write(line.encode("latin-1") + b"\n")
     with pytest.raises(ValueError, match=r"records\.jsonl, line 2 is not a record"):
         read_records(tmp_path)
 
@@ -57,13 +62,23 @@ def test_groups_keep_the_order_of_methods_and_sort_by_batch(records):
     assert [line.record.batch for line in runs["steady"][0]] == [0, 1, 2]
 
 
+def test_what_is_behind_a_missing_record_does_not_count_and_of_two_the_later_does(records):
+    first, second, third, *_ = records
+    assert by_method_and_seed([first, third]) == {"steady": {0: [first]}}
+    assert by_method_and_seed([second, third]) == {}
+    again = replace(third, threads=7)
+    runs = by_method_and_seed([first, third, second, again])
+    assert runs == {"steady": {0: [first, second, again]}}
+
+
 def test_a_description_comes_back_and_a_damaged_one_is_named(tmp_path, description):
     write_description(tmp_path, description)
     assert read_description(tmp_path) == description
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-    (tmp_path / "run.json").write_text('{"x": 1}')
-    with pytest.raises(ValueError, match=r"run\.json does not describe a run"):
-        read_description(tmp_path)
+    for damaged in ('{"x": 1}', '"x"', "[]"):
+        (tmp_path / "run.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"run\.json does not describe a run"):
+            read_description(tmp_path)
 
 
 def test_a_description_with_one_command_is_read_as_before(tmp_path):

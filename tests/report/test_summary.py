@@ -78,5 +78,13 @@ def test_the_csv_table_holds_the_numbers_unrounded(records):
         assert row["seeds"] == "2"
 
 
+def test_the_csv_table_says_where_shares_are_of_the_best_five(records):
+    rows = csv.DictReader(csv_table(summarize_methods(records, "top5"), metric="top5").splitlines())
+    for row in rows:
+        assert {row["final_top5_accuracy"], row["top5_after_batch_2"]} == {"1.0"}
+        assert "final_accuracy" not in row
+        assert float(row["new_accuracy"]) < 1
+
+
 def test_percent_rounds_for_the_reader():
     assert percent(Spread(0.12345, 0.0)) == "12.3 ± 0.0"

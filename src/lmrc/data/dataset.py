@@ -261,9 +261,9 @@ def limit_note(limit: int) -> str:
 def validation_note(fraction: float) -> str:
     """Say in a report that it is no test."""
     return (
-        f"A validation split: {100 * fraction:.3g} % of each class's training images, drawn once "
-        "and for all, are not learnt but scored on, in the place of the test images; these are not "
-        "looked at."
+        f"A validation split: {100 * fraction:.3g} % of each class's training images (one at "
+        "least, and not all), drawn once and for all, are not learnt but scored on, in the place "
+        "of the test images; these are not looked at."
     )
 
 

@@ -36,7 +36,14 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, nearest, takes
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
-from lmrc.report.records import HOW, NO_SETTINGS, RunRecord, append_record, read_records
+from lmrc.report.records import (
+    HOW,
+    NO_SETTINGS,
+    RunRecord,
+    append_record,
+    by_method_and_seed,
+    read_records,
+)
 from lmrc.report.titles import pooled
 from lmrc.store.folder import MANIFEST, Model, read
 from lmrc.store.lock import locked
@@ -93,11 +100,11 @@ def title_of(recipe: Recipe, method: str, memory: int) -> str:
 
 
 def finished(folder: Path, run: Run) -> int:
-    """Count the class batches of a run that are in the folder's records."""
+    """Count the class batches of a run that are in the folder's records, up to one that is not."""
     if not (folder / "records.jsonl").exists():
         return 0
-    records = read_records(folder)
-    return sum(record.method == run.title and record.seed == run.seed for record in records)
+    runs = by_method_and_seed(read_records(folder))
+    return len(runs.get(run.title, {}).get(run.seed, []))
 
 
 def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
@@ -222,7 +229,12 @@ def check_settings(
             raise UsageError(
                 f"--set {name}: none of {', '.join(methods)} takes that parameter{hint}"
             )
+    steps = [rung["method"] for rung in recipe.rungs]
     for run in runs:
+        if steps and run.title not in steps:
+            raise UsageError(f"{run.method} is no step of {recipe.experiment}: leave it out")
+        if run.memory and not takes(methods[run.method], "memory_per_class"):
+            raise UsageError(f"{run.method} keeps no images: it has no memory_per_class")
         learner = fresh_learner(recipe, run, **where)
         if isinstance(learner, IncrementalClassifier):
             try:

@@ -57,8 +57,10 @@ LOOKS = (
 
 
 def look(place: int) -> Look:
-    """Return the look at a place; after the last, they begin anew."""
-    return LOOKS[place % len(LOOKS)]
+    """Return the look at a place; after the last, colours come again with other lines."""
+    round_, first = divmod(place, len(LOOKS))
+    line = LOOKS[(first + round_) % len(LOOKS)]
+    return Look(LOOKS[first].colour, line.marker, line.dashes)
 
 
 class Curve(NamedTuple):
@@ -248,6 +250,7 @@ def style() -> AbstractContextManager[None]:
 
     ours = {
         "font.family": "DejaVu Sans",  # comes with matplotlib, so text is laid out alike anywhere
+        "text.parse_math": False,  # a class may be called $5
         "font.size": 9.5,
         "axes.labelsize": 9.5,
         "axes.titlesize": 10.5,

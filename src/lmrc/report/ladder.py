@@ -188,7 +188,7 @@ def _csv(rungs: Sequence[Rung]) -> str:
         ]
         training = "" if rung.is_read_off or not rung.cost.training else rung.cost.training.mean
         rows.append(
-            [s.method, len(s.runs), *(x for pair in spreads for x in pair), training, rung.stored]
+            [s.method, s.n_whole, *(x for pair in spreads for x in pair), training, rung.stored]
         )
     return csv_text(head, rows)
 

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import product
+from itertools import count, product, takewhile
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -81,7 +81,10 @@ class RunRecord:
     def from_json(cls, line: str) -> RunRecord:
         """Return the record that `to_json` wrote; its classes in ``per_class`` are text."""
         whole = json.loads(line)
-        return cls(**{**whole, "record": BatchRecord(**whole["record"])})
+        record = BatchRecord(**whole["record"])
+        if any(len(row) != len(record.head_confusion) for row in record.head_confusion):
+            raise ValueError("its head_confusion is not square")
+        return cls(**{**whole, "record": record})
 
 
 @dataclass(frozen=True)
@@ -189,18 +192,18 @@ def read_lines(folder: Path, parse: Callable[[str], Read]) -> list[Read]:
     path = folder / RECORDS
     # Cut before decoding: the unfinished line may end within a character.
     whole_lines, _, _ = path.read_bytes().rpartition(b"\n")
-    return list(_parse(path, whole_lines.decode("utf-8"), parse))
+    return list(_parse(path, whole_lines, parse))
 
 
-def _parse(path: Path, text: str, parse: Callable[[str], Read]) -> Iterator[Read]:
+def _parse(path: Path, lines: bytes, parse: Callable[[str], Read]) -> Iterator[Read]:
     # Not splitlines: it would also break at separators that may stand inside a JSON string.
-    for number, line in enumerate(text.split("\n") if text else [], start=1):
+    for number, line in enumerate(lines.split(b"\n") if lines else [], start=1):
         try:
-            yield parse(line)
+            yield parse(line.decode("utf-8"))
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"{path}, line {number} is not a record ({error}); "
-                "remove the line, or run the experiment again."
+                f"{path}, line {number} is not a record ({error}); remove the line: the command "
+                "that made it, given again, makes what is missing."
             ) from error
 
 
@@ -224,6 +227,8 @@ def read_description(folder: Path) -> Description:
     path = folder / DESCRIPTION
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(whole, dict):
+            raise TypeError("it holds no object")
         if "command" in whole:  # of before a folder kept more than the last one
             commands = [Command.of(whole.pop("command"), whole.get("recipe", {}))]
         else:
@@ -236,14 +241,24 @@ def read_description(folder: Path) -> Description:
 
 
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
-    """Group records by method, in order of appearance, and by seed; sort each by class batch."""
-    runs: Runs = {}
-    for record in records:
-        runs.setdefault(record.method, {}).setdefault(record.seed, []).append(record)
-    for seeds in runs.values():
-        for run in seeds.values():
-            run.sort(key=lambda line: line.record.batch)
-    return runs
+    """Group records by method, in order of appearance, and by seed; sort each by class batch.
+
+    Where one is missing, those behind it do not count: they will be made again. Of two for one
+    class batch the later counts.
+    """
+    found: dict[str, dict[int, dict[int, RunRecord]]] = {}
+    for line in records:
+        of_run = found.setdefault(line.method, {}).setdefault(line.seed, {})
+        of_run[line.record.batch] = line
+    runs = {
+        method: {
+            seed: [run[batch] for batch in takewhile(run.__contains__, count())]
+            for seed, run in seeds.items()
+            if 0 in run
+        }
+        for method, seeds in found.items()
+    }
+    return {method: seeds for method, seeds in runs.items() if seeds}
 
 
 def is_whole(run: Sequence[BatchRecord]) -> bool:

@@ -158,13 +158,15 @@ def _drawing(table: Table1, metric: str) -> Drawing:
 def _headline(table: Table1) -> str:
     """Name the best method at each pool size, or those that cannot be told apart."""
     ours = {p: {m: s for m in table.methods if (s := table.ours.get((m, p)))} for p in table.pools}
-    leaders = {pool: best(found) for pool, found in ours.items() if found}
+    compared = {p: found for p, found in ours.items() if len(found) > (len(table.methods) > 1)}
+    leaders = {pool: best(found) for pool, found in compared.items()}
     names = {tuple(found) for found in leaders.values()}
     if len(names) == 1 and len(next(iter(names))) == 1:
         (name,) = next(iter(names))
         numbers = ", ".join(f"{100 * found[name]:.1f} %" for found in leaders.values())
         pools = ", ".join(map(str, leaders))
-        does = "is best at every pool size:" if len(table.methods) > 1 else "has"
+        where = "at every pool size" if len(leaders) == len(table.pools) else "where compared"
+        does = f"is best {where}:" if len(table.methods) > 1 else "has"
         return f"{name} {does} {numbers} with {pools} images per class."
     parts = []
     for pool, found in leaders.items():

@@ -92,7 +92,8 @@ def classes_section(summaries: Sequence[MethodSummary]) -> Section:
     order = "in order of arrival" if _one_order(summaries) else "in the first seed's order"
     caption = f"Accuracy on each class, {order}, in percent; {html.over_seeds(summaries)}."
     many = len(labels) > MANY_CLASSES
-    kind = "classes" + " named" * bool(names) + " compact" * many
+    in_words = bool(names) or not all(label.lstrip("-").isdecimal() for label in labels)
+    kind = "classes" + " named" * in_words + " compact" * many
     table = html.table(caption, head, rows, kind)
     return Section(
         "classes", heading, html.folded(f"All {len(labels)} classes", table) if many else table

@@ -82,7 +82,7 @@ def gather(
         environment=made_with(records),
         markdown=markdown or markdown_table(summaries, paper, metric_of(description)),
         drawings=drawings,
-        tables={"table": csv_table(summaries, paper), **(tables or {})},
+        tables={"table": csv_table(summaries, paper, metric_of(description)), **(tables or {})},
     )
 
 

@@ -256,12 +256,16 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def csv_table(
-    summaries: Sequence[MethodSummary], paper: Mapping[str, float] = MappingProxyType({})
+    summaries: Sequence[MethodSummary],
+    paper: Mapping[str, float] = MappingProxyType({}),
+    metric: str = "accuracy",
 ) -> str:
     """Return one row per method, shares from 0 to 1, each followed by its deviation (``_sd``)."""
+    top5 = "top5_" * (metric == "top5")
     batches = max((len(summary.accuracy) for summary in summaries), default=0)
-    columns = [f"after_batch_{i + 1}" for i in range(batches)]
-    columns += ["average_incremental_accuracy", "final_accuracy", "old_accuracy", "new_accuracy"]
+    columns = [f"{top5}after_batch_{i + 1}" for i in range(batches)]
+    columns += [f"average_incremental_{top5}accuracy", f"final_{top5}accuracy"]
+    columns += ["old_accuracy", "new_accuracy"]
     columns += ["forgetting", "head_choice", "head_given"]
     head = ["method", "seeds", *(c + end for c in columns for end in ("", "_sd"))]
     rows = []
@@ -273,7 +277,7 @@ def csv_table(
             [s.method, s.n_whole, *(cell for spread in spreads for cell in spread or ("", ""))]
         )
     if paper:
-        head.append("paper_average_incremental_accuracy")
+        head.append(f"paper_average_incremental_{top5}accuracy")
         rows = [[*row, paper.get(s.method, "")] for row, s in zip(rows, summaries, strict=True)]
     return csv_text(head, rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -102,21 +102,23 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 def _collect(records: Sequence[RunRecord], places: Mapping[str, int]) -> list[Outputs]:
     collected = []
-    names = class_names(records)
+    names, orders = class_names(records), set()
     for method, seeds in by_method_and_seed(records).items():
         found = [found for run in seeds.values() if (found := run[-1].extra.get("outputs"))]
         if not found:
             continue
         n = len(found[0]["classes"])
-        same = all(one["classes"] == found[0]["classes"] for one in found)
+        orders |= {tuple(one["classes"]) for one in found}
         named = [names.get(str(label), f"class {label}") for label in found[0]["classes"]]
-        general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
         means = [
             [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
             for samples in range(len(SAMPLES))
         ]
-        positions = named if same else general
-        collected.append(Outputs(method, places[method], found[0]["kind"], positions, means))
+        collected.append(Outputs(method, places[method], found[0]["kind"], named, means))
+    if len(orders) > 1:  # a position is another class for another seed, or another method
+        n = len(collected[0].positions)
+        general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
+        collected = [replace(one, positions=general) for one in collected]
     return collected
 
 

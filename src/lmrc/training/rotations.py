@@ -33,8 +33,8 @@ def check_square(input_shape: tuple[int, ...]) -> None:
     if height != width:
         raise ValueError(
             f"rotations need square images, and X holds some of {height}×{width} pixels: bring "
-            "them to a square (image files: --size 64, say), or use rotations='none' (in commands: "
-            "--rotations none)"
+            "them to a square (image files: --size 64, say), or use rotations='none' (lmrc learn: "
+            "--rotations none, lmrc reproduce: --set rotations=none)"
         )
 
 
