@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -299,6 +300,14 @@ def test_fit_forgets_everything():
         {"response_weight": -0.5},
         {"backbone": "vgg"},
         {"device": "abacus"},
+        {"device": "meta"},
+        {"device": 10**30},
+        {"learning_rate": 1e300},
+        {"weight_decay": 10**30},
+        {"memory_per_class": 10**30},
+        {"label_dim": 10**30},
+        {"class_weight": {(0, 1): 2.0}},
+        {"class_weight": {None: 2.0}},
     ],
 )
 def test_a_wrong_parameter_is_named_with_its_value(wrong):
@@ -629,3 +638,14 @@ def test_too_many_axes_are_named():
 def test_code_picked_by_its_speed_does_not_go_with_the_same_bits_each_time():
     with pytest.raises(ValueError, match="set it to 'auto'"):
         quick(compile=True, deterministic=True).partial_fit(X, Y)
+
+
+def test_fractions_are_saved_as_numbers(tmp_path):
+    quick(learning_rate=Fraction(1, 32)).fit(X, Y).save(tmp_path / "m")
+    assert lmrc.load(tmp_path / "m").learning_rate == 1 / 32
+
+
+def test_a_shape_that_was_changed_is_told_before_prediction():
+    model = quick().fit(X, Y).set_params(label_dim=50)
+    with pytest.raises(ValueError, match="label_dim was 100"):
+        model.predict(X)

@@ -1,3 +1,5 @@
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,28 @@ def test_numbers_stay_numbers():
     assert model.classes_.dtype == np.int64
     assert model.classes_.tolist() == [0, 5]
     assert model.rename(5, 70_000).classes_.tolist() == [0, 70_000]
+
+
+def test_large_numbers_stay_whole_and_those_beyond_64_bits_are_refused():
+    model = LMRCClassifier(epochs=1, random_state=0).fit(X[:40], np.arange(40) % 2)
+    model.rename(1, 4006381333955).rename(0, 2**53 + 1)
+    assert model.classes_.tolist() == [2**53 + 1, 4006381333955]
+    assert model.classes_.dtype == np.int64
+    with pytest.raises(ValueError, match="too large"):
+        model.rename(4006381333955, 2**63)
+
+
+@pytest.mark.parametrize("label", [[0, 1], True, np.array([0])])
+def test_what_is_not_one_label_is_none_of_the_classes(label):
+    model = LMRCClassifier(epochs=1, random_state=0).fit(X[:40], np.arange(40) % 2)
+    for amend in (model.forget, lambda label: model.rename(label, 7)):
+        with pytest.raises(ValueError, match="is none of the classes"):
+            amend(label)
+    assert model.predict(X[:40]).shape == (40,)
+
+
+def test_weights_of_a_forgotten_class_go_in_any_mapping():
+    weights = MappingProxyType({0: 2.0, 1: 3.0, 5: 1.0})
+    model = LMRCClassifier(epochs=1, random_state=0, class_weight=weights)
+    model.fit(X[:40], np.arange(40) % 2).rename(0, 9).forget(1)
+    assert model.class_weight == {9: 2.0, 5: 1.0}

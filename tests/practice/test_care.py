@@ -169,6 +169,19 @@ def test_weights_of_classes_are_forgotten_with_them(place, call):
     assert lmrc.load("m").class_weight == {"emu": 3.0}
 
 
+@pytest.mark.parametrize("command", [("forget", "two"), ("rename", "two", "deux")])
+def test_weights_of_classes_that_were_still_to_come_are_amended_with_them(place, call, command):
+    X, y = np.zeros((8, 8, 8), np.uint8), np.repeat(["zero", "one"], 4)
+    weights = {"one": 2.0, "two": 3.0}
+    model = lmrc.LMRCClassifier(backbone="mlp", epochs=1, class_weight=weights, random_state=0)
+    model.fit(X, y).save("m")
+    assert call("learn", "m", "week2", "--quiet")[0] == 0
+    assert call(command[0], "m", *command[1:])[0] == 0
+    assert '"two"' not in (place / "m" / "manifest.json").read_text()
+    assert call("rollback", "m")[0] == 0
+    assert lmrc.load("m").class_weight == {"one": 2.0} | dict.fromkeys(command[2:], 3.0)
+
+
 def test_versions_of_nothing_but_the_forgotten_are_dropped(model, call):
     call("forget", model, "one")
     call("forget", model, "zero")

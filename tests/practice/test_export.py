@@ -113,3 +113,10 @@ def test_models_of_vectors_are_refused(place, call):
     code, _, err = call("export", "vectors", "v.onnx")
     assert code == 1
     assert "takes arrays of shape (3,): export is for models of grey and colour images" in err
+
+
+def test_a_file_within_the_model_is_refused(place, model, call):
+    code, _, err = call("export", model, f"{model}/manifest.json")
+    assert code == 2
+    assert "within the model" in err
+    assert call("info", model)[0] == 0

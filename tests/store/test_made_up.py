@@ -5,8 +5,10 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
 import lmrc
+from lmrc.methods.state import pack
 from lmrc.store import files, folder
 from lmrc.store.folder import ModelFileError
 
@@ -42,6 +44,11 @@ def remake(model, change):
         ("head_sizes", [-1, 3]),
         ("classes", ["a", "a"]),
         ("class", "eval"),
+        ("label_type", "?"),
+        ("seed_", "x"),
+        ("n_batches_", -1),
+        ("history_", None),
+        ("threshold_", "a"),
         ("settings", {"backbone": "os.system"}),
         ("settings", None),
     ],
@@ -117,3 +124,25 @@ def test_flipped_bits_and_cut_files_are_noticed(model, which):
             np.testing.assert_array_equal(lmrc.load(model).label_vectors_, before)
         except ModelFileError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "dtype"),
+    [
+        ("pool", "y", torch.float32),
+        ("pool", "y", torch.bool),
+        ("readout", "lda_bias", torch.float64),
+        ("statistics", "means", torch.float64),
+        ("statistics", "counts", torch.int32),
+    ],
+)
+def test_tensors_of_another_type_are_refused(tmp_path, group, name, dtype):
+    X = np.random.default_rng(0).normal(size=(12, 5))
+    clf = lmrc.LMRCPlusClassifier(
+        rotations="none", objective="cosine", epochs=1, first_epochs=1, memory_per_class=2
+    ).fit(X, np.repeat([0, 1], 6))
+    description, tensors = pack(clf)
+    tensors[group] = {**tensors[group], name: tensors[group][name].to(dtype)}
+    folder.write(tmp_path / "m", description, tensors, keep=1, note={})
+    with pytest.raises(ModelFileError):
+        lmrc.load(tmp_path / "m")

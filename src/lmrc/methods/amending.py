@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from lmrc.data.inputs import read_labels
 from lmrc.methods.carried import CarriedStatistics
 from lmrc.statistics import readout
 from lmrc.training.device import usual_defaults
@@ -40,8 +42,7 @@ class AmendableClasses(CarriedStatistics):
             draft.network_.head.remove_head(head)
         draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
         draft.classes_ = np.delete(self.classes_, row)
-        if isinstance(self.class_weight, dict):
-            draft.class_weight = {k: w for k, w in self.class_weight.items() if k != label}
+        draft.class_weight = reweighed(self.class_weight, label)
         draft.memory_ = self.memory_.without(row) if self.memory_ else None
         if self.statistics_:
             draft.statistics_ = self._class_statistics().without(row).tensors()
@@ -68,17 +69,25 @@ class AmendableClasses(CarriedStatistics):
             raise ValueError("a name of a class cannot be empty")
         labels[row] = name
         draft = copy.copy(self)
-        kind = np.promote_types(self.classes_.dtype, np.min_scalar_type(name))  # may be longer
-        draft.classes_ = np.array(labels, kind)
+        kind = read_labels([name], 1).dtype  # which may be longer
+        draft.classes_ = np.array(labels, np.promote_types(self.classes_.dtype, kind))
         draft.heads_ = np.split(draft.classes_, np.cumsum(self._sizes)[:-1])
-        if isinstance(weights := self.class_weight, dict):
-            draft.class_weight = {name if k == label else k: w for k, w in weights.items()}
+        draft.class_weight = reweighed(self.class_weight, label, name)
         self.__dict__ = draft.__dict__
         return self
 
     def _row_of(self, label: Any) -> int:
         check_is_fitted(self)
-        found = np.flatnonzero(self.classes_ == label)
-        if not len(found):
+        truth = np.asarray(label).dtype.kind == "b"
+        is_label = np.ndim(label) == 0 and truth == (self.classes_.dtype.kind == "b")
+        if not is_label or not (found := self.classes_ == label).any():
             raise ValueError(f"{label!r} is none of the classes {self.classes_.tolist()}")
-        return int(found[0])
+        return int(found.argmax())
+
+
+def reweighed(weights: Any, label: Any, name: Any = None) -> Any:
+    """Return ``class_weight`` without a class, or with it under another name."""
+    if not isinstance(weights, Mapping):
+        return weights
+    kept = {of: weight for of, weight in weights.items() if of != label or name is not None}
+    return {name if of == label else of: weight for of, weight in kept.items()}

@@ -151,6 +151,8 @@ class CarriedStatistics(IncrementalClassifier):
     def check_saved(self) -> None:
         """Refuse statistics that are not of these classes and features."""
         if self.statistics == "none":
+            if self.statistics_ or self.readout_:
+                raise ValueError("it holds statistics, which its settings say it has not")
             return
         statistics, head = self._class_statistics(), self.network_.head
         statistics.check(len(self.classes_), self.turns or 1, self._width(self.network_))

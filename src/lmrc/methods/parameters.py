@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 class Legal(NamedTuple):
     """A test for a value, and the words for what passes it."""
@@ -53,7 +55,8 @@ def class_weight() -> Legal:
 
     def test(value: Any) -> bool:
         if isinstance(value, Mapping):
-            return all(_is_real(weight) and weight > 0 for weight in value.values())
+            weights = all(_is_real(weight) and weight > 0 for weight in value.values())
+            return weights and all(map(_is_label, value))
         return value is None or (isinstance(value, str) and value == "balanced")
 
     return Legal(test, "None, 'balanced' or a dict of numbers > 0 by label")
@@ -121,6 +124,11 @@ class CheckedParameters:
                 f"{name}: compile=True does not go with deterministic=True, as compiled code is "
                 "picked by its speed, which differs from time to time: set it to 'auto'"
             )
+        self._check_shape()
+
+    def _check_shape(self) -> None:
+        """Refuse a network's shape that is no more what the parameters say."""
+        name = type(self).__name__
         for key, value in getattr(self, "shape_settings_", {}).items():
             if getattr(self, key) is not value and getattr(self, key) != value:
                 raise ValueError(
@@ -138,10 +146,20 @@ class CheckedParameters:
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        return False
+    return abs(int(value)) < 2**63
 
 
 def _is_real(value: Any) -> bool:
+    """Tell numbers that a float32 can hold."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         return False
-    return math.isfinite(value)
+    if isinstance(value, Integral):
+        return _is_integer(value)
+    return abs(float(value)) <= LARGEST  # which NaN is not
+
+
+def _is_label(value: Any) -> bool:
+    whole = _is_integer(value) or (_is_real(value) and value == round(value))
+    return whole or isinstance(value, (str, bool, np.bool_))

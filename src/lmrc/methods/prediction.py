@@ -43,6 +43,7 @@ class Prediction(ClassifierMixin):
         Or what else a function of network and inputs makes of samples.
         """
         check_is_fitted(self)
+        self._check_shape()
         scores = scores or self.scores
         device = self.network_.trunk.mean.device
         bf16 = use_bf16(self.precision, device)

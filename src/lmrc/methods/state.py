@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,10 @@ def _plain(value: Any) -> Any:
         return [[_plain(key), _plain(of_key)] for key, of_key in value.items()]
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    is_fraction = isinstance(value, Real) and not isinstance(value, (int, float))
+    return float(value) if is_fraction else value
 
 
 def unpack(
@@ -80,9 +84,15 @@ def unpack(
         raise ValueError(f"{len(classes)} classes do not make heads of {head_sizes}")
     # Without a type in files of before it was written down.
     model.classes_ = np.array(classes, dtype=description.get("label_type"))
+    if len(set(model.classes_.tolist())) != len(classes):
+        raise ValueError(f"labels of type {model.classes_.dtype} do not tell the classes apart")
     model.heads_ = np.split(model.classes_, np.cumsum(head_sizes)[:-1])
     for name in model.saved_values:
         setattr(model, name, description[name])
+    counts = all(type(n) is int and n >= 0 for n in (model.seed_, model.n_batches_))
+    of_labels = isinstance(getattr(model, "threshold_", 0.0), (int, float))
+    if not (counts and of_labels and type(model.history_) is list):
+        raise ValueError("seed, class batches, history or threshold are not what they should be")
     model.input_shape_ = tuple(model.input_shape_)
     if not all(type(side) is int for side in model.input_shape_):  # True would do for a 1
         raise ValueError(f"inputs cannot be of shape {model.input_shape_}")
@@ -107,6 +117,8 @@ def unpack(
 
 def _pool(model: Any, pool: dict[str, Tensor]) -> Memory:
     x, y = pool["x"], pool["y"]
+    if y.dtype != torch.int64:
+        raise ValueError(f"the pool holds labels of type {y.dtype}")
     if x.shape != (len(y), *model.input_shape_):
         raise ValueError(f"the pool holds inputs of shape {tuple(x.shape)}")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(model.classes_):

@@ -8,6 +8,7 @@ from typing import Any
 
 from lmrc.data.folders import class_name
 from lmrc.labels import capacity
+from lmrc.methods.amending import reweighed
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.practice.log import well_formed
@@ -154,17 +155,22 @@ def rename(path: Path, name: str, to: str, say: Say) -> None:
 
     with store.writing(path):
         unfinished.refuse(path)
-        _amend(path, label, lambda model: model.rename(label, new))
+        _amend(path, label, lambda model: model.rename(label, new), new)
     say(f"{label} is called {new} now, in all versions of {path} that are kept")
 
 
-def _amend(path: Path, label: Any, change: Callable[[Any], Any]) -> None:
-    """Change all versions that know a class; one is dropped where nothing comes back."""
+def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None) -> None:
+    """Change all versions that know a class; one is dropped where nothing comes back.
+
+    Those that do not know it yet may have a weight for it: there it has its `new` name, too.
+    """
 
     def amended(version: store.Model) -> store.Model | None:
         model = model_from(path, *version, device="cpu")
         if label not in model.classes_.tolist():
-            return version
+            weights = model.class_weight
+            model.class_weight = reweighed(weights, label, new)
+            return version if model.class_weight == weights else pack(model)
         changed = change(model)
         return None if changed is None else pack(changed)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.models import open_to_predict
-from lmrc.practice.usage import Say, bytes_in_words, count
+from lmrc.practice.usage import Say, UsageError, bytes_in_words, count
 from lmrc.store.files import write_atomically
 
 INPUT, OUTPUT = "images", "similarities"
@@ -58,6 +58,8 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     say : callable
         Takes a line about it.
     """
+    if out.resolve().is_relative_to(path.resolve()):
+        raise UsageError(f"{out} is within the model, which it would spoil: choose another place")
     model = open_to_predict(path, "cpu")
     if len(model.input_shape_) != 3 or model.input_shape_[0] not in (1, 3):
         raise ValueError(

@@ -75,8 +75,9 @@ class ClassStatistics:
         wanted = {"counts": (n_classes,), "means": (n_classes, turns, width)}
         wanted |= self.covariances.shapes(n_classes, width)
         for name, tensor in self.tensors().items():
-            if tuple(tensor.shape) != wanted[name]:
-                raise ValueError(f"the statistics' {name} is not of shape {wanted[name]}")
+            if tuple(tensor.shape) != wanted[name] or tensor.dtype != torch.float32:
+                shape = f"shape {wanted[name]} in float32"
+                raise ValueError(f"the statistics' {name} is not of {shape}")
 
     def carried(self, drift: LinearMap) -> Self:
         """Return them where the features have moved: μ W + b, and Wᵀ Σ W."""

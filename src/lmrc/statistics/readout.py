@@ -330,5 +330,6 @@ def check(readout: Mapping[str, Tensor], statistics: ClassStatistics, head: Mult
     if "head_weight" in readout:
         wanted |= {"head_weight": tuple(head.weight.shape), "head_bias": tuple(head.bias.shape)}
         wanted |= {"linear_weight": wanted["lda_weight"], "linear_bias": wanted["lda_bias"]}
-    if {name: tuple(tensor.shape) for name, tensor in readout.items()} != wanted:
+    shapes = {name: tuple(tensor.shape) for name, tensor in readout.items()}
+    if shapes != wanted or any(tensor.dtype != torch.float32 for tensor in readout.values()):
         raise ValueError("what prediction goes by is not of these classes and heads")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -96,13 +97,32 @@ def repeatable(deterministic: bool) -> Iterator[None]:
 @contextmanager
 def usual_defaults() -> Iterator[None]:
     """Make tensors in float32 on the CPU where nothing is said, whatever the caller has set."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    with nullcontext() if device.type == "cpu" else torch.device("cpu"):
-        torch.set_default_dtype(torch.float32)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(dtype)
+    device = torch.get_default_device()
+    with nullcontext() if device.type == "cpu" else torch.device("cpu"), _FLOAT32:
+        yield
+
+
+class _Float32:
+    """Makes float32 the default, which is one for all threads, until the last of them is done."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = Lock(), 0, torch.float32
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float32)
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                torch.set_default_dtype(self.before)
+
+
+_FLOAT32 = _Float32()
 
 
 def has_triton() -> bool:
@@ -119,7 +139,9 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("mps" if mps else "cpu")
     try:
         picked = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+        if picked.type == "meta":
+            raise TypeError("it computes nothing")
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"device={device!r} is not known: use 'auto', 'cuda', 'mps' or 'cpu'"
         ) from error
