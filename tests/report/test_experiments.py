@@ -168,6 +168,31 @@ def test_probabilities_within_a_head_are_not_said_to_share_a_sum(description, re
     assert contents.headline == ""
 
 
+def test_a_position_has_no_class_where_methods_learnt_in_other_orders(description, records):
+    def outputs(*classes):
+        means = [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.25, 0.75]]
+        return {"outputs": {"kind": "probability", "classes": list(classes), "means": means}}
+
+    steady = [r for r in records if r.method == "steady"]
+    first = [replace(r, extra=outputs(0, 1, 2, 3)) for r in steady]
+    asked = replace(description, experiment="softmax-suppression", headline="")
+    heads = cells_of(render(asked, first), "method")
+    assert heads[2:6] == ["class 0", "class 1", "class 2", "class 3"]
+    other = [replace(r, method="other", extra=outputs(4, 1, 2, 3)) for r in steady]
+    heads = cells_of(render(asked, [*first, *other]), "method")
+    assert heads[2:6] == ["old 1", "old 2", "new 1", "new 2"]
+
+
+def test_names_of_classes_have_room_and_numbers_need_none(description, records):
+    def of_numbers(line):
+        shares = {str(i): share for i, share in enumerate(line.record.per_class.values())}
+        record = replace(line.record, classes=[line.record.batch], per_class=shares)
+        return replace(line, record=record)
+
+    assert 'class="classes named' in render(description, records)
+    assert 'class="classes named' not in render(description, list(map(of_numbers, records)))
+
+
 def test_top_5_is_shown_where_it_is_asked_for(description, records):
     asked = replace(description, recipe={"metric": "top5"}, headline="")
     contents = build(asked, records)

@@ -41,13 +41,9 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
     Dataset('own': 16 training and 4 test samples of shape (3,), float64, 2 classes)
     """
     file = Path(path).expanduser()
-    pairs = {part: (f"X_{part}", f"y_{part}") for part in _TEST_PARTS}
-    arrays = load_arrays(file, "X", "y", more=[*chain(*pairs.values())])
-    X, y = arrays["X"], arrays["y"]
-    for part, names in pairs.items():
-        if all(name in arrays for name in names):
-            X_test, y_test = (arrays[name] for name in names)
-            return Dataset(file.stem, X, y, X_test, y_test, note=f"Test samples from X_{part}.")
+    X, y, X_test, y_test, place = load_parts(file, _TEST_PARTS)
+    if place:
+        return Dataset(file.stem, X, y, X_test, y_test, note=f"Test samples from {place}.")
     if y.ndim != 1 or len(X) != len(y) or not len(y):
         return Dataset(file.stem, X, y, X[:0], y[:0])  # which says what is wrong
     labels, counts = np.unique(y, return_counts=True)
@@ -59,6 +55,20 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
     kept, held = rows_held_out(y, TEST_SHARE)
     note = f"Test samples: {100 * TEST_SHARE:.0f} % of each class, drawn once and for all."
     return Dataset(file.stem, X[kept], y[kept], X[held], y[held], note=note)
+
+
+def load_parts(source: Path, parts: Sequence[str]) -> tuple[Array, Array, Array, Array, str]:
+    """Read X and y, and those of the first part that is set aside, such as X_test and y_test.
+
+    The name of its X comes last; where no part is there, it is empty, and the arrays have no rows.
+    """
+    pairs = [(f"X_{part}", f"y_{part}") for part in parts]
+    arrays = load_arrays(source, "X", "y", more=[*chain(*pairs)])
+    X, y = arrays["X"], arrays["y"]
+    for in_X, in_y in pairs:
+        if in_X in arrays and in_y in arrays:
+            return X, y, arrays[in_X], arrays[in_y], in_X
+    return X, y, X[:0], y[:0], ""
 
 
 def rows_held_out(y: Array, share: float) -> tuple[list[int], list[int]]:

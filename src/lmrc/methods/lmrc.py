@@ -332,6 +332,12 @@ class LMRCClassifier(AmendableClasses):
         """
         return self._all_scores(X)
 
+    def check_saved(self) -> None:
+        """Refuse a threshold that is no number, and statistics that are not of these classes."""
+        super().check_saved()
+        if not isinstance(self.threshold_, (int, float)):
+            raise ValueError(f"its threshold is {self.threshold_!r}")
+
     @property
     def label_vectors_(self) -> NDArray[np.float32]:
         """Label vectors, rows as ``classes_``."""

@@ -161,5 +161,4 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_label(value: Any) -> bool:
-    whole = _is_integer(value) or (_is_real(value) and value == round(value))
-    return whole or isinstance(value, (str, bool, np.bool_))
+    return isinstance(value, (str, bool, np.bool_)) or (_is_real(value) and value == round(value))

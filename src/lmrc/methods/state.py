@@ -90,9 +90,8 @@ def unpack(
     for name in model.saved_values:
         setattr(model, name, description[name])
     counts = all(type(n) is int and n >= 0 for n in (model.seed_, model.n_batches_))
-    of_labels = isinstance(getattr(model, "threshold_", 0.0), (int, float))
-    if not (counts and of_labels and type(model.history_) is list):
-        raise ValueError("seed, class batches, history or threshold are not what they should be")
+    if not counts or type(model.history_) is not list:
+        raise ValueError("its seed, class batches or history are not what they should be")
     model.input_shape_ = tuple(model.input_shape_)
     if not all(type(side) is int for side in model.input_shape_):  # True would do for a 1
         raise ValueError(f"inputs cannot be of shape {model.input_shape_}")

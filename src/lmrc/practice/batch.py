@@ -6,12 +6,11 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from lmrc.data.arrays import load_arrays, rows_held_out
+from lmrc.data.arrays import load_parts, rows_held_out
 from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import (
     SET_ASIDE,
@@ -245,12 +244,7 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
 
 
 def _read_arrays(source: Path, val: float, parts: Sequence[str]) -> Batch:
-    pairs = [(f"X_{part}", f"y_{part}") for part in parts]
-    arrays = load_arrays(source, "X", "y", more=[*chain(*pairs)])
-    X, y, X_val, y_val, place = arrays["X"], arrays["y"], arrays["X"][:0], arrays["y"][:0], ""
-    for pair in pairs:
-        if not place and all(name in arrays for name in pair):
-            X_val, y_val, place = *(arrays[name] for name in pair), pair[0]
+    X, y, X_val, y_val, place = load_parts(source, parts)
     for inputs, labels in ((X, y), (X_val, y_val)):
         if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels):
             raise ValueError(

@@ -60,8 +60,10 @@ def _warn_of_dark(batch: Batch) -> None:
     """Name a class of black images: files of 16 bits a pixel may use few of them."""
     if batch.mode is None:
         return
-    for label in np.unique(batch.y):
-        brightest = int(np.asarray(batch.X[np.flatnonzero(batch.y == label)[:LOOKED_AT]]).max())
+    # Files are read class by class.
+    found = np.unique(batch.y, return_index=True, return_counts=True)
+    for label, start, n in zip(*found, strict=True):
+        brightest = int(np.asarray(batch.X[start : start + min(n, LOOKED_AT)]).max())
         if brightest < DARK:
             warn(
                 f"the images of {label} are nearly black, no pixel above {brightest} of 255: where "
