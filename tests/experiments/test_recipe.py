@@ -67,7 +67,7 @@ def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
     kept = {"response_weight", "statistics", "predict_with"}
     assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
     assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
-    more = {"classifier", "objective", "feature_layers", "mirror"}  # and its "auto"
+    more = {"classifier", "objective", "feature_layers", "mirror", "augment"}
     assert steps[5] == more | {"rehearsals"}  # which without a pool says nothing
 
 

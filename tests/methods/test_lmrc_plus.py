@@ -335,8 +335,8 @@ def test_the_first_class_batch_may_have_another_learning_rate():
     assert rates == [0.03, 0.01]
 
 
-def test_colour_images_are_augmented_strongly_by_default():
-    assert taught(1).augmentation == "strong"
+def test_colour_images_have_pieces_of_others_by_default():
+    assert taught(1).augmentation == "mixed"
     assert taught(1, augment="crop").augmentation == "crop"
     grey = plus().partial_fit(X[..., 0], Y)
     assert grey.augmentation == "none"

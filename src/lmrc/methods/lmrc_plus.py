@@ -45,7 +45,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     first_learning_rate : float or None, default=0.05
     schedule : {"halving", "cosine"}, default="cosine"
     augment : str, default="auto"
-        "auto" is "strong" for colour images.
+        "auto" is "mixed" for colour images.
 
     Examples
     --------
@@ -101,4 +101,4 @@ class LMRCPlusClassifier(LMRCClassifier):
     def augmentation(self) -> str:
         """What ``augment`` comes to for these inputs."""
         augment = super().augmentation
-        return "strong" if self.augment == "auto" and flips(augment) else augment
+        return "mixed" if self.augment == "auto" and flips(augment) else augment
