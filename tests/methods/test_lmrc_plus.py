@@ -335,8 +335,20 @@ def test_the_first_class_batch_may_have_another_learning_rate():
     assert rates == [0.03, 0.01]
 
 
-def test_colour_images_have_pieces_of_others_by_default():
-    assert taught(1).augmentation == "mixed"
+def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monkeypatch, tmp_path):
+    short = taught(1)
+    assert (short.augmentation, "pieces" in short.history_[-1]) == ("strong", False)
+    n_images = len(BATCHES[1][1])
+    monkeypatch.setattr("lmrc.methods.lmrc_plus.LONG", 2)  # mini-batches
+    before = taught(1, batch_size=n_images, epochs=2, first_epochs=1)
+    assert before.augmentation == "strong"
+    after = before.partial_fit(*BATCHES[1])
+    assert [entry.get("pieces") for entry in after.history_] == [None, 0.5, 0.5]
+    after.save(tmp_path / "m")
+    assert load(tmp_path / "m").augmentation == "mixed"
+
+
+def test_an_augmentation_that_is_asked_for_is_taken():
     assert taught(1, augment="crop").augmentation == "crop"
     grey = plus().partial_fit(X[..., 0], Y)
     assert grey.augmentation == "none"

@@ -42,7 +42,7 @@ from lmrc.training.memory import Memory
 from lmrc.training.mixing import mixed
 from lmrc.training.progress import Progress
 from lmrc.training.ranks import current
-from lmrc.training.rotations import check_square, copies
+from lmrc.training.rotations import copies
 from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
@@ -309,14 +309,12 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     ) -> Iterator[EpochRecord]:
         execution = self.execution_
         frozen = None if before is None else Frozen(before, execution.bf16)
-        if self.rotations != "none":
-            check_square(self.input_shape_)
         batches = Batches(
             samples.x,
             samples.y,
             n_known=n_known,
             batch_size=self.batch_size,
-            augment=self.augmentation,
+            augment=self._augmentation_of(len(samples)),
             device=execution.device,
             rotations=self.rotations,
             ranks=current(),
@@ -364,6 +362,9 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         if augment != "none" and len(self.input_shape_) == 1:
             raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
         return augment
+
+    def _augmentation_of(self, n_samples: int) -> str:  # for LMRC+ it depends on them
+        return self.augmentation
 
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Draw the pool's share of this class batch."""

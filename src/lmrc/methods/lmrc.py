@@ -153,7 +153,8 @@ class LMRCClassifier(AmendableClasses):
     input_shape_ : tuple of int
         (features,) or (channels, height, width).
     history_ : list of dict
-        Per epoch: class batch, learning rate, and the loss terms as minimised.
+        Per epoch: class batch, learning rate, and the loss terms as minimised; the share of
+        mini-batches with pieces of other images, where there are any.
     network_ : nn.Module
         The network, in evaluation mode. Takes raw inputs, returns (batch, heads, label_dim).
 

@@ -19,7 +19,7 @@ from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
 from lmrc.training.pieces import Pieces
 from lmrc.training.ranks import ALONE, Ranks
-from lmrc.training.rotations import Rotations
+from lmrc.training.rotations import Rotations, check_square
 from lmrc.training.staging import Source, Staging, fits
 from lmrc.training.streaming import Streaming
 
@@ -100,6 +100,8 @@ class Batches:
         known = y < n_known
         self.known = known.to(device) if known.any() else None
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
+        if rotations != "none":
+            check_square(tuple(x.shape[1:]))
         self.rotations = Rotations(rotations, len(x), device)
         self.pieces = Pieces(self.sizes, ranks, device) if augment == "mixed" else None
         self.order = torch.empty(len(x), dtype=torch.long, device=device)

@@ -18,6 +18,7 @@ from lmrc.training.compiling import uncompiled
 from lmrc.training.delayed import Delayed
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
+from lmrc.training.pieces import SHARE
 from lmrc.training.schedule import cosine, halving
 from lmrc.training.step import Losses, Step
 
@@ -125,6 +126,8 @@ def train(
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch + 0.5)}
+        if batches.pieces:
+            record["pieces"] = SHARE
         records.append({**record, **means, "loss": sum(means.values())})
         in_average = epoch - (optimisation.epochs - optimisation.average_last)
         if in_average >= 0:
