@@ -263,6 +263,16 @@ def test_settings_without_effect_are_not_shown(description, records):
     assert "<dt>halve at</dt><dd>0.5</dd>" in render(description, halved)
 
 
+def test_what_changes_from_class_batch_to_class_batch_is_said(description, records):
+    settings = {"classifier": "LMRCPlusClassifier", "augment": "auto"}
+    kinds = ["mixed", "strong"]
+    changing = [
+        replace(r, settings=settings, extra={"augmentation": kinds[r.record.batch > 0]})
+        for r in records
+    ]
+    assert "<dt>augment</dt><dd>mixed, then strong</dd>" in render(description, changing)
+
+
 def test_what_one_method_has_no_use_for_is_not_said_to_be_the_same_for_it(description, records):
     settings = {
         "steady": {"schedule": "cosine", "halve_at": [0.5], "first_epochs": 100},

@@ -18,6 +18,8 @@ _ELSEWHERE = (
     *("settings", "by_method", "variants", "rungs"),
 )
 
+THEN = ", then "
+
 
 def asked(description: Description) -> str:
     """Return the recipe and the notes of a run, for below its question."""
@@ -29,8 +31,12 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     """Show once what the methods share, and in a table what differs between them."""
     settings: dict[str, dict[str, Any]] = {}
     for record in records:
-        chosen = settings.setdefault(record.method, {})
-        chosen.update(_of_record(record))
+        chosen, found = settings.setdefault(record.method, {}), _of_record(record)
+        before, now = chosen.get("augment"), found.get("augment")
+        chosen.update(found)
+        if isinstance(before, str) and before != now:  # from class batch to class batch, in LMRC+
+            kinds = before.split(THEN)
+            chosen["augment"] = before if now in kinds else THEN.join([*kinds, str(now)])
         if description.recipe.get("order") == "per-seed":
             chosen["order"] = "shuffled by the run's seed"
     values: dict[str, dict[str, Any]] = {}
