@@ -54,8 +54,9 @@ def test_images_as_lists_of_tensors_arrays_and_numbers():
     model = quick(backbone="cnn").fit(pixels, y)
     expected = model.similarities(pixels)
     tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in pixels]
-    for same in (tensors, list(pixels)):
-        np.testing.assert_array_equal(model.similarities(same), expected)
+    np.testing.assert_array_equal(model.similarities(list(pixels)), expected)
+    # They lie otherwise in memory, by which some processors' convolutions round.
+    np.testing.assert_allclose(model.similarities(tensors), expected, rtol=0, atol=1e-5)
     grey = [[[0.5] * 6] * 8] * 2
     assert quick(backbone="cnn").fit(grey, [0, 1]).input_shape_ == (1, 8, 6)
     with pytest.raises(ValueError, match="inputs differ in shape"):
