@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lmrc.nets.network import Frozen
+from lmrc.training import pieces
 from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
@@ -18,7 +19,6 @@ from lmrc.training.compiling import uncompiled
 from lmrc.training.delayed import Delayed
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
-from lmrc.training.pieces import SHARE
 from lmrc.training.schedule import cosine, halving
 from lmrc.training.step import Losses, Step
 
@@ -127,7 +127,7 @@ def train(
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch + 0.5)}
         if batches.pieces:
-            record["pieces"] = SHARE
+            record["pieces"] = pieces.SHARE
         records.append({**record, **means, "loss": sum(means.values())})
         in_average = epoch - (optimisation.epochs - optimisation.average_last)
         if in_average >= 0:
