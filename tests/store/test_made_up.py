@@ -48,6 +48,7 @@ def remake(model, change):
         ("seed_", "x"),
         ("n_batches_", -1),
         ("history_", None),
+        ("history_", [1]),
         ("threshold_", "a"),
         ("settings", {"backbone": "os.system"}),
         ("settings", None),

@@ -105,13 +105,14 @@ class LMRCPlusClassifier(LMRCClassifier):
     @property
     def augmentation(self) -> str:
         """What ``augment`` comes to for these inputs; "auto", what it came to the last time."""
-        augment, history = super().augmentation, getattr(self, "history_", [])
-        if self.augment != "auto" or not flips(augment):
-            return augment
-        return "mixed" if history and "pieces" in history[-1] else "strong"
+        history = getattr(self, "history_", [])
+        return self._stronger(bool(history) and "pieces" in history[-1])
 
     def _augmentation_of(self, n_samples: int) -> str:
-        if self.augment != "auto" or not flips(self.augmentation):
-            return self.augmentation
-        long = self.epochs_now * n_samples >= LONG * self.batch_size
-        return "mixed" if long else "strong"
+        return self._stronger(self.epochs_now * n_samples >= LONG * self.batch_size)
+
+    def _stronger(self, mixed: bool) -> str:
+        augment = super().augmentation
+        if self.augment != "auto" or not flips(augment):
+            return augment
+        return "mixed" if mixed else "strong"

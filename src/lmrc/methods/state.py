@@ -90,7 +90,8 @@ def unpack(
     for name in model.saved_values:
         setattr(model, name, description[name])
     counts = all(type(n) is int and n >= 0 for n in (model.seed_, model.n_batches_))
-    if not counts or type(model.history_) is not list:
+    epochs = type(model.history_) is list and all(type(at) is dict for at in model.history_)
+    if not counts or not epochs:
         raise ValueError("its seed, class batches or history are not what they should be")
     model.input_shape_ = tuple(model.input_shape_)
     if not all(type(side) is int for side in model.input_shape_):  # True would do for a 1
