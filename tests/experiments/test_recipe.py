@@ -8,6 +8,8 @@ from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import EXPERIMENTS, load_recipe
 from lmrc.experiments.reproduce import default_folder
 from lmrc.experiments.runs import check_settings, plan, settings_of
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.training.schedule import halving
 
 
@@ -38,6 +40,26 @@ def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
         assert chosen.settings_of(method)["epochs"] == 2
     again = load_recipe("incremental", "cifar100")
     assert again == recipe
+
+
+def own_settings_of_lmrc_plus():
+    """Return what it sets, and what it reads in its own way: "auto" of `augment`."""
+    plus = LMRCPlusClassifier().get_params()
+    paper = LMRCClassifier().get_params()
+    return {n: v for n, v in plus.items() if v != paper[n]} | {"augment": "auto"}
+
+
+@pytest.mark.parametrize("dataset", ["cifar100", "imagenet200", "folder:x"])
+@pytest.mark.parametrize("experiment", ["incremental", "rehearsal"])
+def test_lmrc_plus_runs_on_images_with_its_own_settings(experiment, dataset):
+    own = own_settings_of_lmrc_plus() | {"threshold": 0.15}
+    recipe = load_recipe(experiment, dataset, methods=["lmrc+"])
+    found = settings_of(recipe, plan(recipe)[0])
+    assert {name: found[name] for name in own} == own
+    chosen = {"augment": "crop+flip", "threshold": 0.1, "rotations": "one"}
+    recipe = load_recipe(experiment, dataset, methods=["lmrc+"], settings=chosen)
+    found = settings_of(recipe, plan(recipe)[0])
+    assert {name: found[name] for name in own} == own | chosen
 
 
 @pytest.mark.parametrize("dataset", ["digits", "cifar100", "imagenet200"])
