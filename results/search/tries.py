@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc import LMRCPlusClassifier
+from lmrc.methods import objectives
 from lmrc.nets.network import on_device
 from lmrc.statistics import readout
 from lmrc.statistics.classes import Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather
-from lmrc.training import pieces
+from lmrc.training import augment, pieces
 from lmrc.training.memory import Memory, _first_of_each
 
 WEIGHT = float(os.environ.get("TRY_WEIGHT", "0.5"))
@@ -157,6 +158,96 @@ class Aside(Read):
             samples = self.memory_.joined(batch.x, batch.y)
         super().keep(network, samples)
         self.memory_ = whole
+
+
+class Margin(LMRCPlusClassifier):
+    """An additive angular margin in a head's softmax (ArcFace; Deng et al., CVPR 2019).
+
+    `TRY_WEIGHT` is the margin, in radians.
+    """
+
+    def _train(self, *args: Any) -> Any:
+        plain = objectives.cosines
+
+        def with_margin(o: Tensor, vectors: Tensor, sizes: Any) -> Any:
+            assert len(sizes) == 1  # no exemplars: the new head alone
+            (c,) = plain(o, vectors, sizes)  # (n, 1, vectors)
+            right = F.one_hot(self._right, c.shape[-1])[:, None].bool()
+            angle = c.clamp(-1 + 1e-5, 1 - 1e-5).acos() + WEIGHT
+            return [torch.where(right, angle.clamp(max=torch.pi).cos(), c)]
+
+        objectives.cosines = with_margin
+        try:
+            yield from super()._train(*args)
+        finally:
+            objectives.cosines = plain
+
+    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
+        """Return the terms of LMRC+, with the margin on the right label vector."""
+        turns = network.head.by_turn.shape[1]
+        skipped = turns * sum(self._sizes[:-1])
+        self._right = network.head.row(batch.y, batch.turn) - skipped
+        return super().losses(network, frozen, batch)
+
+
+class Simplex(LMRCPlusClassifier):
+    """The label vectors of a head are a regular simplex, turned at random."""
+
+    def grow(self, network: Any, n_new: int) -> None:
+        """Open a head as LMRC+ does, then put the simplex in place of the vectors drawn."""
+        super().grow(network, n_new)
+        n = n_new * self.turns
+        corners = torch.eye(n, dtype=torch.float64) - 1 / n
+        chance = torch.Generator().manual_seed(self._seed(99))
+        drawn = torch.randn(self.label_dim, n, generator=chance, dtype=torch.float64)
+        frame = torch.linalg.qr(drawn)[0]  # (dim, n), orthonormal columns
+        vectors = F.normalize(corners @ frame.T, dim=1).view(n_new, self.turns, -1)
+        network.head.label_vectors[-n_new:] = vectors.to(network.head.label_vectors)
+
+
+class Colour(LMRCPlusClassifier):
+    """Greyscale for a fifth of the images, solarised colours for a tenth."""
+
+    def _train(self, *args: Any) -> Any:
+        plain = augment.jitter
+
+        def more(x: Tensor, change: Tensor) -> Tensor:
+            x = plain(x, change)
+            # The digits behind what was drawn are as good as new draws.
+            draw = (change * 1e4) % 1
+            first, second, third = (d[:, None, None, None] for d in draw.unbind(dim=1))
+            grey = augment._grey(x.float()).to(x.dtype).expand_as(x)
+            x = torch.where(first < 0.2, grey, x)
+            bright = x > (128 + 127 * third).to(x.dtype)
+            return torch.where((second < 0.1) & bright, 255 - x, x)
+
+        augment.jitter = more
+        try:
+            yield from super()._train(*args)
+        finally:
+            augment.jitter = plain
+
+
+class WideCrop(LMRCPlusClassifier):
+    """Crops of a third to all of the image's area in place of shifts by four pixels."""
+
+    def _train(self, *args: Any) -> Any:
+        plain = augment.crop_and_flip
+
+        def resized(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
+            # Eighty-one corners: rows choose the size, columns and rows the place.
+            side = x.shape[-1]
+            rows, columns = corner.float().unbind(dim=1)
+            size = side * (0.6 + 0.4 * rows / (2 * augment.PADDING))
+            place = columns / (2 * augment.PADDING)
+            box = torch.stack([place * (side - size), (1 - place) * (side - size), size, size], 1)
+            return augment.resize_and_flip(x, box, flip)
+
+        augment.crop_and_flip = resized
+        try:
+            yield from super()._train(*args)
+        finally:
+            augment.crop_and_flip = plain
 
 
 @contextmanager

@@ -117,7 +117,9 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Short names or dotted paths, one or several."),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="mlp, cnn, resnet18, resnet34.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="mlp, cnn, resnet18, resnet34, resnet18-wide.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
     first_classes: Annotated[

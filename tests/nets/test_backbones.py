@@ -10,6 +10,7 @@ SHAPES = {
     "cnn": (1, 8, 8),
     "resnet18": (3, 32, 32),
     "resnet34": (3, 32, 32),
+    "resnet18-wide": (3, 32, 32),
 }
 
 
@@ -44,6 +45,16 @@ def test_resnet18_has_the_parameters_of_the_usual_one():
 def test_resnet34_has_the_parameters_of_the_usual_one():
     parameters = build("resnet34", (3, 224, 224)).parameters()
     assert sum(p.numel() for p in parameters) == 21_797_672 - 513_000
+
+
+def test_the_wide_resnet18_has_twice_the_channels_everywhere():
+    plain, wide = (build(name, (3, 32, 32)) for name in ("resnet18", "resnet18-wide"))
+    shapes = {name: p.shape for name, p in plain.named_parameters()}
+    for name, parameter in wide.named_parameters():
+        kept = 2 if name == "conv1.weight" else 0  # the image has three colours
+        doubled = [n if axis and kept else 2 * n for axis, n in enumerate(shapes[name][:2])]
+        assert parameter.shape == (*doubled, *shapes[name][2:]), name
+    assert wide.last_two(torch.rand(2, 3, 32, 32)).shape == (2, wide.width_before + 1024)
 
 
 @pytest.mark.parametrize(("side", "stem", "final"), [(64, 3, 8), (65, 7, 3)])

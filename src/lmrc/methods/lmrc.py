@@ -46,8 +46,9 @@ class LMRCClassifier(AmendableClasses):
     Parameters
     ----------
     backbone : str, nn.Module or factory, default="auto"
-        "mlp", "cnn", "resnet18", "resnet34", or "auto": by the input's shape. A module is copied
-        and trained; a factory that has a parameter ``input_shape`` is given it.
+        "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide" (twice the channels), or "auto": by
+        the input's shape. A module is copied and trained; a factory that has a parameter
+        ``input_shape`` is given it.
     label_dim : int, default=100
         Dimension d of the label vectors.
     threshold : float, default=0.15

@@ -76,24 +76,28 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet with 512 features; parameters are named as torchvision's, so that its weights load."""
+    """ResNet with 8 · channels features (He et al., 2016).
 
-    width_before = 256  # features of the layer before the last: see `last_two`
+    Parameters are named as torchvision's, so that its weights load.
+    """
 
-    def __init__(self, input_shape: InputShape, depths: tuple[int, int, int, int]) -> None:
+    def __init__(
+        self, input_shape: InputShape, depths: tuple[int, int, int, int], channels: int = 64
+    ) -> None:
         super().__init__()
-        channels, *sides = input_shape
+        n_colours, *sides = input_shape
         small = max(sides) <= SMALL_IMAGE
         self.conv1 = (
-            nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
+            nn.Conv2d(n_colours, channels, 3, 1, 1, bias=False)
             if small
-            else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+            else nn.Conv2d(n_colours, channels, 7, 2, 3, bias=False)
         )
-        self.bn1 = nn.BatchNorm2d(64)
+        self.bn1 = nn.BatchNorm2d(channels)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
-        n_in = 64
+        self.width_before = 4 * channels  # features of the layer before the last: see `last_two`
+        n_in = channels
         for level, depth in enumerate(depths):
-            n_out, stride = 64 * 2**level, 1 if level == 0 else 2
+            n_out, stride = channels * 2**level, 1 if level == 0 else 2
             blocks = [BasicBlock(n_in, n_out, stride)]
             blocks += [BasicBlock(n_out, n_out, 1) for _ in range(depth - 1)]
             setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
@@ -103,11 +107,11 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features of shape (batch, 512)."""
+        """Return features of shape (batch, 8 · channels)."""
         return self._level(4, self._level_3(x)).mean(dim=(2, 3))
 
     def last_two(self, x: Tensor) -> Tensor:
-        """Return the features of the last two layers, (batch, 256 + 512)."""
+        """Return the features of the last two layers, (batch, 4 · channels + 8 · channels)."""
         before = self._level_3(x)
         maps = before, self._level(4, before)
         return torch.cat([part.mean(dim=(2, 3)) for part in maps], dim=1)
@@ -153,11 +157,17 @@ def resnet34(input_shape: InputShape) -> nn.Module:
     return ResNet(input_shape, (3, 4, 6, 3))
 
 
+def resnet18_wide(input_shape: InputShape) -> nn.Module:
+    """ResNet-18 with twice the channels: 1,024 features, four times the parameters and the work."""
+    return ResNet(input_shape, (2, 2, 2, 2), channels=128)
+
+
 BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": resnet18,
     "resnet34": resnet34,
+    "resnet18-wide": resnet18_wide,
 }
 
 
@@ -183,7 +193,7 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     Parameters
     ----------
     backbone : str, nn.Module or callable
-        A name ("auto", "mlp", "cnn", "resnet18", "resnet34"), a module (a copy is returned), or a
+        "auto", a name in `BACKBONES`, a module (a copy is returned), or a
         factory: a function or class that returns a module. A factory with a parameter called
         ``input_shape`` is given it.
     input_shape : tuple of int

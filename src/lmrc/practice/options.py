@@ -26,7 +26,13 @@ Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 ClassWeight = StrEnum("ClassWeight", ["none", "balanced"])
 Method = StrEnum("Method", {"lmrc": "lmrc", "lmrc_plus": "lmrc+"})
 Turned = StrEnum("Turned", ["none", "one", "all"])
-Backbone = StrEnum("Backbone", ["auto", "mlp", "cnn", "resnet18", "resnet34"])
+Backbone = StrEnum(
+    "Backbone",
+    {
+        **{name: name for name in ("auto", "mlp", "cnn", "resnet18", "resnet34")},
+        "resnet18_wide": "resnet18-wide",
+    },
+)
 Augment = StrEnum(
     "Augment",
     {
