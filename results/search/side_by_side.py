@@ -1,6 +1,6 @@
 """Run commands side by side on one GPU, each up to a number of tasks, and no more at a time.
 
-    python results/search/queue.py QUEUE.json --slots 5 --until 1500
+    python results/search/side_by_side.py QUEUE.json --slots 5 --until 1500
 
 `QUEUE.json` lists jobs: ``{"out": folder, "tasks": 5, "command": "lmrc reproduce …"}``, most
 valuable first. A job that has its records is ended with SIGTERM; when ``--until`` seconds are over,
