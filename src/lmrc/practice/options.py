@@ -29,7 +29,11 @@ Turned = StrEnum("Turned", ["none", "one", "all"])
 Backbone = StrEnum(
     "Backbone",
     {
-        **{name: name for name in ("auto", "mlp", "cnn", "resnet18", "resnet34")},
+        "auto": "auto",
+        "mlp": "mlp",
+        "cnn": "cnn",
+        "resnet18": "resnet18",
+        "resnet34": "resnet34",
         "resnet18_wide": "resnet18-wide",
     },
 )
