@@ -1,21 +1,30 @@
-"""Features of images that a model keeps beside its statistics, where it has a pool."""
+"""Statistics from one task to the next, and the features that are handed on for tuning."""
 
+import pytest
 import torch
 from torch import nn
 
+from lmrc import LMRCClassifier
 from lmrc.nets.network import Trunk
 from lmrc.statistics import keep
-from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.gather import gather
 from lmrc.statistics.keep import brought_up_to_date
 from lmrc.training.memory import Memory
+
+HOW = {"layers": 1, "augment": "none", "rotated": False}
+
+
+def trunk_of(backbone):
+    return Trunk(backbone, torch.zeros(2), torch.ones(2)).eval()
 
 
 def kept_again(tuned=True, new=None):
     """Two classes of four samples in the pool, of which one comes again with an odd sample."""
-    trunk = Trunk(nn.Identity(), torch.zeros(2), torch.ones(2)).eval()
+    trunk = trunk_of(nn.Identity())
     first = Memory(torch.rand(8, 2), torch.arange(8) % 2)
     batch = new or Memory(torch.tensor([[9.0, 9.0]]), torch.tensor([0]))
-    how = {"layers": 1, "augment": "none", "rotated": False, "generator": torch.Generator()}
+    how = HOW | {"generator": torch.Generator()}
     kept = ClassStatistics.empty("full", 1, 2)
     kept = brought_up_to_date(
         kept, None, trunk, first, Memory.empty(first.x), tuned=tuned, **how
@@ -51,3 +60,88 @@ def test_a_large_pool_is_not_handed_on_whole(monkeypatch):
     monkeypatch.setattr(keep, "MOST_REAL", 3)
     _, real = kept_again()
     assert {row: len(part[0]) for row, part in real.items()} == {0: 3, 1: 3}
+
+
+# --- Drift: the new network's features are a linear map of the old one's --------------------------
+
+
+def drifted(batch, pool=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
+    """A class at (1, 5) before, and the samples of a task that follows; old features are inputs."""
+    old, layer = trunk_of(nn.Identity()), nn.Linear(2, 2)
+    layer.weight.data, layer.bias.data = torch.tensor(weight).T, torch.tensor(bias)
+    covariance = torch.tensor([[1.0, 0.5], [0.5, 2.0]]).double()
+    before = ClassStatistics.empty("full", 1, 2)
+    before = before.learnt(0, Summary(torch.tensor([[1.0, 5.0]]).double(), covariance, 10.0))
+    batch = Memory(batch, torch.ones(len(batch), dtype=torch.long))
+    pool = Memory.empty(batch.x) if pool is None else Memory(pool, torch.zeros(len(pool)).long())
+    how = HOW | {"generator": torch.Generator(), "tuned": False}
+    return brought_up_to_date(before, old, trunk_of(layer), batch, pool, **how), covariance
+
+
+@pytest.mark.parametrize("exemplars", [0, 3])
+def test_statistics_move_as_the_features_of_new_samples_did(exemplars):
+    generator = torch.Generator().manual_seed(0)
+    batch = 3 * torch.randn(200, 2, generator=generator)
+    (kept, *_), before = drifted(batch, torch.randn(exemplars, 2, generator=generator))
+    weight, near = torch.tensor([[2.0, 1.0], [0.0, 1.0]]), {"atol": 0.1, "rtol": 0.03}
+    torch.testing.assert_close(kept.means[0, 0], torch.tensor([2.0, 9.0]), **near)
+    expected = weight.T.double() @ before @ weight.double()
+    torch.testing.assert_close(kept.covariances.matrix(0), expected, **near)
+    # Those of the new class are of the new features, and need no map.
+    features = batch @ weight + torch.tensor([0.0, 3.0])
+    torch.testing.assert_close(kept.means[1, 0], features.mean(dim=0))
+    torch.testing.assert_close(
+        kept.covariances.matrix(1).float(), features.T.cov(correction=0), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_exemplars_show_a_drift_that_new_samples_do_not():
+    """The new class does not vary in the direction that is stretched; the old one does."""
+    generator = torch.Generator().manual_seed(0)
+    line = torch.randn(50, 2, generator=generator) * torch.tensor([1.0, 0.0])
+    exemplars = torch.randn(50, 2, generator=generator)
+    for pool, expected in [(None, 5.0), (exemplars, 10.0)]:
+        (kept, *_), _ = drifted(line, pool, ((1.0, 0.0), (0.0, 2.0)), (0.0, 0.0))
+        assert kept.means[0, 0].tolist() == pytest.approx([1.0, expected], rel=0.03)
+
+
+def test_a_classifier_moves_its_statistics_as_its_network_moved():
+    class Stretched(LMRCClassifier):
+        """Its second task stretches all features, and moves them no further."""
+
+        def start(self, frozen, x):
+            network = super().start(frozen, x)
+            if frozen is not None:
+                network.trunk.backbone.weight.data *= 2
+            return network
+
+    x = torch.randn(4, 50, 8, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([0, 1]).repeat_interleave(50)
+    x[::2] += 1
+    settings = {"statistics": "full", "predict_with": "lda", "epochs": 1, "random_state": 0}
+    model = Stretched(backbone=nn.Linear(8, 8, bias=False), freeze=True, **settings)
+    before = model.partial_fit(x[:2].flatten(0, 1), y).statistics_["means"]
+    after = model.partial_fit(x[2:].flatten(0, 1), y + 2).statistics_["means"]
+    assert (after[:2] - 2 * before).norm() < 0.1 * before.norm()
+
+
+@pytest.mark.parametrize(("lowest", "expected"), [(0.0, True), (-0.1, False)])
+def test_features_are_taken_for_non_negative_where_none_is_below_zero(lowest, expected):
+    x = torch.rand(20, 2, generator=torch.Generator().manual_seed(0))
+    x[7, 1] = lowest
+    (_, non_negative, _), _ = drifted(x, None, ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))
+    assert non_negative is expected
+
+
+@pytest.mark.parametrize(("augment", "views"), [("none", 1), ("crop", 2)])
+def test_of_augmented_images_two_views_are_taken_and_count_as_one_image(augment, views):
+    trunk = Trunk(nn.Flatten(), torch.zeros(1, 1, 1), torch.ones(1, 1, 1)).eval()
+    x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    how = HOW | {"augment": augment, "generator": torch.Generator().manual_seed(0)}
+    (found,) = (now for (now,) in gather([trunk], x, **how))
+    assert found.shape == (1, views * 5, 64)
+    assert len(rows(found[0])) == views * 5  # no view twice
+    images = Memory(x, torch.zeros(5, dtype=torch.long))
+    empty, none = ClassStatistics.empty("shared", 1, 64), Memory.empty(x)
+    kept = brought_up_to_date(empty, None, trunk, images, none, tuned=False, **how).statistics
+    assert kept.counts.tolist() == [5]

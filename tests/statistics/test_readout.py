@@ -1,5 +1,7 @@
+import pytest
 import torch
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lmrc.nets.multihead import MultiHead
 from lmrc.statistics import readout
@@ -30,6 +32,12 @@ def heads():
     return head
 
 
+def tuned(head, kept, *, sizes=SIZES, non_negative=False, **settings):
+    generator = torch.Generator().manual_seed(3)
+    settings |= {"scale": 16.0, "non_negative": non_negative, "generator": generator}
+    return readout.tune(head, kept, sizes, **settings)
+
+
 def accuracy(score):
     right = [(score(features(c, 50).float()).argmax(dim=1) == c).float().mean() for c in range(5)]
     return torch.stack(right).mean().item()
@@ -53,16 +61,10 @@ def test_the_discriminant_is_bayes_rule_for_gaussians_of_one_covariance():
 
 def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
     head, kept = heads(), statistics()
-
-    def tuned():
-        generator = torch.Generator().manual_seed(3)
-        settings = {"scale": 16.0, "non_negative": False, "generator": generator}
-        return readout.tune(head, kept, SIZES, **settings)
-
     before = head.weight.clone()
-    first = tuned()
+    first = tuned(head, kept)
     assert torch.equal(head.weight, before)
-    assert all(torch.equal(first[name], again) for name, again in tuned().items())
+    assert all(torch.equal(first[name], again) for name, again in tuned(head, kept).items())
     untuned = accuracy(lambda x: readout.winner_takes_all(head, x, SIZES))
     assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, first)) > untuned + 0.3
 
@@ -75,8 +77,7 @@ def test_real_features_teach_what_statistics_have_wrong():
     wrong = ClassStatistics(kept.counts, means, kept.covariances)
 
     def right(real):
-        settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
-        found = readout.tune(head, wrong, SIZES, real=real, **settings)
+        found = tuned(head, wrong, real=real)
         return [
             accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, found)),
             accuracy(lambda x: readout.linear(found, "linear", x)),
@@ -85,6 +86,46 @@ def test_real_features_teach_what_statistics_have_wrong():
     few = {c: features(c, 5 + c).float() for c in (0, 3)}  # as many as there are
     assert max(right({})) < 0.7
     assert min(right(few)) > 0.9
+
+
+def test_real_features_leave_room_for_those_made_up_from_statistics():
+    """As where the exemplars of all classes are black images, say: they tell nothing."""
+    head, kept = heads(), statistics()
+    found = tuned(head, kept, real={c: torch.zeros(4, 3, WIDTH) for c in range(5)})
+    assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, found)) > 0.9
+
+
+@pytest.mark.parametrize("non_negative", [True, False])
+def test_pseudo_features_are_cut_at_zero_where_features_are_not_negative(non_negative, monkeypatch):
+    """Of features that would all be negative nothing is left, and weights learn nothing from 0."""
+    monkeypatch.setattr(readout, "STEPS", 3)
+    head, kept = heads(), statistics()
+    below = ClassStatistics(kept.counts, kept.means - 1000, kept.covariances)
+    found = tuned(head, below, non_negative=non_negative)
+    assert torch.equal(found["head_weight"], head.weight) is non_negative
+
+
+def test_the_linear_classifier_begins_as_the_discriminant(monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 0)
+    found = tuned(heads(), statistics())
+    for part in ("weight", "bias"):
+        torch.testing.assert_close(found[f"linear_{part}"], found[f"lda_{part}"])
+
+
+def test_the_rate_of_tuning_falls_to_nothing(monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 20)
+    rates = []
+
+    def note(optimiser, *_):
+        rates.append(optimiser.param_groups[0]["lr"])
+
+    hook = register_optimizer_step_post_hook(note)
+    try:
+        tuned(heads(), statistics())
+    finally:
+        hook.remove()
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.01 * rates[0]
 
 
 def test_a_tuned_discriminant_knows_that_classes_spread_differently():
@@ -96,8 +137,7 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently():
         kept = kept.learnt(row, Summary(mean, spread.diag().double(), 100.0))
     head = MultiHead(2, 4, n_heads=1)
     head.add_label_vectors(F.normalize(torch.randn(2, 4), dim=-1))
-    settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
-    found = readout.tune(head, kept, [2], **settings)
+    found = tuned(head, kept, sizes=[2])
     at = torch.tensor([[[3.6, 0.0], [6.0, 0.0]]])  # beyond the half, nearer to the wide class
     assert readout.linear(found, "lda", at).argmax(dim=1).tolist() == [1, 1]
     assert readout.linear(found, "linear", at).argmax(dim=1).tolist() == [0, 1]
@@ -105,8 +145,7 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently():
 
 def test_looks_at_an_image_are_averaged():
     head, kept = heads(), statistics()
-    settings = {"scale": 16.0, "non_negative": False, "generator": torch.Generator()}
-    found = readout.tune(head, kept, SIZES, **settings)
+    found = tuned(head, kept)
     x, again = features(0, 6).float(), features(1, 6).float()
 
     def scores(x, **settings):
@@ -157,6 +196,19 @@ def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_
     margins = ways["both"].diff(dim=1).abs()
     assert disagree.sum() > 20
     assert margins[disagree].median() > 0.01
+
+
+def test_heads_and_linear_classifier_count_alike_whatever_their_scales(monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 20)
+    head, kept = heads(), statistics()
+    found = tuned(head, kept)
+    ways = readout.scores_by(
+        ("tuned", "linear", "both"), head, features(0, 6).float(), SIZES, found
+    )
+    parts = [ways["both"] - ways["linear"], ways["linear"]]
+    for part in parts:
+        torch.testing.assert_close(part.std(dim=1, correction=0), torch.ones(6))
+    torch.testing.assert_close(parts[0].argsort(dim=1), ways["tuned"].argsort(dim=1))
 
 
 def test_standardised_scores_of_one_class_are_no_nan():
