@@ -7,6 +7,7 @@ from sklearn.base import clone
 from lmrc import FineTuneClassifier, LMRCClassifier, LMRCPlusClassifier
 from lmrc.data.datasets import load_dataset
 from lmrc.data.stream import ClassStream
+from lmrc.evaluation.look import look
 from lmrc.evaluation.run import evaluate, evaluate_readouts
 from lmrc.methods import prediction
 from lmrc.methods.lwf import LwFClassifier
@@ -90,3 +91,30 @@ def test_a_class_of_ones_own_predicts_as_it_says(stream):
     for record in evaluate(stream, Always(**SETTINGS)):
         assert record.per_class[1] == 1
         assert sum(record.per_class.values()) == 1
+
+
+class Ranked:
+    """Scores its seven classes the same for all samples: the last is the likeliest."""
+
+    classes_ = np.arange(7)
+
+    def predict(self, X):
+        return np.full(len(X), 6)
+
+    def decision_function(self, X):
+        return np.tile([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4], (len(X), 1))
+
+
+class Named:
+    """The same, with the likeliest classes in place of scores."""
+
+    predict = Ranked.predict
+
+    def predict_topk(self, X, k):
+        return np.tile(np.arange(6, 6 - k, -1), (len(X), 1))
+
+
+@pytest.mark.parametrize("learner", [Ranked(), Named()], ids=lambda learner: type(learner).__name__)
+def test_the_five_likeliest_classes_are_five(learner):
+    found = look(learner, np.zeros((2, 1)), 7)
+    assert found.top5.tolist() == [[6, 5, 4, 3, 2]] * 2

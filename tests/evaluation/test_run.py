@@ -347,6 +347,8 @@ def test_summary_without_scores_has_no_top5():
     summary = summarize([make_record(0, top5=None, head_given=None)])
     assert summary["average_top5"] is None
     assert summary["head_given"] is None
+    # A mean over some tasks would stand beside means over all.
+    assert summarize([make_record(0, top5=None), make_record(1)])["average_top5"] is None
 
 
 def test_summary_wants_the_records_of_one_run_from_the_first():

@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from lmrc.data.datasets import digits
 from lmrc.experiments.capacity import load_capacity_recipe
+from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import EXPERIMENTS, load_recipe
@@ -264,3 +266,12 @@ def test_what_is_no_step_of_the_ladder_and_what_keeps_no_images_is_refused_befor
     pooled = load_recipe("rehearsal", "digits", methods=["lmrc", naive], memory=[2])
     with pytest.raises(UsageError, match=f"{naive} keeps no images"):
         check_settings(pooled, plan(pooled), [])
+
+
+@pytest.mark.parametrize(("order", "orders"), [("per-seed", 5), ("natural", 1), (3, 1)])
+@pytest.mark.parametrize("experiment", ["incremental", "softmax-suppression"])
+def test_an_order_of_classes_is_of_each_seed_or_of_all(experiment, order, orders):
+    recipe, data = load_recipe(experiment, "digits", order=order), digits()
+    streams = [open_stream(recipe, seed, data).order.tolist() for seed in range(5)]
+    assert len({tuple(stream) for stream in streams}) == orders
+    assert open_stream(recipe, 4, data).order.tolist() == streams[4]

@@ -346,12 +346,12 @@ def test_relax_raises_the_threshold_and_warns_once():
 
 
 def test_relax_raises_the_threshold_no_further_than_needed():
-    # 90° apart there is room for four in the plane; a fifth, at 85° from its neighbours, needs
-    # cos 85° = 0.087: so 0.09, from 0 in steps of 0.005.
-    mapping = Scripted(at(85), 2, 0.0, max_tries=5, vectors=at(0, 170, 260))
-    with pytest.warns(CapacityWarning, match=r"from 0 to 0\.09 "):
+    # 90° apart there is room for four in the plane; a fifth, at 84.6° from its neighbours, needs
+    # cos 84.6° = 0.094: so 0.095, from 0 in steps of 0.005.
+    mapping = Scripted(at(84.6), 2, 0.0, max_tries=5, vectors=at(0, 169.2, 260))
+    with pytest.warns(CapacityWarning, match=r"from 0 to 0\.095 "):
         mapping.extend(1, on_full="relax")
-    assert mapping.threshold == 0.09
+    assert mapping.threshold == 0.095
 
 
 def test_relax_gives_up_below_one_and_adds_nothing():

@@ -390,6 +390,17 @@ def test_training_is_in_the_seeds_order_not_the_callers():
     np.testing.assert_array_equal(first.similarities(X), second.similarities(X))
 
 
+@pytest.mark.parametrize("method", [LMRCClassifier, FineTuneClassifier])
+def test_learning_leaves_the_users_generators_alone(method):
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002  # the one that users seed
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    model = method(epochs=1, random_state=0).fit(X, Y).partial_fit(X2, Y2)
+    model.predict(X)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+
+
 def test_a_loss_that_explodes_changes_nothing():
     model = FineTuneClassifier(epochs=2, random_state=0).partial_fit(X, Y)
     answers = model.decision_function(X)

@@ -1,6 +1,7 @@
 """Each baseline gets the care of our own method: its regulariser is there, and does its work."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from lmrc.methods.ewc import fisher_diagonal
 from lmrc.nets.multihead import GrowingLinear
 from lmrc.nets.network import Network, Trunk
 from lmrc.training.batches import MiniBatch
+from lmrc.training.memory import Memory
 
 (X, Y), (X2, Y2), _ = blobs()
 
@@ -93,6 +95,16 @@ def test_penalty_by_hand():
     assert model.weight_penalty(new, old).item() == pytest.approx(0.5 * (10 * 0.25 + 10 * 4))
 
 
+def test_the_penalty_holds_where_samples_of_known_classes_are_at_hand_too():
+    """Exemplars, or a known class that comes again."""
+    model = quick(EWCClassifier).partial_fit(X, Y)
+    network, frozen, batch = second_step(model)
+    with_known = replace(batch, known=batch.y < 3)
+    term = model.losses(network, frozen, batch)["ewc"]
+    assert term > 0
+    assert torch.equal(model.losses(network, frozen, with_known)["ewc"], term)
+
+
 def linear(weight):
     head = GrowingLinear(1, len(weight))
     head.weight.data = weight
@@ -121,6 +133,15 @@ def test_fisher_is_that_of_theory_for_a_softmax_layer():
     p = torch.tensor([1.0, 0.0]).softmax(0)
     got = fisher_diagonal(network, torch.zeros(20_000, 1), torch.Generator().manual_seed(0))
     torch.testing.assert_close(got["head.bias"], p * (1 - p), rtol=0.03, atol=0)
+
+
+def test_the_fisher_information_is_of_all_samples_of_the_task():
+    """Of two equally likely classes log p has the slope ± x / 2, whichever is drawn."""
+    model, x = quick(EWCClassifier), torch.arange(1.0, 8.0)[:, None]
+    model.seed_, model.n_batches_ = 0, 0
+    model.keep(linear(torch.zeros(2, 1)), Memory(x, torch.zeros(7, dtype=torch.long)))
+    expected = (x / 2).square().mean()
+    torch.testing.assert_close(model.fisher_["head.weight"], expected.expand(2, 1))
 
 
 def test_fisher_is_of_the_network_as_it_predicts():

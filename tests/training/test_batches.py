@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -146,6 +147,13 @@ def test_boxes_lie_inside_and_spread_over_areas_and_shapes():
     assert ratio.max() > 1.28
     assert top.max() > 40
     assert left.max() > 25
+
+
+def test_boxes_are_as_often_wide_as_high():
+    """The ratio of sides is uniform in its logarithm; uniform in itself, it would favour width."""
+    _, _, height, width = draw_boxes(20_000, 500, 500, torch.Generator().manual_seed(0)).T
+    assert (width / height).log().mean().abs() < 0.007
+    assert (width / height).log().std() == pytest.approx(math.log(16 / 9) / 12**0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])

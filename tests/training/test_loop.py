@@ -94,6 +94,17 @@ def test_chance_in_the_network_is_seeded_and_the_users_generator_is_left_alone()
     assert torch.equal(trained(), trained())
 
 
+def test_chance_in_the_network_is_another_at_every_step_and_epoch():
+    network, drawn = nn.Linear(2, 1), []
+
+    def losses(batch):
+        drawn.append(torch.rand(()).item())
+        return squared_error(network)(batch)
+
+    run(network, losses)
+    assert len(drawn) == len(set(drawn)) == 9  # three epochs of three steps
+
+
 def test_frozen_weights_stay():
     network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     network[0].requires_grad_(False)

@@ -48,6 +48,13 @@ def test_a_piece_is_of_the_image_as_far_from_the_end(copies):
     assert max(shares) > 0.5
 
 
+def test_the_area_of_a_piece_is_uniform():
+    """Of a side √a, 1 − √a / 4 lies inside on average: the mean of (√a − a / 4)² is 0.32."""
+    pieces, n = drawn([2] * 4000), 8000
+    _, share = pieces(torch.zeros(n, 1, 64, 64), torch.arange(n), 1)
+    assert float(share[share > 0].mean()) == pytest.approx(0.5 - 0.2 + 1 / 48, abs=0.02)
+
+
 def test_pieces_of_several_mini_batches_at_once_are_those_of_each():
     pieces, x = drawn([4] * 6), numbered(24)
     at_once, shares = pieces(x, torch.arange(24), 1)
@@ -166,6 +173,17 @@ def test_features_are_found_once_and_both_classes_have_a_gradient(scalar):
     torch.testing.assert_close(found, 0.75 * own + 0.25 * other)
     assert not torch.allclose(own, other)
     assert trained.trunk.backbone.times == 9  # behind the losses nothing is noted
+
+
+def test_features_of_one_input_are_not_given_for_another():
+    """Where the losses of the second label look at something else than those of the first."""
+    trained, whole = network().eval(), batch()
+
+    def losses(batch):
+        return {"new": trained.trunk(batch.x * (1 + batch.y[:, None, None, None])).square().sum(1)}
+
+    own, other = (losses(part)["new"] for part in (whole, turned_round(whole)))
+    torch.testing.assert_close(mixed(losses, trained)(whole)["new"], 0.75 * own + 0.25 * other)
 
 
 def test_nothing_is_noted_any_more_where_losses_fail():
