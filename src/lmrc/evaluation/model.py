@@ -59,11 +59,6 @@ class ModelScore:
         """Return the score as one line of JSON, without its end of line."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
 
-    @classmethod
-    def from_json(cls, line: str) -> ModelScore:
-        """Return the score that `to_json` wrote."""
-        return cls(**json.loads(line))
-
 
 def score_model(
     similarities: NDArray[Any], heads: Sequence[NDArray[Any]], y: NDArray[Any], seconds: float = 0.0

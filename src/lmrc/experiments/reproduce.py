@@ -282,7 +282,8 @@ def _open_folder(
 
 def _differing(then: Any, now: Any, name: str) -> Iterator[str]:
     """Name the settings in which two recipes differ, those within others by their own names."""
-    if isinstance(then, dict) or isinstance(now, dict):
+    given = [recipe for recipe in (then, now) if recipe is not None]
+    if given and all(isinstance(recipe, dict) for recipe in given):
         then, now = then or {}, now or {}
         for part in {**then, **now}:
             yield from _differing(then.get(part), now.get(part), part)

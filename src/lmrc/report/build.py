@@ -8,7 +8,7 @@ from dataclasses import replace
 from lmrc.report import consolidation, heads, ladder, rehearsal, rotations, streams, suppression
 from lmrc.report.contents import Contents
 from lmrc.report.records import Description, RunRecord, by_method_and_seed, is_whole
-from lmrc.report.titles import asked_for, in_order, name_runs
+from lmrc.report.titles import asked_by_each, in_order, name_runs
 
 #: By experiment; those of other names (the demo, your own) are shown as `incremental` is.
 BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
@@ -31,7 +31,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     records : sequence of RunRecord
         What was measured; at least one.
     """
-    if not records:
+    if not by_method_and_seed(records):
         raise ValueError("there are no records to report; run the experiment first.")
     description, records, stopped = _without_stopped(description, records)
     # What is told of the data makes them others than the paper's, so its numbers say nothing here.
@@ -59,17 +59,19 @@ def _without_stopped(
         if is_whole([line.record for line in run])
     }
     commands, recipe = description.commands, description.recipe
+    asked, runs_of = asked_by_each(commands, recipe), [command.runs for command in commands]
+    ended = [runs <= whole for runs in asked]
     held = [
-        command
-        for i, command in enumerate(commands, start=1)
-        if not any(c.runs < command.runs and asked_for([c], recipe) <= whole for c in commands[i:])
+        i
+        for i, runs in enumerate(runs_of)
+        if not any(ended[j] and runs_of[j] < runs for j in range(i + 1, len(commands)))
     ]
-    stopped = sorted(asked_for(commands, recipe) - asked_for(held, recipe) - whole)
-    if not stopped:
+    stopped = sorted(set().union(*asked) - set().union(*(asked[i] for i in held)) - whole)
+    kept = [record for record in records if (record.method, record.seed) not in stopped]
+    if not stopped or not kept:
         return description, records, []
     told = (
         "An earlier command asked for more, which has not ended and is not in here: "
         f"{name_runs(stopped)}."
     )
-    kept = [record for record in records if (record.method, record.seed) not in stopped]
-    return replace(description, commands=held), kept, [told]
+    return replace(description, commands=[commands[i] for i in held]), kept, [told]

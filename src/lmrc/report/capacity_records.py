@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmrc.report import schema
 from lmrc.report.records import read_lines
+from lmrc.report.shape import read_json
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,20 @@ class CapacityRecord:
         return json.dumps(vars(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, line: str) -> CapacityRecord:
+    def from_json(cls, line: bytes) -> CapacityRecord:
         """Return the record that `to_json` wrote."""
-        return cls(**json.loads(line))
+        whole = read_json(line)
+        schema.capacity_record(whole)
+        return cls(**whole)
 
 
 def read_capacity_records(folder: Path) -> list[CapacityRecord]:
     """Read the folder's records, in the order in which they were made."""
-    return read_lines(folder, CapacityRecord.from_json)
+    records = read_lines(folder, CapacityRecord.from_json)
+    dims = len({record.dim for record in records})
+    if dims > schema.MAX_METHODS:
+        raise ValueError(
+            f"{folder} holds records of {dims} dimensions, and {schema.MAX_METHODS} at most are "
+            "shown: remove some."
+        )
+    return records

@@ -111,4 +111,5 @@ def _confusion_csv(summaries: Sequence[MethodSummary]) -> str:
 
 def _file_name(method: str) -> str:
     plain = method.replace("+", "-plus-")  # LMRC and LMRC+ are two
-    return re.sub(r"[^\w.]+", "-", plain).strip("-").lower()
+    # No more than 50 letters: the name of a file may have some 250 bytes.
+    return re.sub(r"[^\w.]+", "-", plain)[-50:].strip("-").lower()

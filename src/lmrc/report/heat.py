@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 HEAT = "#0072b2"
 #: Heat never gets opaque, so that the numbers on it are read in the ink of either page.
 HEAT_OPACITY = 0.72
+#: Above this many, tasks are no longer named at the edge, nor drawn as paths.
+MANY = 100
 
 
 def head_confusion(
@@ -39,7 +41,8 @@ def head_confusion(
         heat = LinearSegmentedColormap.from_list(
             "heat", [to_rgba(HEAT, 0.0), to_rgba(HEAT, HEAT_OPACITY)]
         )
-        axes.pcolormesh(shares, cmap=heat, vmin=0, vmax=1, edgecolors="none")
+        many = len(counts) > MANY  # then a picture: an SVG of so many paths no one can open
+        axes.pcolormesh(shares, cmap=heat, vmin=0, vmax=1, edgecolors="none", rasterized=many)
         # Numbers that would not be readable are left to the colours.
         if len(counts) <= 10:
             for i, row in enumerate(shares):
@@ -47,8 +50,10 @@ def head_confusion(
                     shown = f"{100 * share:.0f}"
                     faint = 0.65 if shown == "0" else 1.0
                     axes.text(j + 0.5, i + 0.5, shown, ha="center", va="center", alpha=faint)
-        places = [i + 0.5 for i in range(len(labels))]
         shown_labels = labels if len(labels) <= 10 else [str(i + 1) for i in range(len(labels))]
+        each = max(1, len(labels) // MANY)
+        places = [i + 0.5 for i in range(0, len(labels), each)]
+        shown_labels = shown_labels[::each]
         axes.set_xticks(places, shown_labels)
         axes.set_yticks(places, shown_labels)
         axes.set(aspect="equal", xlabel="head that won", ylabel="head that governs")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from lmrc.outside import brief
 from lmrc.report import costs, heads, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.costs import Cost
@@ -94,6 +95,8 @@ def _rungs(wanted: Sequence[Mapping[str, str]], records: Sequence[RunRecord]) ->
         cost = by_method[rung["method"]]
         rungs.append(Rung(summary, cost, is_read_off, rung.get("readout") != "wta"))
         seen.add(rung["method"])
+    if not rungs:
+        raise ValueError("there are no records of any row that run.json asks for: run it again.")
     return rungs
 
 
@@ -127,7 +130,15 @@ def _same(rungs: Sequence[Rung]) -> list[str]:
 def _read(rung: Mapping[str, str], line: RunRecord) -> RunRecord:
     """Return a record under the rung's name, with what its readout measured."""
     way = rung.get("readout")
-    measured: dict[str, Any] = line.extra["readouts"][way] if way else {}
+    measured: dict[str, Any] = {}
+    if way:
+        try:
+            measured = line.extra["readouts"][way]
+        except KeyError:
+            raise ValueError(
+                f"the records of {brief(line.method)} hold no readout {brief(way)}, which run.json "
+                "asks for: run the experiment again."
+            ) from None
     return replace(line, method=rung["name"], record=replace(line.record, **measured))
 
 

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from lmrc.evaluation.model import ModelScore
-from lmrc.report import html
+from lmrc.report import html, schema
 from lmrc.report.contents import Contents
 from lmrc.report.heat import head_confusion
 from lmrc.report.html import Drawing, Section
-from lmrc.report.records import NO_SETTINGS, Description
+from lmrc.report.records import NO_SETTINGS, RECORDS, Description, read_lines
 from lmrc.report.sections import MANY_CLASSES
 from lmrc.report.settings import in_force, settings_list
+from lmrc.report.shape import read_json
 from lmrc.report.summary import Spread, csv_text
 
 EXPERIMENT = "model"
 MISTAKES = 20  # rows of the table of mistakes
+
+
+def read_score(folder: Path) -> ModelScore:
+    """Read the folder's last score."""
+    scores = read_lines(folder, _score)
+    if not scores:
+        raise ValueError(f"{folder / RECORDS} holds no score: evaluate the model again.")
+    return scores[-1]
+
+
+def _score(line: bytes) -> ModelScore:
+    whole = read_json(line)
+    schema.model_score(whole)
+    return ModelScore(**whole)
 
 
 def build(description: Description, score: ModelScore) -> Contents:

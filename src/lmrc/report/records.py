@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, product, takewhile
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from lmrc.evaluation.run import BatchRecord
+from lmrc.report import schema
+from lmrc.report.shape import MAX_BYTES, read_json
 from lmrc.store.lock import locked
 
 RECORDS = "records.jsonl"
@@ -78,13 +80,11 @@ class RunRecord:
         return json.dumps(whole, ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, line: str) -> RunRecord:
+    def from_json(cls, line: bytes) -> RunRecord:
         """Return the record that `to_json` wrote; its classes in ``per_class`` are text."""
-        whole = json.loads(line)
-        record = BatchRecord(**whole["record"])
-        if any(len(row) != len(record.head_confusion) for row in record.head_confusion):
-            raise ValueError("its head_confusion is not square")
-        return cls(**{**whole, "record": record})
+        whole = read_json(line)
+        schema.run_record(whole)
+        return cls(**{**whole, "record": BatchRecord(**whole["record"])})
 
 
 @dataclass(frozen=True)
@@ -184,27 +184,43 @@ def read_records(folder: Path) -> list[RunRecord]:
 
     A last line without its end is one that a killed run did not finish; it does not count.
     """
-    return read_lines(folder, RunRecord.from_json)
+    records = read_lines(folder, RunRecord.from_json)
+    try:
+        schema.one_folder(records)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / RECORDS} holds records that do not go together ({error}); run the "
+            "experiment again into another folder."
+        ) from error
+    return records
 
 
-def read_lines(folder: Path, parse: Callable[[str], Read]) -> list[Read]:
+def read_lines(folder: Path, parse: Callable[[bytes], Read]) -> list[Read]:
     """Read records of any kind, as `read_records` does."""
     path = folder / RECORDS
-    # Cut before decoding: the unfinished line may end within a character.
-    whole_lines, _, _ = path.read_bytes().rpartition(b"\n")
-    return list(_parse(path, whole_lines, parse))
+    found: list[Read] = []
+    with _open(path) as file:
+        # Not as text: it would also break at separators that may stand inside a JSON string, and
+        # the unfinished line may end within a character.
+        for number in count(1):
+            line = file.readline(MAX_BYTES + 1)
+            if not line.endswith(b"\n") and len(line) <= MAX_BYTES:
+                return found
+            try:
+                found.append(parse(line))
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number} is not a record ({error}); remove the line: the "
+                    "command that made it, given again, makes what is missing."
+                ) from error
+    return found
 
 
-def _parse(path: Path, lines: bytes, parse: Callable[[str], Read]) -> Iterator[Read]:
-    # Not splitlines: it would also break at separators that may stand inside a JSON string.
-    for number, line in enumerate(lines.split(b"\n") if lines else [], start=1):
-        try:
-            yield parse(line.decode("utf-8"))
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"{path}, line {number} is not a record ({error}); remove the line: the command "
-                "that made it, given again, makes what is missing."
-            ) from error
+def _open(path: Path) -> BinaryIO:
+    """Open a file to read; of what is none, a pipe say, nothing would ever come."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file; remove it.")
+    return path.open("rb")
 
 
 def encoded(text: str) -> bytes:
@@ -226,18 +242,18 @@ def read_description(folder: Path) -> Description:
     """Read the folder's ``run.json``."""
     path = folder / DESCRIPTION
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(whole, dict):
-            raise TypeError("it holds no object")
-        if "command" in whole:  # of before a folder kept more than the last one
-            commands = [Command.of(whole.pop("command"), whole.get("recipe", {}))]
-        else:
-            commands = [Command(**command) for command in whole.pop("commands", [])]
-        return Description(**whole, commands=commands)
-    except (ValueError, TypeError) as error:
+        with _open(path) as file:
+            whole = read_json(file.read(MAX_BYTES + 1))
+        schema.description(whole)
+    except ValueError as error:
         raise ValueError(
             f"{path} does not describe a run ({error}); run the experiment again."
         ) from error
+    if "command" in whole:  # of before a folder kept more than the last one
+        commands = [Command.of(whole.pop("command"), whole.get("recipe", {}))]
+    else:
+        commands = [Command(**command) for command in whole.pop("commands", [])]
+    return Description(**whole, commands=commands)
 
 
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:

@@ -90,7 +90,8 @@ def in_force(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     if found.get("schedule") == "cosine" and "halve_at" in found:
         found["halve_at"] = None
-    if found.get("mirror") and (augment := found.get("augment")):
+    augment = found.get("augment")
+    if found.get("mirror") and isinstance(augment, str):
         # Only where they are learnt, too; "auto" does that with colour images.
         found["mirror"] = "for colour images" if augment == "auto" else flips(augment)
     return found

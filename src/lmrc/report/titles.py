@@ -28,22 +28,29 @@ def pooled(title: str, memory: int) -> str:
 
 def parted(title: str) -> tuple[str, int]:
     """Part the title of a method with a pool into its two; 0 without one."""
-    found = re.fullmatch(r"(.+) \+ (\d+) per class", title, flags=re.DOTALL)
+    found = re.fullmatch(r"(.+) \+ (\d{1,9}) per class", title, flags=re.DOTALL)
     return (found[1], int(found[2])) if found else (title, 0)
-
-
-def title_of_run(method: str, memory: int, recipe: Mapping[str, Any]) -> str:
-    """Return what records call a method of a recipe with a pool size."""
-    return pooled(title_of(method, recipe.get("variants", {})), memory)
 
 
 def asked_for(commands: Iterable[Command], recipe: Mapping[str, Any]) -> set[tuple[str, int]]:
     """Return title and seed of the runs that some commands ask for."""
-    return {
-        (title_of_run(method, memory, recipe), seed)
+    return set().union(*asked_by_each(list(commands), recipe))
+
+
+def asked_by_each(
+    commands: Sequence[Command], recipe: Mapping[str, Any]
+) -> list[set[tuple[str, int]]]:
+    """Return title and seed of the runs that each command asks for."""
+    titles = _titles({method for command in commands for method in command.methods}, recipe)
+    return [
+        {(pooled(titles[method], memory), seed) for method, memory, seed in command.runs}
         for command in commands
-        for method, memory, seed in command.runs
-    }
+    ]
+
+
+def _titles(methods: Iterable[str], recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return what records call some methods of a recipe; to look one up takes long."""
+    return {method: title_of(method, recipe.get("variants", {})) for method in methods}
 
 
 def name_runs(runs: Iterable[tuple[str, int]]) -> str:
@@ -68,10 +75,9 @@ def in_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[Ru
     methods with the first come before all with the next, as in one process. Methods that the recipe
     does not name come last, as they are.
     """
+    titles = _titles(recipe.get("methods") or [], recipe)
     asked = [
-        title_of_run(name, memory, recipe)
-        for memory in recipe.get("memory") or [0]
-        for name in recipe.get("methods") or []
+        pooled(title, memory) for memory in recipe.get("memory") or [0] for title in titles.values()
     ]
     position = {title: i for i, title in reversed([*enumerate(asked)])}
     return sorted(records, key=lambda record: position.get(record.method, len(asked)))

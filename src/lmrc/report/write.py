@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmrc.evaluation.model import ModelScore
 from lmrc.report import capacity, figures, model
 from lmrc.report.build import build
 from lmrc.report.capacity_records import read_capacity_records
@@ -16,7 +15,6 @@ from lmrc.report.records import (
     Description,
     encoded,
     read_description,
-    read_lines,
     read_records,
     replace_file,
 )
@@ -53,7 +51,7 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
     if description.experiment == "capacity":
         return description, capacity.build(description, read_capacity_records(folder))
     if description.experiment == model.EXPERIMENT:
-        return description, model.build(description, read_lines(folder, ModelScore.from_json)[-1])
+        return description, model.build(description, model.read_score(folder))
     return description, build(description, read_records(folder))
 
 
