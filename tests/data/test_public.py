@@ -3,10 +3,12 @@ import os
 import pickle
 import tarfile
 import zipfile
+from multiprocessing import get_all_start_methods
 
 import numpy as np
 import pytest
 
+from lmrc.data import streamed
 from lmrc.data.datasets import load_dataset
 
 
@@ -196,6 +198,46 @@ def test_tiny_imagenet_unpacked(data, tiny_files, write_files):
     write_files(data / "tiny-imagenet-200", tiny_files)
     check_tiny(load_dataset("imagenet200"))
     check_tiny(load_dataset("imagenet200", data_dir=data / "tiny-imagenet-200"))
+
+
+@pytest.fixture
+def many_tiny_files(tiny_files, monkeypatch):
+    """So many training images that they are decoded by worker processes."""
+    monkeypatch.setattr("lmrc.data.streamed.AT_ONCE", 32)
+    name, images = "train/n00000001/images/n00000001_{}.JPEG", {}
+    for i in range(200):
+        images[name.format(i)] = tiny_files[name.format((0, 2, 10)[i % 3])]
+    return tiny_files | images
+
+
+def test_tiny_imagenet_is_decoded_by_several_processes(data, many_tiny_files, write_zip, workers):
+    write_zip(data / "tiny-imagenet-200.zip", many_tiny_files)
+    dataset = load_dataset("imagenet200")
+    forks = get_all_start_methods()[0] == "fork"
+    assert workers == ([streamed.n_workers(most=32)] if forks else [])
+    reds = dataset.X_train.mean(axis=(1, 2))[:, 0].round()
+    np.testing.assert_allclose(reds, [0, 20, 100, *([0, 20, 100] * 67)[:200]], atol=2)
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """How many workers each `DataLoader` has."""
+    found, whole = [], streamed.DataLoader
+
+    def loader(*args, num_workers, **options):
+        found.append(num_workers)
+        return whole(*args, num_workers=num_workers, **options)
+
+    monkeypatch.setattr(streamed, "DataLoader", loader)
+    return found
+
+
+def test_an_image_that_a_worker_process_cannot_decode_is_named(data, many_tiny_files, write_zip):
+    broken = many_tiny_files | {"train/n00000001/images/n00000001_77.JPEG": b"no JPEG"}
+    write_zip(data / "tiny-imagenet-200.zip", broken)
+    with pytest.raises(ValueError, match=r"official layout \(train/.*_77\.JPEG: cannot") as error:
+        load_dataset("imagenet200")
+    assert "\n" not in str(error.value)
 
 
 def test_the_whole_tiny_imagenet_is_preferred_to_a_part(data, tiny_files, write_zip):

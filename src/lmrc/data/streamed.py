@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from lmrc.data.progress import progress
 SHARE = 0.5  # of the memory at hand that decoded images may take
 AT_ONCE = 1024  # images from which on worker processes decode them
 MOST_WORKERS = 8
+
+T = TypeVar("T")
 
 
 def memory_at_hand() -> float:
@@ -38,10 +40,52 @@ def memory_at_hand() -> float:
     return min(found, default=float("inf"))
 
 
-def n_workers() -> int:
+def n_workers(most: int = MOST_WORKERS) -> int:
     """Return how many processes decode images for this one."""
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that have workers, too
-    return max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // beside))
+    # Those that this process may use; not every system can tell.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(most, (cores or 1) // beside))
+
+
+def in_workers(read: Callable[[int], T], n: int, most: int = MOST_WORKERS) -> Iterator[T]:
+    """Yield ``read(0)`` … ``read(n - 1)`` in order; of many, from worker processes.
+
+    Not from threads: of a small JPEG, most of the work holds Python's global lock.
+
+    Parameters
+    ----------
+    read : callable
+        Can be pickled, and raises nothing: errors are to be returned.
+    n : int
+    most : int, default=8
+        Processes, where the machine has as many cores.
+    """
+    if n < AT_ONCE or get_worker_info() is not None:  # a worker has none of its own
+        yield from map(read, range(n))
+        return
+    loader = DataLoader(
+        _Read(read, n),
+        batch_size=AT_ONCE // 16,
+        num_workers=n_workers(most),
+        collate_fn=list,
+        generator=torch.Generator(),  # its own: the user's is left alone
+    )
+    for items in loader:
+        yield from items
+
+
+class _Read(Dataset[Any]):
+    """A `Dataset` of what a function returns for 0 … n − 1."""
+
+    def __init__(self, read: Callable[[int], Any], n: int) -> None:
+        self.read, self.n = read, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Any:
+        return self.read(i)
 
 
 class ImageFiles:
@@ -127,32 +171,8 @@ class ImageFiles:
         return good
 
     def _decoded(self) -> Iterator[Pixels | UnreadableImageError]:
-        """Decode all images in order; many of them in worker processes, if this is none."""
-        if len(self) < AT_ONCE or get_worker_info() is not None:
-            yield from map(self.read, range(len(self)))
-            return
-        loader = DataLoader(
-            _Read(self),
-            batch_size=AT_ONCE // 16,
-            num_workers=n_workers(),
-            collate_fn=list,
-            generator=torch.Generator(),  # its own: the user's is left alone
-        )
-        for images in loader:
-            yield from images
-
-
-class _Read(Dataset[Any]):
-    """A `Dataset` of what `ImageFiles.read` returns."""
-
-    def __init__(self, files: ImageFiles) -> None:
-        self.files = files
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, i: int) -> Pixels | UnreadableImageError:
-        return self.files.read(i)
+        """Decode all images in order."""
+        return in_workers(self.read, len(self))
 
 
 class Streamed:

@@ -13,28 +13,32 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from functools import partial
+from multiprocessing import get_all_start_methods
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmrc.data.cache import save_class_names, save_images
-from lmrc.data.images import UnreadableImageError, read_image
+from lmrc.data.images import Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
+from lmrc.data.streamed import in_workers
 
 SIZE = 64
 
+_MAX_WORKERS = 32
 _LARGEST_MEMBER = 2**26  # words.txt has 2.7 MB, an image 2 KB
 _LIST = re.compile(r"(?P<top>[^/]+/)?wnids\.txt")
 _TRAIN = re.compile(r"train/(?P<label>n\d+)/images/(?P=label)_(?P<number>\d+)\.JPEG")
 
 _Labelled = list[tuple[str, str]]  # the name of an image, and its class
-_Read = Callable[[str], bytes]
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, FileNotFoundError)
 
 
 def tiny_imagenet_files(source: Path) -> list[Path]:
@@ -59,43 +63,53 @@ def decode_tiny_imagenet(source: Path, out: Path) -> None:
         An empty folder.
     """
     try:
-        with _opened(source) as (names, read):
-            classes = read("wnids.txt").decode("ascii").split()
-            train = _train_images(names, classes)
-            test = _validation_images(read("val/val_annotations.txt").decode("ascii"), classes)
-            for part, labelled in (("train", train), ("test", test)):
-                shape = (len(labelled), SIZE, SIZE, 3)
-                images = _decoded([name for name, _ in labelled], read, part)
-                save_images(out / f"X_{part}.npy", shape, images)
-                np.save(out / f"y_{part}.npy", np.array([label for _, label in labelled], str))
-            words = read("words.txt").decode("utf-8") if "words.txt" in names else ""
-            save_class_names(out, _meanings(words, set(classes)))
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, FileNotFoundError) as error:
+        files: _Folder | _Archive = _Folder(source) if source.is_dir() else _Archive(source)
+        classes = files.read("wnids.txt").decode("ascii").split()
+        train = _train_images(files.names, classes)
+        test = _validation_images(files.read("val/val_annotations.txt").decode("ascii"), classes)
+        for part, labelled in (("train", train), ("test", test)):
+            shape = (len(labelled), SIZE, SIZE, 3)
+            images = _decoded([name for name, _ in labelled], files, part)
+            save_images(out / f"X_{part}.npy", shape, images)
+            np.save(out / f"y_{part}.npy", np.array([label for _, label in labelled], str))
+        words = files.read("words.txt").decode("utf-8") if "words.txt" in files.names else ""
+        save_class_names(out, _meanings(words, set(classes)))
+    except _DAMAGED as error:
         raise ValueError(
             f"{source} is damaged or not in the official layout ({error}); get it anew."
         ) from error
 
 
-@contextmanager
-def _opened(source: Path) -> Iterator[tuple[list[str], _Read]]:
-    """Give the names of all files below the top folder, and a function that reads one of them."""
-    if source.is_dir():
-        names = [path.relative_to(source).as_posix() for path in tiny_imagenet_files(source)]
-        yield names, lambda name: (source / name).read_bytes()
-        return
-    with zipfile.ZipFile(source) as archive:
-        match = next(filter(None, map(_LIST.fullmatch, archive.namelist())), None)
+class _Folder:
+    """The files of a folder, by their names from there."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self.names = [path.relative_to(source).as_posix() for path in tiny_imagenet_files(source)]
+
+    def read(self, name: str) -> bytes:
+        return (self.source / name).read_bytes()
+
+
+class _Archive:
+    """The files of an archive, by their names below its top folder; for worker processes, too."""
+
+    def __init__(self, source: Path) -> None:
+        self._source, self._process = source, os.getpid()
+        self._zip = zipfile.ZipFile(source)
+        match = next(filter(None, map(_LIST.fullmatch, self._zip.namelist())), None)
         if match is None:
             raise ValueError("no wnids.txt in it")
-        top = match["top"] or ""
+        self._top = top = match["top"] or ""
+        self.names = [n.removeprefix(top) for n in self._zip.namelist() if n.startswith(top)]
 
-        def read(name: str) -> bytes:
-            size = archive.getinfo(top + name).file_size
-            if size > _LARGEST_MEMBER:
-                raise ValueError(f"{name} has {size} bytes")
-            return archive.read(top + name)
-
-        yield [n.removeprefix(top) for n in archive.namelist() if n.startswith(top)], read
+    def read(self, name: str) -> bytes:
+        if os.getpid() != self._process:  # a fork shares the position in the file with its parent
+            self._zip.fp, self._process = self._source.open("rb"), os.getpid()
+        size = self._zip.getinfo(self._top + name).file_size
+        if size > _LARGEST_MEMBER:
+            raise ValueError(f"{name} has {size} bytes")
+        return self._zip.read(self._top + name)
 
 
 def _train_images(names: Sequence[str], classes: Sequence[str]) -> _Labelled:
@@ -119,9 +133,21 @@ def _meanings(words: str, classes: set[str]) -> dict[str, str]:
     return {label: meaning for label, meaning in rows if label in classes}
 
 
-def _decoded(names: Sequence[str], read: _Read, part: str) -> Iterator[NDArray[np.uint8]]:
-    for name in progress(names, f"decoding Tiny-ImageNet, {part}", len(names)):
-        try:
-            yield read_image(io.BytesIO(read(name)), size=SIZE)
-        except UnreadableImageError as error:
-            raise ValueError(f"{name}: {error}") from error
+def _decoded(names: Sequence[str], files: _Folder | _Archive, part: str) -> Iterator[Pixels]:
+    read, n = partial(_image, files, names), len(names)
+    # Not by forks, workers import the user's script once more, which may not expect it.
+    forks = get_all_start_methods()[0] == "fork"
+    images = in_workers(read, n, _MAX_WORKERS) if forks else map(read, range(n))
+    for image in progress(images, f"decoding Tiny-ImageNet, {part}", n):
+        if isinstance(image, Exception):
+            raise image
+        yield image
+
+
+def _image(files: _Folder | _Archive, names: Sequence[str], i: int) -> Pixels | Exception:
+    try:
+        return read_image(io.BytesIO(files.read(names[i])), size=SIZE)
+    except UnreadableImageError as error:
+        return ValueError(f"{names[i]}: {error}")
+    except _DAMAGED as error:
+        return error
