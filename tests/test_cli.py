@@ -52,14 +52,24 @@ def test_nothing_asked_shows_help(call):
     assert "Usage: lmrc" in out
 
 
-@pytest.mark.parametrize("code", ["import lmrc.cli", "import lmrc.cli; lmrc.cli.main()"])
-def test_help_loads_nothing_heavy(code):
+COMPLETE = {"_LMRC_COMPLETE": "complete_bash", "COMP_WORDS": "lmrc pred", "COMP_CWORD": "1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [(["--help"], {}), (["learn", "--help"], {}), (["--version"], {}), ([], COMPLETE)],
+)
+def test_help_and_completion_load_nothing_heavy(words, environment):
     script = (
-        "import sys, atexit; sys.argv = ['lmrc', '--help'];"
-        f"atexit.register(lambda: print([m for m in {HEAVY} if m in sys.modules])); {code}"
+        "import sys, atexit; from lmrc.cli import main; sys.argv[0] = 'lmrc';"
+        f"atexit.register(lambda: print([m for m in {HEAVY} if m in sys.modules])); main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, *words],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -80,9 +90,8 @@ def test_closed_streams_are_no_error():
 
 
 def test_shells_complete_commands():
-    words = {"_LMRC_COMPLETE": "complete_bash", "COMP_WORDS": "lmrc pred", "COMP_CWORD": "1"}
     call = [sys.executable, "-c", "from lmrc.cli import main; main()"]
-    done = subprocess.run(call, env=os.environ | words, capture_output=True, text=True)
+    done = subprocess.run(call, env=os.environ | COMPLETE, capture_output=True, text=True)
     assert done.stdout.split() == ["predict"]
 
 

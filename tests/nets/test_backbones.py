@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc.nets.backbones import BACKBONES, ResNet, build, pick
+from lmrc.nets.auto import pick
+from lmrc.nets.backbones import BACKBONES, ResNet, build
 from lmrc.nets.network import Trunk, build_trunk
 
 SHAPES = {

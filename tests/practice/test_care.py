@@ -6,11 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import lmrc
 from lmrc.methods.persistence import model_from
+from lmrc.methods.state import pack
+from lmrc.practice import info
 from lmrc.practice.usage import bytes_in_words
-from lmrc.store import folder, unfinished
+from lmrc.statistics import readout
+from lmrc.store import files, folder, unfinished
 
 
 def test_info_says_what_a_model_knows_and_holds(model, call):
@@ -101,11 +105,60 @@ def test_log_lists_versions_and_rollback_goes_back_one(model, call):
     assert "none to go back to" in err
 
 
-def test_log_takes_no_torch(model, call):
-    alone = "import sys; sys.modules['torch'] = None; from lmrc.cli import main; main()"
-    words = [sys.executable, "-c", alone, "log", model]
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "PIL")
+
+
+@pytest.mark.parametrize("command", ["info", "log"])
+def test_what_is_looked_up_takes_nothing_heavy(command, model, call):
+    unfinished.write(Path(model), {}, {"x": torch.zeros(1)})  # it tells of that, too
+    alone = (
+        f"import sys; sys.modules.update(dict.fromkeys({HEAVY})); from lmrc.cli import main; main()"
+    )
+    words = [sys.executable, "-c", alone, command, model]
     done = subprocess.run(words, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, call("log", model)[1]), done.stderr
+    assert (done.returncode, done.stdout) == (0, call(command, model)[1]), done.stderr
+
+
+@pytest.mark.parametrize("method", [lmrc.LMRCClassifier, lmrc.LMRCPlusClassifier])
+def test_info_says_what_the_loaded_model_says(method, tmp_path, monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 3)
+    X = np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), dtype=np.uint8)
+    few = {"epochs": 1, "first_epochs": 1, "memory_per_class": 2, "class_weight": {0: 2.0}}
+    fitted = method(label_dim=20, augment="none", random_state=0, **few).fit(X, np.arange(9) % 3)
+    fitted.save(tmp_path / "m")
+    told, model = info.describe(tmp_path / "m"), lmrc.load(tmp_path / "m")
+    assert told["parameters"] == sum(p.numel() for p in model.network_.parameters())
+    assert (told["classes"], told["backbone"]) == ([0, 1, 2], "resnet18")
+    kept = {**model.statistics_, **model.readout_}
+    assert told["statistics_bytes"] == sum(tensor.nbytes for tensor in kept.values())
+    assert told["images_stored"] == len(model.memory_) == 6
+    assert told["settings"] == pack(model)[0]["settings"]
+    changed = {*few, "label_dim", "augment"}
+    assert told["settings_not_default"].keys() == changed
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[("class", "EWCClassifier"), ("class", []), ("head_sizes", [1, 1]), ("classes", [[], []])],
+        *[("input_shape_", [0]), ("input_shape_", "xyz"), ("threshold_", "high"), ("settings", 3)],
+        *[("settings", {"label_dim": 10**30}), ("settings", {"shell": "rm"})],
+    ],
+)
+def test_info_refuses_a_forged_description_in_one_line(key, value, model, call):
+    manifest = json.loads(Path(model, "manifest.json").read_text())
+    del manifest["sha256"]
+    manifest["versions"][-1]["model"][key] = value
+    files.write_json(Path(model, "manifest.json"), manifest)
+    code, out, err = call("info", model)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "--debug" not in err
+
+
+def test_info_notices_damage(model, call):
+    for path in Path(model).glob("weights-*"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert "is damaged: its checksum does not match" in call("info", model, "--quiet")[2]
 
 
 @pytest.mark.parametrize("command", ["info", "log", "rollback"])

@@ -10,6 +10,7 @@ import pytest
 import lmrc
 from lmrc.nets.backbones import BACKBONES
 from lmrc.practice import commands, options
+from lmrc.practice.defaults import DEFAULTS
 from lmrc.practice.settings import METHODS, OWN_OPTIONS
 from lmrc.training.augment import AUGMENTATIONS
 from lmrc.training.rotations import ROTATIONS
@@ -114,6 +115,12 @@ def test_help_tells_the_defaults_of_both_methods(name):
     for value in values - {None}:
         words = f"{value:g}" if isinstance(value, float) else str(value)
         assert words in re.findall(r"[\w.]+", option.show_default)
+
+
+def test_defaults_are_those_of_the_classifiers():
+    for cls in METHODS.values():
+        assert DEFAULTS[cls.__name__] == cls().get_params(deep=False)
+    assert len(DEFAULTS) == len(METHODS)
 
 
 def test_choices_are_those_of_the_package():

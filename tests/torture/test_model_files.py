@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lmrc
-from lmrc.practice import care, log
+from lmrc.practice import info, log
 from lmrc.store import files, folder, unfinished
 from lmrc.store.folder import ModelFileError
 
@@ -168,7 +168,7 @@ def read_made_up(kind, trial, what):
             answers = model.predict(X).tolist()
             assert len(answers) == 2
             assert set(answers) <= set(model.classes_.tolist())
-        for read in (care.describe, log.history, lambda path: log.tell_log(path, str)):
+        for read in (info.describe, log.history, lambda path: log.tell_log(path, str)):
             try:
                 told = read(Path("m"))
             except ModelFileError:

@@ -1,4 +1,7 @@
-"""How many label vectors fit: in theory (Eqs. 4 and 5 of the paper) and measured."""
+"""How many label vectors fit: in theory (Eqs. 4 and 5 of the paper) and measured.
+
+SciPy is imported for the other laws alone: the exact one is what ``lmrc info`` asks for.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import math
 import operator
 from collections.abc import Callable
 from typing import Any
-
-from scipy.special import betainc, betaln, log_ndtr
 
 LAWS = ("beta", "normal", "paper")
 
@@ -207,25 +208,31 @@ def _log_minus_log_probability(dim: int, threshold: float, law: str) -> float:
 
 def _log_tail(dim: int, threshold: float, law: str) -> float:
     """Return the logarithm of the probability that a cosine exceeds ``threshold`` ≥ 0."""
-    if law == "paper":
-        return float(log_ndtr(-threshold * dim))
-    if law == "normal":
-        return float(log_ndtr(-threshold * math.sqrt(dim)))
-    # Lemma 2: (t + 1)/2 ~ Beta(a, a), so that the tail is I_x(a, a) with x = (1 - T)/2.
+    if law in ("paper", "normal"):
+        from scipy.special import log_ndtr
+
+        return float(log_ndtr(-threshold * (dim if law == "paper" else math.sqrt(dim))))
+    # Lemma 2: (t + 1)/2 ~ Beta(a, a), so that the tail is I_x(a, a) with x = (1 - T)/2. It is
+    # x^a (1-x)^a / (a B(a, a)) · 2F1(2a, 1; a+1; x), a series of positive terms that shrink at
+    # least by 2x = 1 - T, and once there are many by x; and 4x (1-x) = 1 - T².
     a, x = (dim - 1) / 2, (1 - threshold) / 2
-    tail = float(betainc(a, a, x))
-    if tail > 1e-290:
-        return math.log(tail)
-    # Beyond that I_x(a, a) = x^a (1-x)^a / (a B(a, a)) · 2F1(2a, 1; a+1; x). We sum the series, of
-    # positive terms that shrink at least by 2x = 1 - T: scipy's hyp2f1 overflows for such a.
     term = series = 1.0
     k = 0
     while term > 1e-17 * series:
         term *= (2 * a + k) / (a + 1 + k) * x
         series += term
         k += 1
-    power = a * (math.log(x) + math.log1p(-x))
-    return power - math.log(a) - float(betaln(a, a)) + math.log(series)
+    # 4^-a / (a B(a, a)) = Γ(a + 1/2) / (2 √π Γ(a + 1)), by Legendre's duplication formula.
+    constant = _gamma_ratio(a) / (2 * math.sqrt(math.pi) * a)
+    return a * math.log1p(-(threshold**2)) + math.log(constant) + math.log(series)
+
+
+def _gamma_ratio(a: float) -> float:
+    """Return Γ(a + 1/2) / Γ(a): of large numbers by its expansion, since Γ overflows there."""
+    if a < 100:
+        return math.gamma(a + 0.5) / math.gamma(a)
+    powers = (1, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768)
+    return math.sqrt(a) * sum(c / a**i for i, c in enumerate(powers))
 
 
 def _exp_as_int(exponent: float) -> int:

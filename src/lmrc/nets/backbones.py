@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lmrc.nets.auto import pick
+
 #: (features,) for vectors, (channels, height, width) for images.
 InputShape = tuple[int, ...]
 Factory = Callable[..., nn.Module]
@@ -169,14 +171,6 @@ BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
     "resnet34": resnet34,
     "resnet18-wide": resnet18_wide,
 }
-
-
-def pick(input_shape: InputShape) -> str:
-    """Name the backbone that ``"auto"`` stands for: by the shape of the input alone."""
-    if len(input_shape) == 1:
-        return "mlp"
-    channels, *sides = input_shape
-    return "cnn" if (channels == 1 and max(sides) <= 28) or max(sides) < 16 else "resnet18"
 
 
 def check_name(name: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.nets.backbones import pick
+from lmrc.nets.auto import pick
 from lmrc.practice.batch import Batch
 from lmrc.practice.usage import count, warn
 from lmrc.training.device import pick_device

@@ -310,9 +310,9 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc info pets.lmrc
     """
-    from lmrc.practice import care
+    from lmrc.practice import info as work
 
-    show(model, care.describe, care.tell_info, as_json, quiet)
+    show(model, work.describe, work.tell_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:

@@ -16,11 +16,12 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.batch import Batch, read_source, refuse_inside
-from lmrc.practice.care import earlier_with_images
 from lmrc.practice.cautions import warn_about
 from lmrc.practice.checkpoint import FolderCheckpoint
+from lmrc.practice.defaults import in_words
+from lmrc.practice.info import earlier_with_images
 from lmrc.practice.models import open_model, spelt_as_known
-from lmrc.practice.settings import SMALL_STEP, as_before, begun, changed, in_words
+from lmrc.practice.settings import SMALL_STEP, as_before, begun, changed
 from lmrc.practice.usage import (
     Say,
     UsageError,

@@ -11,7 +11,7 @@ from lmrc.data.dataset import Array
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.persistence import model_from
-from lmrc.nets import backbones
+from lmrc.nets.auto import pick
 from lmrc.store import folder as store
 from lmrc.store.folder import ModelFileError
 
@@ -40,7 +40,7 @@ def backbone_name(model: LMRCClassifier) -> str:
     """Return the name of a model's backbone, which it may have picked itself."""
     if not isinstance(model.backbone, str):
         return "custom"
-    return backbones.pick(model.input_shape_) if model.backbone == "auto" else model.backbone
+    return pick(model.input_shape_) if model.backbone == "auto" else model.backbone
 
 
 def find_class(model: LMRCClassifier, name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lmrc_plus import LMRCPlusClassifier
+from lmrc.practice.defaults import unusual
 from lmrc.practice.models import backbone_name
 from lmrc.practice.usage import UsageError
 from lmrc.training.device import pick_device
@@ -82,19 +83,6 @@ def changed(
     return _checked(model.set_params(**settings))
 
 
-def unusual(model: LMRCClassifier) -> dict[str, Any]:
-    """Return the settings of a model that are not its method's defaults.
-
-    Without the backbone, which is told anyway, and without what a model does not keep.
-    """
-    usual = type(model)().get_params(deep=False)
-    untold = {"backbone", "weights", "device", "verbose"}
-    if not model.random_state:  # 0 is the default of the commands
-        untold.add("random_state")
-    settings = model.get_params(deep=False)
-    return {n: v for n, v in settings.items() if n not in untold and v != usual[n]}
-
-
 def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
     """Return how a model is going to be trained though it was not asked for: it was once.
 
@@ -102,21 +90,11 @@ def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
     `lmrc learn` picks by itself.
     """
     fixed = {*model.shaping_parameters, "random_state", "first_epochs", "first_learning_rate"}
-    settings = {n: v for n, v in unusual(model).items() if n not in {*named, *fixed}}
+    now = unusual(type(model).__name__, model.get_params(deep=False))
+    settings = {n: v for n, v in now.items() if n not in {*named, *fixed}}
     if settings.get("batch_size") == SMALL_STEP:
         del settings["batch_size"]
     return settings
-
-
-def in_words(settings: Mapping[str, Any]) -> str:
-    """Return settings for the reader.
-
-    >>> in_words({"epochs": 1, "freeze": True, "first_epochs": None})
-    'epochs 1, freeze True, first_epochs as epochs'
-    """
-    later = {n: f"as {n.removeprefix('first_')}" for n in settings if n.startswith("first_")}
-    told = {n: later.get(n) if v is None else v for n, v in settings.items()}
-    return ", ".join(f"{name} {value}" for name, value in told.items())
 
 
 def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> None:

@@ -12,11 +12,11 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, deserialize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 DRAFT = ".lmrc-"  # how the names of files begin that are not finished, and that of the lock
 LOCK = f"{DRAFT}lock"
 MAX_JSON = 256 * 2**20  # bytes; our JSON files are text, anything larger is none of them
+
+#: The shape of each tensor in a file, and its size in bytes.
+Shapes = dict[str, tuple[tuple[int, ...], int]]
 
 _NAME = re.compile(r"[a-z]+-([0-9a-f]{64})\.safetensors")
 
@@ -59,6 +62,32 @@ def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
     ModelFileError
         If the file is missing or differs from its entry, or the entry is none.
     """
+    content = _verified(folder, entry)
+    from safetensors.torch import load as tensors_from_bytes
+
+    with _holding_tensors(folder, entry):
+        return dict(tensors_from_bytes(content))
+
+
+def read_shapes(folder: Path, entry: Mapping[str, Any]) -> Shapes:
+    """Read and verify a file as `read_tensors` does, but return shapes alone: takes no torch."""
+    content = _verified(folder, entry)
+    with _holding_tensors(folder, entry):
+        found = deserialize(content)  # type: ignore[no-untyped-call]
+        return {name: (tuple(t["shape"]), len(t["data"])) for name, t in found}
+
+
+@contextlib.contextmanager
+def _holding_tensors(folder: Path, entry: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, KeyError) as error:
+        path = folder / entry["name"]
+        raise ModelFileError(f"{path} does not hold tensors: {error}") from error
+
+
+def _verified(folder: Path, entry: Mapping[str, Any]) -> bytes:
+    """Return the content of a file, which is as its entry says."""
     try:
         name, size, digest = str(entry["name"]), entry["bytes"], entry["sha256"]
     except (KeyError, TypeError) as error:
@@ -76,12 +105,7 @@ def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if hashlib.sha256(content).hexdigest() != digest:
         raise ModelFileError(f"{path} is damaged: its checksum does not match")
-    from safetensors.torch import load as tensors_from_bytes
-
-    try:
-        return dict(tensors_from_bytes(content))
-    except (SafetensorError, KeyError) as error:
-        raise ModelFileError(f"{path} does not hold tensors: {error}") from error
+    return content
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -20,15 +20,17 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lmrc.store.files import (
     DRAFT,
     LOCK,
     ModelFileError,
+    Shapes,
     checksum,
     is_tensor_file,
     read_json,
+    read_shapes,
     read_tensors,
     write_json,
     write_tensors,
@@ -51,6 +53,10 @@ TensorGroups = Mapping[str, Mapping[str, "Tensor"]]
 Model = tuple[dict[str, Any], dict[str, dict[str, "Tensor"]]]
 #: A version as the manifest has it: number, time, note, description, files.
 Version = dict[str, Any]
+
+Content = TypeVar("Content")
+#: What reads a file of a model, by its entry in the manifest.
+Reader = Callable[[Path, Mapping[str, Any]], Content]
 
 
 @contextlib.contextmanager
@@ -124,11 +130,21 @@ def read(folder: str | os.PathLike[str]) -> Model:
     ModelFileError
         If anything is missing or differs from what was written.
     """
-    folder = Path(folder)
+    return _read_newest(Path(folder), read_tensors)
+
+
+def outline(folder: Path) -> tuple[dict[str, Any], dict[str, Shapes]]:
+    """Read and verify a model as `read` does, but shapes in place of tensors: takes no torch."""
+    return _read_newest(folder, read_shapes)
+
+
+def _read_newest(
+    folder: Path, reader: Reader[Content]
+) -> tuple[dict[str, Any], dict[str, Content]]:
     while True:
         manifest = _read_manifest(folder)
         try:
-            return _read_version(folder, manifest["versions"][-1])
+            return _read_files(folder, manifest["versions"][-1], reader)
         except ModelFileError:
             # A writer may have replaced the model and removed the files we were about to read.
             if _read_manifest(folder)["sha256"] == manifest["sha256"]:
@@ -277,10 +293,16 @@ def _remove_all_but(folder: Path, names: set[str]) -> None:
 
 
 def _read_version(folder: Path, version: Version) -> Model:
+    return _read_files(folder, version, read_tensors)
+
+
+def _read_files(
+    folder: Path, version: Version, reader: Reader[Content]
+) -> tuple[dict[str, Any], dict[str, Content]]:
     try:
         entries = dict(version["files"])
-        tensors = {group: read_tensors(folder, entry) for group, entry in entries.items()}
-        return dict(version["model"]), tensors
+        content = {group: reader(folder, entry) for group, entry in entries.items()}
+        return dict(version["model"]), content
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ModelFileError):
             raise

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from lmrc.store import files
 from lmrc.store.files import ModelFileError
 from lmrc.store.folder import UNFINISHED, fingerprint, learn_command
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 GROUP = "training"
 FORMAT_VERSION = 1
 
 #: What `write` keeps: plain values, and tensors.
-Kept = tuple[dict[str, Any], dict[str, Tensor]]
+Kept = tuple[dict[str, Any], dict[str, "Tensor"]]
 
 
 def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -52,6 +53,14 @@ def read(folder: Path) -> Kept | None:
     ModelFileError
         If it is damaged, or of a newer lmrc.
     """
+    if (kept := _read_record(folder)) is None:
+        return None
+    content, state = kept
+    return content, files.read_tensors(folder, state) if state else {}
+
+
+def _read_record(folder: Path) -> tuple[dict[str, Any], Any] | None:
+    """Return what is unfinished, and the entry of the state's file."""
     path = folder / UNFINISHED
     try:
         kept = files.read_json(path)
@@ -66,13 +75,13 @@ def read(folder: Path) -> Kept | None:
     content, state = kept.get("content"), kept.get("state")
     if not isinstance(content, dict):
         raise ModelFileError(f"{path} does not say what is unfinished: --discard it")
-    return content, files.read_tensors(folder, state) if state else {}
+    return content, state
 
 
 def is_there(folder: Path) -> bool:
     """Tell whether a class batch is unfinished; a damaged record counts as one."""
     try:
-        return read(folder) is not None
+        return _read_record(folder) is not None
     except ModelFileError:
         return True
 

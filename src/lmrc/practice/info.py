@@ -1,0 +1,153 @@
+"""``lmrc info``: what a model knows and holds. Takes no torch: manifest and heads of files tell."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+from lmrc.labels import capacity
+from lmrc.nets.auto import pick
+from lmrc.practice.defaults import DEFAULTS, in_words, unusual
+from lmrc.practice.log import well_formed
+from lmrc.practice.usage import Say, bytes_in_words, count
+from lmrc.store import folder as store
+from lmrc.store import unfinished
+from lmrc.store.folder import ModelFileError
+
+NO_IMAGES = "no images are stored in this model"
+
+
+MOST_ROOM = 10**9  # classes; more is no number that anyone wants to read
+BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked", "label_vectors"}
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return what there is to know about a model: plain values.
+
+    Files are verified. Whether all values fit together is for who loads the model to say.
+    """
+    (description, files), versions = store.outline(path), store.versions(path)
+    method = description.get("class")
+    if not isinstance(method, str) or method not in DEFAULTS:
+        raise ModelFileError(
+            f"{path} is a model of {method!r:.100}: the commands work with LMRC alone, use "
+            "lmrc.load in Python"
+        )
+    with well_formed(path):
+        settings = _settings(method, description["settings"])
+        heads = _heads(description["classes"], description["head_sizes"])
+        classes = list(itertools.chain(*heads))
+        input_shape = _input_shape(description["input_shape_"])
+        vectors, _ = files["labels"]["head.label_vectors"]
+        turns, dim, threshold = vectors[1:-1], vectors[-1], description["threshold_"]
+        if len(vectors) - len(turns) != 2 or vectors[0] != len(classes):
+            raise ValueError(f"label vectors of shape {vectors}")
+        if dim != settings["label_dim"] or bool(turns) != (settings["rotations"] != "none"):
+            raise ValueError(f"label vectors of shape {vectors} beside other settings")
+        likely = capacity.likely(dim, threshold, settings["max_tries"])
+        # With rotations each head has a mapping of its own: this many classes fit in the next.
+        left = likely // math.prod(turns) if turns else max(0, likely - len(classes))
+        backbone = settings["backbone"]
+        return {
+            "path": str(path),
+            "classes": classes,
+            "heads": heads,
+            "class_batches": description["n_batches_"],
+            "input_shape": input_shape,
+            "backbone": pick(input_shape) if backbone == "auto" else backbone or "custom",
+            "parameters": sum(
+                math.prod(shape)
+                for name, (shape, _) in files["weights"].items()
+                if name.rpartition(".")[2] not in BUFFERS
+            ),
+            "bytes": store.size(path),
+            "bytes_of_all_versions": store.size_of_all(path),
+            "images_stored": files["pool"]["y"][0][0] if "pool" in files else 0,
+            "earlier_versions_with_images": earlier_with_images(versions),
+            "statistics": settings["statistics"],
+            "statistics_bytes": sum(
+                size
+                for group in ("statistics", "readout")
+                for _, size in files.get(group, {}).values()
+            ),
+            "rotations": settings["rotations"],
+            "label_dim": dim,
+            "threshold": threshold,
+            "label_vectors_left": min(left, MOST_ROOM),
+            "versions": len(versions),
+            "unfinished": unfinished.is_there(path),
+            "being_changed_by": store.changing(path),
+            "settings": settings,
+            "settings_not_default": unusual(method, settings),
+        }
+
+
+def _settings(method: str, stored: Any) -> dict[str, Any]:
+    """Return all settings; of an older lmrc, those that it did not have are the defaults."""
+    stored = dict(stored)
+    usual = {name: value for name, value in DEFAULTS[method].items() if name != "device"}
+    if unknown := stored.keys() - usual.keys():
+        raise ValueError(f"settings that lmrc does not have: {sorted(unknown)[0]}")
+    return usual | stored
+
+
+def _heads(classes: list[Any], head_sizes: list[int]) -> list[list[Any]]:
+    """Return the classes of each head."""
+    if len(set(classes)) != len(classes) or min(head_sizes) < 1 or sum(head_sizes) != len(classes):
+        raise ValueError(f"{len(classes)} classes do not make heads of {head_sizes}")
+    ends = itertools.accumulate(head_sizes)
+    return [classes[end - size : end] for end, size in zip(ends, head_sizes, strict=True)]
+
+
+def _input_shape(shape: list[int]) -> list[int]:
+    if len(shape) not in (1, 3) or not all(type(side) is int and side > 0 for side in shape):
+        raise ValueError(f"inputs cannot be of shape {shape}")
+    return shape
+
+
+def earlier_with_images(versions: list[store.Version]) -> int:
+    """Return how many versions before the newest hold images."""
+    return sum("pool" in version["files"] for version in versions[:-1])
+
+
+def tell_info(path: Path, say: Say) -> None:
+    """Say what there is to know about a model."""
+    info = describe(path)
+    n_classes, n_heads = len(info["classes"]), len(info["heads"])
+    say(f"{path}: {count(n_classes, 'class', 'classes')}, {count(n_heads, 'head')}")
+    for i, head in enumerate(info["heads"], start=1):
+        say(f"  head {i}: {', '.join(map(str, head))}")
+    channels, *sides = info["input_shape"]
+    if sides:
+        kind = {1: "grey", 3: "colour"}.get(channels, f"{channels}-channel")
+        say(f"takes {kind} images, brought to {sides[0]}×{sides[1]} pixels (height × width)")
+    else:
+        say(f"takes vectors of {channels} features")
+    say(f"backbone {info['backbone']}, {info['parameters']:,} parameters")
+    more = f", {bytes_in_words(info['bytes_of_all_versions'])} with all {info['versions']} versions"
+    say(f"{bytes_in_words(info['bytes'])} on disk{more if info['versions'] > 1 else ''}")
+    stored = info["images_stored"]
+    say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
+    if earlier := info["earlier_versions_with_images"]:
+        too = "images are also" if stored else "but some are"
+        kept = f"{count(earlier, 'earlier version')} that the folder keeps"
+        say(f"{too} in {kept} (lmrc prune removes what is earlier)")
+    if info["statistics"] != "none":
+        kept = bytes_in_words(info["statistics_bytes"])
+        say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
+    each = "" if info["rotations"] == "none" else " in each class batch, in four turns"
+    left = info["label_vectors_left"]
+    about = "over" if left == MOST_ROOM else "about"
+    say(
+        f"room for {about} {count(left, 'more class', 'more classes')}{each}: "
+        f"label vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
+    )
+    if info["settings_not_default"]:
+        say(f"settings that are not the defaults: {in_words(info['settings_not_default'])}")
+    if info["being_changed_by"]:
+        at_it = "a class batch is being learnt" if info["unfinished"] else "it is being changed"
+        say(f"{at_it} by {info['being_changed_by']}")
+    elif info["unfinished"]:
+        say(f"a class batch is unfinished: {store.learn_command(path)} --resume goes on with it")
