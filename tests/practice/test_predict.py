@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 import lmrc
+from lmrc.practice.later import put_off
 
 
 @pytest.fixture
@@ -19,6 +21,39 @@ def stdin(monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
     return hold
+
+
+def test_predict_imports_no_more_than_it_needs(tmp_path):
+    X = np.zeros((4, 8, 8), np.uint8)
+    model = lmrc.LMRCClassifier(backbone="resnet18", label_dim=4, epochs=1, device="cpu")
+    model.fit(X, [0, 1, 0, 1]).save(tmp_path / "m")
+    np.savez(tmp_path / "x.npz", X=X)
+    # Each takes a second or more: scikit-learn names the first two, torch's compiler is the third.
+    heavy = ("scipy.stats._stats_py", "pandas.core", "torch._dynamo", "matplotlib")
+    script = (
+        "import sys, atexit; from lmrc.cli import main;"
+        f"atexit.register(lambda: print([m for m in {heavy} if m in sys.modules])); main()"
+    )
+    words = [sys.executable, "-c", script, "predict", tmp_path / "m", tmp_path / "x.npz"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[4:]) == (0, ["[]"]), done.stderr
+
+
+def test_what_is_put_off_is_there_when_it_is_used(tmp_path, monkeypatch):
+    (tmp_path / "put_off_package").mkdir()
+    (tmp_path / "put_off_package" / "__init__.py").write_text("value = 3")
+    (tmp_path / "put_off_package" / "part.py").write_text("from put_off_package import value")
+    monkeypatch.syspath_prepend(tmp_path)
+    put_off("put_off_package", "no_such_package")
+    assert "no_such_package" not in sys.modules
+    import put_off_package
+
+    assert not hasattr(put_off_package, "__file__")  # still empty
+    from put_off_package import part
+
+    assert part.value == put_off_package.value == 3
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = put_off_package.nothing
 
 
 def test_class_similarity_and_head_of_files_folders_and_patterns(place, model, call):

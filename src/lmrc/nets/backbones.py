@@ -105,7 +105,8 @@ class ResNet(nn.Module):
             setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
             n_in = n_out
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            # On "meta", where sizes alone are asked for, torch would import its compiler for it.
+            if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -247,6 +247,9 @@ def predict(
     """
     from rich.cells import cell_len
 
+    from lmrc.practice.later import put_off
+
+    put_off("scipy.stats", "pandas")
     from lmrc.practice import predict as work
     from lmrc.practice.models import open_to_predict
 
