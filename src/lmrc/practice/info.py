@@ -86,11 +86,11 @@ def describe(path: Path) -> dict[str, Any]:
 
 def _settings(method: str, stored: Any) -> dict[str, Any]:
     """Return all settings; of an older lmrc, those that it did not have are the defaults."""
-    stored = dict(stored)
     usual = {name: value for name, value in DEFAULTS[method].items() if name != "device"}
-    if unknown := stored.keys() - usual.keys():
+    settings: dict[str, Any] = usual | dict(stored)
+    if unknown := settings.keys() - usual.keys():
         raise ValueError(f"settings that lmrc does not have: {sorted(unknown)[0]}")
-    return usual | stored
+    return settings
 
 
 def _heads(classes: list[Any], head_sizes: list[int]) -> list[list[Any]]:
