@@ -1,3 +1,4 @@
+import errno
 import itertools
 import json
 import os
@@ -31,6 +32,27 @@ def call(monkeypatch, capsys):
         return end.value.code or 0, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def limit_disk(monkeypatch, tmp_path):
+    """Return what lets all files under the folder of the test take no more than so many bytes."""
+    write = os.write
+
+    def limit(more):
+        def used():
+            return sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file())
+
+        whole = used() + more
+
+        def limited(handle, data):
+            if used() + len(data) > whole:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(handle, data)
+
+        monkeypatch.setattr(os, "write", limited)
+
+    return limit
 
 
 @pytest.fixture

@@ -286,6 +286,29 @@ def test_an_earlier_version_that_is_damaged_can_be_removed(place, model, call):
     assert call("forget", model, "one")[0] == 0
 
 
+def test_prune_does_not_give_up_a_good_version_for_a_damaged_one(place, model, call):
+    _, new = (v["files"]["weights"]["name"] for v in folder.versions(folder.Path(model)))
+    content = (place / model / new).read_bytes()
+    (place / model / new).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    code, _, err = call("prune", model)
+    assert (code, "is damaged: its checksum does not match" in err) == (1, True)
+    assert call("rollback", model)[0] == 0
+    assert lmrc.load(model).classes_.tolist() == ["one", "zero"]
+
+
+@pytest.mark.parametrize("command", [["prune"], ["rollback"], ["forget", "two"]])
+def test_a_forged_version_takes_no_good_one_along(place, model, call, command):
+    """Whatever stays must make a model, and not only have the right checksums."""
+    versions = folder.versions(folder.Path(model))
+    forged = versions[0 if command == ["rollback"] else 1]
+    del forged["files"]["labels"]
+    (place / model / "manifest.json").write_bytes(folder.text_of(versions))
+    whole = contents(folder.Path(model))
+    code, _, err = call(command[0], model, *command[1:])
+    assert (code, "does not hold a model of this lmrc" in err) == (1, True)
+    assert contents(folder.Path(model)) == whole
+
+
 def test_rename_refuses_what_cannot_be(model, call):
     whole = contents(folder.Path(model))
     for words, said in (

@@ -397,3 +397,25 @@ def test_readers_need_no_lock(model, call):
         thread.join()
         assert len(codes) == 1
         assert call("predict", model, "test/one/000.png")[0] == 0
+
+
+def test_the_state_for_resume_makes_room_for_the_model(place, learn, limit_disk):
+    learn("week1", "-q", fast=True)
+    weights = sum(p.stat().st_size for p in (place / "m").glob("weights-*"))
+    limit_disk(2.2 * weights)  # for weights and momentum once, and then not for the new weights
+    learn("week2", "-q", "--checkpoint-every", "0")
+    assert lmrc.load("m").classes_.tolist() == ["one", "zero", "three", "two"]
+    assert not list((place / "m").glob("training-*"))
+
+
+def test_without_room_for_the_model_it_is_as_before_and_resume_begins_anew(
+    place, learn, limit_disk
+):
+    learn("week1", "-q", fast=True)
+    weights = sum(p.stat().st_size for p in (place / "m").glob("weights-*"))
+    limit_disk(0.5 * weights)
+    assert "No space left" in learn("week2", "-q", "--checkpoint-every", "0", code=1)[2]
+    limit_disk(10**9)
+    assert lmrc.load("m").classes_.tolist() == ["one", "zero"]
+    learn("--resume", "-q")
+    assert lmrc.load("m").classes_.tolist() == ["one", "zero", "three", "two"]

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from lmrc.store import folder
+from lmrc.store import files, folder
 from lmrc.store.folder import ModelFileError
 
 DESCRIPTION = {"class": "Some", "history": [{"loss": -0.5}], "name": "grün"}
@@ -95,7 +95,7 @@ def edit(model, change):
     path = model / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    manifest["sha256"] = folder.checksum(manifest)
+    manifest["sha256"] = files.checksum(manifest)
     path.write_text(json.dumps(manifest))
 
 

@@ -23,7 +23,7 @@ def roll_back(path: Path, say: Say) -> None:
     store.versions(path)  # a folder that is no model is not made one
     with store.writing(path):
         unfinished.refuse(path)
-        store.roll_back(path)
+        store.roll_back(path, _check(path))
         (newest,) = store.versions(path)[-1:]
     say(f"{path} is as it was after version {newest['number']}, saved {newest['saved']}")
     if "pool" in newest["files"]:
@@ -39,7 +39,7 @@ def prune(path: Path, keep: int, say: Say) -> None:
     store.versions(path)  # a folder that is no model is not made one
     with store.writing(path):
         unfinished.refuse(path)
-        gone = store.prune(path, keep)
+        gone = store.prune(path, keep, _check(path))
         left = store.versions(path)
     say(f"{count(gone, 'version')} removed: {path} keeps {count(len(left), 'version')}")
 
@@ -88,6 +88,16 @@ def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None
             model.class_weight = reweighed(weights, label, new)
             return version if model.class_weight == weights else pack(model)
         changed = change(model)
-        return None if changed is None else pack(changed)
+        if changed is None:
+            return None
+        content = pack(changed)
+        check(*content)
+        return content
 
+    check = _check(path)
     store.amend(path, amended)
+
+
+def _check(path: Path) -> store.Check:
+    """Return what makes a model of a version: before another one is removed."""
+    return lambda *content: model_from(path, *content, device="cpu")

@@ -62,8 +62,8 @@ def describe(path: Path) -> dict[str, Any]:
                 for name, (shape, _) in files["weights"].items()
                 if name.rpartition(".")[2] not in BUFFERS
             ),
-            "bytes": store.size(path),
-            "bytes_of_all_versions": store.size_of_all(path),
+            "bytes": store.size_of(versions[-1:]),
+            "bytes_of_all_versions": store.size_of(versions),
             "images_stored": files["pool"]["y"][0][0] if "pool" in files else 0,
             "earlier_versions_with_images": earlier_with_images(versions),
             "statistics": settings["statistics"],

@@ -34,6 +34,7 @@ from lmrc.practice.usage import (
 )
 from lmrc.store import folder as store
 from lmrc.store import unfinished
+from lmrc.store.files import is_full
 from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
@@ -119,6 +120,8 @@ def learn(
         if request is None:
             return
         model = _model(place, request)
+        if ranks.is_first:
+            store.remove_leftovers(place)
         known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
         batch = _read(request, model)
         _tell_found(batch, known, say)
@@ -147,7 +150,7 @@ def learn(
             return
         note = _note(model, batch, known, checkpoint.seconds)
         note["keep"] = request.keep or _kept_before(place)
-        store.write(place, *pack(model), keep=note["keep"], note=note)
+        _write(place, model, note)
         _tell_learnt(place, model, note, say)
 
 
@@ -288,17 +291,29 @@ def _note(model: LMRCClassifier, batch: Batch, known: Any, seconds: float) -> di
     return note
 
 
+def _write(place: Path, model: LMRCClassifier, note: dict[str, Any]) -> None:
+    """Write the new version; where there is no room for it, the state for --resume makes room."""
+    content = pack(model)
+    try:
+        store.write(place, *content, keep=note["keep"], note=note)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        unfinished.drop_state(place)
+        store.write(place, *content, keep=note["keep"], note=note)
+
+
 def _tell_learnt(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
     for name in ("new", "old"):
         if f"{name}_accuracy" in note:
             tested = count(note[f"{name}_tested"], "held-out image")
             say(f"{name} classes: {percent(note[f'{name}_accuracy'])} of {tested} right")
-    pool = len(model.memory_) if model.memory_ else 0
+    pool, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
     stored = f"{count(pool, 'image')} stored in it" if pool else "no images stored in it"
-    if not pool and (earlier := earlier_with_images(store.versions(place))):
+    if not pool and (earlier := earlier_with_images(versions)):
         kept = f"{count(earlier, 'earlier version')} that the folder keeps"
         stored += f", but some in {kept} (lmrc prune removes what is earlier)"
     say(
         f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
-        f"{note['seconds']:.0f} s, {bytes_in_words(store.size(place))}, {stored}"
+        f"{note['seconds']:.0f} s, {bytes_in_words(store.size_of(versions[-1:]))}, {stored}"
     )

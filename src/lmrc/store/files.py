@@ -6,15 +6,16 @@ Torch is imported where there are tensors: to list versions takes none.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, deserialize
 
@@ -23,16 +24,40 @@ if TYPE_CHECKING:
 
 DRAFT = ".lmrc-"  # how the names of files begin that are not finished, and that of the lock
 LOCK = f"{DRAFT}lock"
-MAX_JSON = 256 * 2**20  # bytes; our JSON files are text, anything larger is none of them
+# Limits of a JSON file, looked at before it is parsed: a small one may take much memory and time.
+MAX_BYTES = 16 * 2**20
+MAX_VALUES = 500_000
+MAX_DEPTH = 20
+MAX_MESSAGE = 400  # characters of an error: it may quote what a forged file holds
 
 #: The shape of each tensor in a file, and its size in bytes.
 Shapes = dict[str, tuple[tuple[int, ...], int]]
 
 _NAME = re.compile(r"[a-z]+-([0-9a-f]{64})\.safetensors")
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 
 
 class ModelFileError(ValueError):
     """A model folder cannot be read: missing, damaged, or from a newer lmrc."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(in_short(message))
+
+
+def in_short(message: str, most: int = MAX_MESSAGE) -> str:
+    """Return a message in one line, its middle left out where it is long.
+
+    >>> in_short("a name of " + 1000 * "x", 30)
+    'a name of xxxxxxxxxxx … xxxxxx'
+    """
+    line = " ".join(message.split())
+    end = most // 5
+    return line if len(line) <= most else f"{line[: most - end - 3]} … {line[-end:]}"
+
+
+def is_full(error: OSError) -> bool:
+    """Tell whether the disk had no room for a file."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_tensor_file(name: str) -> bool:
@@ -97,10 +122,10 @@ def _verified(folder: Path, entry: Mapping[str, Any]) -> bytes:
         raise ModelFileError(f"{folder} names {name!r:.200}, which is no file of a model")
     path = folder / name
     try:
-        found = _size(path)
-        if found != size:
-            raise ModelFileError(f"{path} is damaged: {found} bytes, not {size}")
-        content = path.read_bytes()
+        with _regular_file(path) as (file, found):
+            if found != size:
+                raise ModelFileError(f"{path} is damaged: {found} bytes, not {size}")
+            content = file.read(found)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if hashlib.sha256(content).hexdigest() != digest:
@@ -108,18 +133,31 @@ def _verified(folder: Path, entry: Mapping[str, Any]) -> bytes:
     return content
 
 
+def as_json(content: dict[str, Any]) -> bytes:
+    """Return a JSON object with a checksum of itself, as the text of a file."""
+    sealed = {**content, "sha256": checksum(content)}
+    return json.dumps(sealed, indent=1).encode()
+
+
+def fits(text: bytes) -> bool:
+    """Tell whether a JSON text is within the limits of a file, without parsing it."""
+    n_values = text.count(b",") + text.count(b"[") + text.count(b"{")  # or a few more, in strings
+    return len(text) <= MAX_BYTES and n_values <= MAX_VALUES
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object with a checksum of itself."""
-    sealed = {**content, "sha256": checksum(content)}
-    write_atomically(path, json.dumps(sealed, indent=1).encode())
+    write_atomically(path, as_json(content))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, its checksum not yet verified; that its file is there is up to you."""
     try:
-        if _size(path) > MAX_JSON:
-            raise ModelFileError(f"{path} is too large to be a file of ours")
-        content = json.loads(path.read_bytes())
+        with _regular_file(path) as (file, _):
+            text = file.read(MAX_BYTES + 1)
+        if not fits(text):
+            raise ModelFileError(f"{path} is too large to be a file of lmrc's")
+        content = json.loads(text)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -128,7 +166,19 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ModelFileError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ModelFileError(f"{path} is damaged: it holds no JSON object")
+    if _is_deep(content):
+        raise ModelFileError(f"{path} is nested too deep to be a file of lmrc's")
     return content
+
+
+def _is_deep(content: Any) -> bool:
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        parts = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [value for part in parts for value in part if isinstance(value, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def checksum(content: Mapping[str, Any]) -> str:
@@ -137,14 +187,34 @@ def checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write, sync and rename: the file is there whole or not at all."""
+def write_atomically(
+    path: Path, content: bytes, make_room: Callable[[], None] | None = None
+) -> None:
+    """Write, sync and rename: the file is there whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    content : bytes
+    make_room : callable, optional
+        Called once, and writing goes on, where the disk is full.
+    """
     temporary = path.with_name(f"{DRAFT}{secrets.token_hex(8)}")
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+        try:
+            rest = memoryview(content)
+            while len(rest):
+                try:
+                    rest = rest[os.write(handle, rest) :]
+                except OSError as error:
+                    if make_room is None or not is_full(error):
+                        raise
+                    make_room()
+                    make_room = None
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         temporary.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -155,12 +225,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def _size(path: Path) -> int:
-    """Return the size of a file; what is none (a pipe, say) would be waited for in vain."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ModelFileError(f"{path} is not a file")
-    return status.st_size
+@contextlib.contextmanager
+def _regular_file(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """Open a file to read; return its size, too. What is none (a pipe, say) is not waited for."""
+
+    def open_it(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    with open(path, "rb", opener=open_it) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFileError(f"{path} is not a file")
+        yield file, status.st_size
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,32 +26,36 @@ from lmrc.store.files import (
     LOCK,
     ModelFileError,
     Shapes,
-    checksum,
+    fits,
     is_tensor_file,
     read_json,
     read_shapes,
     read_tensors,
-    write_json,
+    write_atomically,
     write_tensors,
 )
 from lmrc.store.lock import claimed, holder
+from lmrc.store.manifest import (
+    MANIFEST,
+    MAX_VERSIONS,
+    UNFINISHED,
+    Version,
+    learn_command,
+    read_manifest,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MANIFEST", "ModelFileError", "read", "write"]
-
-FORMAT = "lmrc-model"
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-UNFINISHED = "unfinished.json"  # a class batch that is being learnt, see `unfinished`
+__all__ = ["MANIFEST", "ModelFileError", "Version", "learn_command", "read", "write"]
 
 #: Named groups of named tensors; each group is one file.
 TensorGroups = Mapping[str, Mapping[str, "Tensor"]]
 #: The description and the tensors of a model.
 Model = tuple[dict[str, Any], dict[str, dict[str, "Tensor"]]]
-#: A version as the manifest has it: number, time, note, description, files.
-Version = dict[str, Any]
+#: Makes a model of a description and tensors; raises ModelFileError where it cannot.
+Check = Callable[[dict[str, Any], dict[str, dict[str, "Tensor"]]], object]
 
 Content = TypeVar("Content")
 #: What reads a file of a model, by its entry in the manifest.
@@ -74,7 +77,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     _refuse_foreign(folder)
     try:
         with claimed(folder / LOCK):
-            _remove_leftovers(folder)
+            _remove(folder, lambda name: name.startswith(DRAFT) and name != LOCK)
             yield folder
     finally:
         with contextlib.suppress(OSError):
@@ -102,7 +105,8 @@ def write(
     tensors : mapping of mappings
         Groups of tensors; group names are lower-case letters.
     keep : int, default=1
-        Versions to keep, this one counted in; the data of older ones is gone.
+        Versions to keep, this one counted in; the data of older ones is gone. Fewer are kept
+        where the manifest would be too large to be read again.
     note : mapping, optional
         What the log says about this version. Plain JSON values.
     """
@@ -112,14 +116,15 @@ def write(
     before: list[Version] = []
     with contextlib.suppress(ModelFileError):  # what cannot be read is replaced
         before = versions(folder)
-    version = {
-        "number": before[-1]["number"] + 1 if before else 1,
-        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-        "note": dict(note or {}),
-        "model": dict(description),
-        "files": _write_groups(folder, tensors),
-    }
-    _replace_manifest(folder, [*before, version][-keep:])
+    with _new_files(folder):
+        version = {
+            "number": before[-1]["number"] + 1 if before else 1,
+            "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+            "note": dict(note or {}),
+            "model": dict(description),
+            "files": _write_groups(folder, tensors),
+        }
+        _replace_manifest(folder, [*before, version][-min(keep, MAX_VERSIONS) :])
 
 
 def read(folder: str | os.PathLike[str]) -> Model:
@@ -142,18 +147,13 @@ def _read_newest(
     folder: Path, reader: Reader[Content]
 ) -> tuple[dict[str, Any], dict[str, Content]]:
     while True:
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         try:
             return _read_files(folder, manifest["versions"][-1], reader)
         except ModelFileError:
             # A writer may have replaced the model and removed the files we were about to read.
-            if _read_manifest(folder)["sha256"] == manifest["sha256"]:
+            if read_manifest(folder)["sha256"] == manifest["sha256"]:
                 raise
-
-
-def learn_command(folder: Path) -> str:
-    """Return the command that a user goes on with, for messages: paths may have spaces."""
-    return f"lmrc learn {shlex.quote(str(folder))}"
 
 
 def holds_model(folder: Path) -> bool:
@@ -168,63 +168,41 @@ def changing(folder: Path) -> str | None:
 
 def fingerprint(folder: Path) -> str | None:
     """Return what tells this state of the model from all others; None where there is no model."""
-    return str(_read_manifest(folder)["sha256"]) if holds_model(folder) else None
+    return str(read_manifest(folder)["sha256"]) if holds_model(folder) else None
 
 
 def versions(folder: Path) -> list[Version]:
     """Return the versions that the folder keeps, oldest first."""
-    found: list[Version] = _read_manifest(folder)["versions"]
-    if not all(map(_is_version, found)):
-        raise ModelFileError(f"{folder / MANIFEST} lists versions that are none")
+    found: list[Version] = read_manifest(folder)["versions"]
     return found
 
 
-def _is_version(version: Any) -> bool:
-    kinds = {"number": int, "saved": str, "note": dict, "model": dict, "files": dict}
-    return (
-        isinstance(version, dict)
-        and all(isinstance(version.get(key), kind) for key, kind in kinds.items())
-        and all(
-            isinstance(entry, dict)
-            and isinstance(entry.get("name"), str)
-            and isinstance(entry.get("bytes"), int)
-            for entry in version["files"].values()
-        )
-    )
-
-
-def size(folder: Path) -> int:
-    """Return how many bytes the newest version takes."""
-    return _size_of(versions(folder)[-1:])
-
-
-def size_of_all(folder: Path) -> int:
-    """Return how many bytes all versions take: what they share is there once."""
-    return _size_of(versions(folder))
-
-
-def _size_of(kept: list[Version]) -> int:
+def size_of(kept: list[Version]) -> int:
+    """Return how many bytes some versions take: what they share is there once."""
     entries = [entry for version in kept for entry in version["files"].values()]
     return sum({str(entry["name"]): int(entry["bytes"]) for entry in entries}.values())
 
 
-def roll_back(folder: Path) -> None:
-    """Go back to the version before the newest, whose data is gone then."""
+def roll_back(folder: Path, check: Check) -> None:
+    """Go back to the version before the newest, whose data is gone then, if `check` lets it."""
     kept = versions(folder)
     if len(kept) < 2:
         raise ModelFileError(
             f"{folder} keeps no version before number {kept[-1]['number']}: there is none to go "
             "back to (lmrc learn --keep says how many are kept)"
         )
-    _read_version(folder, kept[-2])  # if it is damaged, the newest is all there is: keep it
-    _replace_manifest(folder, kept[:-1])
+    check(*_read_version(folder, kept[-2]))  # else the newest is all there is: keep it
+    _replace_manifest(folder, kept[:-1], frees_room=True)
 
 
-def prune(folder: Path, keep: int) -> int:
-    """Remove all but the newest versions; return how many are gone."""
+def prune(folder: Path, keep: int, check: Check) -> int:
+    """Remove all but the newest versions, if `check` lets these; return how many are gone."""
     before = versions(folder)
-    _replace_manifest(folder, before[-keep:])
-    return max(0, len(before) - keep)
+    kept = before[-keep:]
+    for version in kept:
+        _checked(folder, version, kept[-1], check)
+    _replace_manifest(folder, kept, frees_room=True)
+    return len(before) - len(kept)
 
 
 def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
@@ -238,44 +216,24 @@ def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
         Maps the description and the tensors of a version to what they shall be; None drops it.
         The newest cannot be dropped.
     """
-    amended = []
-    kept = versions(folder)
-    for version in kept:
-        try:
-            content = _read_version(folder, version)
-        except ModelFileError as error:
-            if version is kept[-1]:
-                raise
-            earlier = "an earlier version, which lmrc prune removes, cannot be read"
-            raise ModelFileError(f"{earlier}: {error}") from error
-        changed = change(content)
-        if changed is not None:
-            description, tensors = changed
-            files = _write_groups(folder, tensors)
-            amended.append({**version, "model": description, "files": files})
-    if not amended:
-        raise ValueError("the newest version of a model cannot be dropped")
-    _replace_manifest(folder, amended)
+    amended, kept = [], versions(folder)
+    with _new_files(folder):
+        for version in kept:
+            changed = _checked(folder, version, kept[-1], lambda *content: change(content))
+            if changed is not None:
+                description, tensors = changed
+                files = _write_groups(folder, tensors)
+                amended.append({**version, "model": description, "files": files})
+        if not amended:
+            raise ValueError("the newest version of a model cannot be dropped")
+        _replace_manifest(folder, amended)
 
 
-def _write_groups(folder: Path, tensors: TensorGroups) -> dict[str, dict[str, Any]]:
-    return {group: write_tensors(folder, group, members) for group, members in tensors.items()}
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left: files that no version names.
 
-
-def _replace_manifest(folder: Path, kept: list[Version]) -> None:
-    """Let the folder hold these versions and nothing else of ours."""
-    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "versions": kept}
-    write_json(folder / MANIFEST, manifest)
-    (folder / UNFINISHED).unlink(missing_ok=True)  # it belonged to the manifest before
-    _remove_all_but(folder, _file_names(kept))
-
-
-def _file_names(kept: list[Version]) -> set[str]:
-    return {entry["name"] for version in kept for entry in version["files"].values()}
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left: drafts, and files of versions that are no more."""
+    Whoever calls it has loaded the newest version: a forged manifest may name none of its files.
+    """
     try:
         names = _file_names(versions(folder)) if holds_model(folder) else set()
         if (folder / UNFINISHED).exists():
@@ -286,9 +244,67 @@ def _remove_leftovers(folder: Path) -> None:
     _remove_all_but(folder, names)
 
 
+def _checked(folder: Path, version: Version, newest: Version, check: Callable[..., Any]) -> Any:
+    """Read a version that stays and return what `check` makes of it."""
+    try:
+        return check(*_read_version(folder, version))
+    except ModelFileError as error:
+        if version is newest:
+            raise
+        earlier = "an earlier version, which lmrc prune removes, cannot be read"
+        raise ModelFileError(f"{earlier}: {error}") from error
+
+
+@contextlib.contextmanager
+def _new_files(folder: Path) -> Iterator[None]:
+    """Take back the tensors that were written if nothing comes of them: they take up room."""
+    before = {path.name for path in folder.iterdir()}
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError, ModelFileError):
+            # The manifest may have been replaced before something failed.
+            kept = before | (_file_names(versions(folder)) if holds_model(folder) else set())
+            _remove(folder, lambda name: is_tensor_file(name) and name not in kept)
+        raise
+
+
+def _write_groups(folder: Path, tensors: TensorGroups) -> dict[str, dict[str, Any]]:
+    return {group: write_tensors(folder, group, members) for group, members in tensors.items()}
+
+
+def _replace_manifest(folder: Path, kept: list[Version], *, frees_room: bool = False) -> None:
+    """Let the folder hold these versions and nothing else of ours.
+
+    Where that frees room on the disk, and there is none for the new manifest, it is freed first.
+    """
+    text = text_of(kept)
+    while len(kept) > 1 and not fits(text):
+        kept = kept[1:]
+        text = text_of(kept)
+    if not fits(text):
+        raise ModelFileError(f"{folder} cannot be written: its description is too large")
+    names = _file_names(kept)
+
+    def make_room() -> None:
+        _remove(folder, lambda name: is_tensor_file(name) and name not in names)
+
+    write_atomically(folder / MANIFEST, text, make_room if frees_room else None)
+    (folder / UNFINISHED).unlink(missing_ok=True)  # it belonged to the manifest before
+    _remove_all_but(folder, names)
+
+
+def _file_names(kept: list[Version]) -> set[str]:
+    return {entry["name"] for version in kept for entry in version["files"].values()}
+
+
 def _remove_all_but(folder: Path, names: set[str]) -> None:
+    _remove(folder, lambda name: _is_ours(name) and name not in names | {MANIFEST, LOCK})
+
+
+def _remove(folder: Path, unwanted: Callable[[str], bool]) -> None:
     for path in folder.iterdir():
-        if _is_ours(path.name) and path.name not in names | {MANIFEST, LOCK}:
+        if unwanted(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -307,34 +323,6 @@ def _read_files(
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(f"{folder / MANIFEST} does not describe a model: {error!r}") from error
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        manifest = read_json(path)
-    except FileNotFoundError:
-        if (folder / UNFINISHED).exists():
-            command = learn_command(folder)
-            hint = f"its first class batch is not finished, go on with {command} --resume"
-        else:
-            hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise ModelFileError(f"{folder} is not a model: {hint}") from None
-    if manifest.get("format") != FORMAT:
-        raise ModelFileError(f"{path} is not the manifest of an lmrc model")
-    version = manifest.get("format_version")
-    if not isinstance(version, int) or version < 1:
-        raise ModelFileError(f"{path} has no valid format version, but {version!r}")
-    if version > FORMAT_VERSION:
-        raise ModelFileError(
-            f"{folder} has format {version}, but this lmrc reads up to {FORMAT_VERSION}: "
-            "upgrade lmrc"
-        )
-    if manifest.get("sha256") != checksum(manifest):
-        raise ModelFileError(f"{path} is damaged: its checksum does not match")
-    if not isinstance(manifest.get("versions"), list) or not manifest["versions"]:
-        raise ModelFileError(f"{path} lists no version of the model")
-    return manifest
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lmrc.store import files
 from lmrc.store.files import ModelFileError
-from lmrc.store.folder import UNFINISHED, fingerprint, learn_command
+from lmrc.store.folder import fingerprint
+from lmrc.store.manifest import UNFINISHED, learn_command
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,9 +41,7 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
     state = files.write_tensors(folder, GROUP, tensors) if tensors else None
     head = {"format_version": FORMAT_VERSION, "model": fingerprint(folder), "state": state}
     files.write_json(folder / UNFINISHED, {**head, "content": dict(content)})
-    for path in folder.glob(f"{GROUP}-*"):
-        if files.is_tensor_file(path.name) and not (state and path.name == state["name"]):
-            path.unlink(missing_ok=True)
+    _remove_states(folder, but=state["name"] if state else None)
 
 
 def read(folder: Path) -> Kept | None:
@@ -96,9 +95,22 @@ def refuse(folder: Path) -> None:
         )
 
 
+def drop_state(folder: Path) -> None:
+    """Remove the state, which takes up room: what is unfinished starts with its first epoch."""
+    try:
+        content = files.read_json(folder / UNFINISHED)["content"]
+        write(folder, {k: v for k, v in content.items() if k not in ("records", "seconds")}, {})
+    except (OSError, ModelFileError, KeyError, AttributeError):  # no room even for that
+        discard(folder)
+
+
 def discard(folder: Path) -> None:
     """Forget the unfinished class batch."""
     (folder / UNFINISHED).unlink(missing_ok=True)
+    _remove_states(folder)
+
+
+def _remove_states(folder: Path, but: str | None = None) -> None:
     for path in folder.glob(f"{GROUP}-*"):
-        if files.is_tensor_file(path.name):
+        if files.is_tensor_file(path.name) and path.name != but:
             path.unlink(missing_ok=True)
