@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lmrc.data.datasets import load_dataset as load_dataset
     from lmrc.data.stream import ClassStream as ClassStream
     from lmrc.evaluation.run import evaluate as evaluate
+    from lmrc.evaluation.run import summarize as summarize
     from lmrc.labels import capacity as capacity
     from lmrc.labels.mapping import CapacityError as CapacityError
     from lmrc.labels.mapping import CapacityWarning as CapacityWarning
@@ -50,6 +51,7 @@ _HOME = {
     "evaluate": "evaluation.run",
     "load": "methods.persistence",
     "load_dataset": "data.datasets",
+    "summarize": "evaluation.run",
 }
 __all__ = [*_HOME, "__version__"]
 

@@ -185,6 +185,13 @@ def reproduce(
         float | None,
         typer.Option(min=0, help="With --ray; 0.25 packs four runs on a GPU. 1 if not given."),
     ] = None,
+    announce_classes: Annotated[
+        bool,
+        Flag(
+            "--announce-classes",
+            help="Tell learners all classes at their first task, as scikit-learn's own need it.",
+        ),
+    ] = False,
     keep_models: Annotated[
         bool,
         Flag("--keep-models", help="Keep the model that each run ends with, under trained/."),
@@ -221,6 +228,7 @@ def reproduce(
             "limit": limit,
             "validate": options.share("--validate", validate),
             "order": options.class_order(order),
+            "announce_classes": announce_classes or None,
             "settings": options.learner_settings(setting),
         }
         from lmrc.experiments.reproduce import main as run_experiment

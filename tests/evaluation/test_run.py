@@ -229,12 +229,15 @@ def test_sgd_on_a_stream_of_two_classes_has_one_column(vectors):
     assert record.head_given == record.accuracy > 0.9
 
 
-def test_gaussian_naive_bayes_offers_no_decision_function(vectors):
+def test_probabilities_of_gaussian_naive_bayes_are_scores(vectors):
     stream = ClassStream(vectors, 5)
     learner = GaussianNB(priors=np.full(10, 0.1), var_smoothing=0.05)
     records = list(evaluate(stream, learner, announce_classes=True))
     assert records[-1].accuracy > 0.8
-    assert all(record.top5 is None and record.head_given is None for record in records)
+    X, y = stream.test_up_to(4)
+    likeliest = np.argsort(-learner.predict_proba(X), axis=1)[:, :5]
+    assert records[-1].top5 == np.mean((likeliest == y[:, None]).any(axis=1)) > 0.9
+    assert records[-1].head_given > records[-1].accuracy
 
 
 def test_a_learner_that_must_be_told_says_so_itself(vectors):

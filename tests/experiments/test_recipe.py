@@ -231,6 +231,13 @@ def test_what_the_paper_leaves_open_may_be_chosen():
 OWN = """
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier
 
+class Keeping(LMRCClassifier):
+    "With defaults of its own."
+    def __init__(self, *, memory_per_class=10, epochs=9, first_epochs=11, **settings):
+        super().__init__(
+            memory_per_class=memory_per_class, epochs=epochs, first_epochs=first_epochs, **settings
+        )
+
 class Plus(LMRCPlusClassifier):
     "As it is."
 
@@ -256,6 +263,33 @@ def test_a_method_that_changes_nothing_has_the_settings_of_ours(
     for settings in found:
         del settings["classifier"]
     assert found[::2] == found[1::2]
+
+
+def test_defaults_of_ones_own_class_win_over_the_recipe_but_not_over_the_user(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "derived.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    methods = {"methods": ["derived.Keeping", "lmrc"], "seeds": 1}
+
+    def found(**changes):
+        recipe = load_recipe("incremental", "cifar100", **methods, **changes)
+        return [settings_of(recipe, run) for run in plan(recipe)]
+
+    keeping, lmrc = found()
+    assert (keeping["epochs"], keeping["first_epochs"], lmrc["epochs"]) == (9, 11, 70)
+    assert keeping["response_weight"] == lmrc["response_weight"] == 5
+    for changes in ({"epochs": 3}, {"settings": {"epochs": 3}}):
+        keeping, lmrc = found(**changes)
+        assert keeping["epochs"] == keeping["first_epochs"] == lmrc["epochs"] == 3
+
+
+def test_without_exemplars_means_none_whatever_a_class_has_by_default(tmp_path, monkeypatch):
+    (tmp_path / "derived.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for experiment, pools in (("incremental", [0]), ("rehearsal", [2, 5, 10])):
+        recipe = load_recipe(experiment, "digits", methods=["derived.Keeping"], seeds=1)
+        assert [settings_of(recipe, run)["memory_per_class"] for run in plan(recipe)] == pools
 
 
 def test_what_is_no_step_of_the_ladder_and_what_keeps_no_images_is_refused_before_training():

@@ -10,6 +10,7 @@ import torch
 from lmrc import load
 from lmrc.data.datasets import load_dataset
 from lmrc.experiments import capacity, workers
+from lmrc.experiments.options import UsageError
 from lmrc.experiments.reproduce import main
 from lmrc.experiments.workers import usual_jobs
 from lmrc.methods.base import IncrementalClassifier
@@ -79,6 +80,27 @@ def test_incremental_shows_its_records(incremental):
     text = (incremental / "report.html").read_text(encoding="utf-8")
     assert "on average over the class batches" in text
     assert "shuffled by the run&#x27;s seed" in text
+
+
+def test_what_keeps_images_is_named_on_a_page_without_exemplars(tmp_path):
+    main("incremental", "digits", tmp_path, **SMALL, methods=["finetune", "joint"], batches=2)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Though no exemplars were asked for, these keep images: Joint." in page
+
+
+def test_scikits_own_classifiers_run_beside_ours(tmp_path):
+    methods = ["finetune", "sklearn.linear_model.SGDClassifier", "sklearn.linear_model.Perceptron"]
+    changes = SMALL | {"methods": methods, "batches": 2}
+    with pytest.raises(UsageError, match=r"SGDClassifier must know all .*: add --announce-classes"):
+        main("incremental", "digits", tmp_path, **changes)
+    main("incremental", "digits", tmp_path, **changes, announce_classes=True)
+    records = read_records(tmp_path)
+    assert [r.method for r in records[::2]] == ["Fine-tuning", *methods[1:]]
+    assert all(r.record.accuracy > 0.2 and r.record.top5 >= 0.5 for r in records[2:])
+    assert len({r.extra["data"] for r in records}) == 1
+    assert records[2].settings["learning_rate"] == "optimal"  # not the recipe's
+    assert records[2].settings["announce_classes"] is True
+    assert "– where that is not known" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_rehearsal_has_the_layout_of_table_1(tmp_path):

@@ -65,15 +65,20 @@ def look(learner: Any, X: Any, n_seen: int, *, readouts: bool = False) -> Look:
 
 def _class_scores(learner: Any, X: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return scores of shape (n, n_classes) and the label of each column, if there are any."""
-    method = getattr(learner, "similarities", None) or getattr(learner, "decision_function", None)
-    if method is None or not hasattr(learner, "classes_"):
+    if not hasattr(learner, "classes_"):
         return None
-    classes, scores = np.asarray(learner.classes_), np.asarray(method(X))
-    if scores.ndim == 1 and len(classes) == 2:
-        # scikit-learn's convention for two classes: one column, positive for the second.
-        scores = np.column_stack([-scores, scores])
-    # Some decision functions are not by class (one-versus-one): better no figure than a wrong one.
-    return (scores, classes) if scores.shape == (len(X), len(classes)) else None
+    classes = np.asarray(learner.classes_)
+    for name in ("similarities", "decision_function", "predict_proba"):
+        if (method := getattr(learner, name, None)) is None:
+            continue
+        scores = np.asarray(method(X))
+        if scores.ndim == 1 and len(classes) == 2:
+            # scikit-learn's convention for two classes: one column, positive for the second.
+            scores = np.column_stack([-scores, scores])
+        # Some decision functions are not by class (one-versus-one): those are left out.
+        if scores.shape == (len(X), len(classes)):
+            return scores, classes
+    return None
 
 
 def _top5(

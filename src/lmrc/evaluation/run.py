@@ -44,7 +44,8 @@ class BatchRecord:
         Over all seen classes.
     top5 : float or None
         The true label is among the five likeliest (or all, if the learner knows fewer). None if
-        the learner offers neither `similarities`, `decision_function` nor `predict_topk`.
+        the learner offers neither `similarities`, `decision_function`, `predict_proba` nor
+        `predict_topk`.
     batch_accuracies : list of float
         One for each batch learned so far; any seen class may be predicted.
     old_accuracy : float or None
@@ -114,8 +115,8 @@ def evaluate(
     learner : object with `partial_fit` and `predict`
         A fresh one, or one that has learnt `start` class batches. It is trained in place, and
         after the last record holds the final state.
-        Where it has `classes_` and `similarities` or `decision_function`, or `predict_topk`,
-        the record says more.
+        Where it has `classes_` and `similarities`, `decision_function` or `predict_proba`, or
+        else `predict_topk`, the record says more.
     announce_classes : bool, default=False
         Pass ``classes=`` all classes of the stream to the first `partial_fit`, for learners such
         as scikit-learn's `SGDClassifier` that must know them from the start.

@@ -16,7 +16,7 @@ _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--batches"),
-    "--first-classes",
+    *("--first-classes", "--announce-classes"),
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
 )

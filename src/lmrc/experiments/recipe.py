@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
+
+from lmrc.methods.catalog import nearest, own_defaults
 
 #: In the order of the paper; then those beyond it.
 EXPERIMENTS = (
@@ -66,6 +69,9 @@ class Recipe:
         Classes of the first class batch; those of the others are equally many.
     record_outputs : bool
         Whether the mean output at each position is recorded after the last class batch (Fig. 1).
+    announce_classes : bool or None
+        Whether learners are told all classes of the stream at their first task, as scikit-learn's
+        own need it.
     """
 
     experiment: str
@@ -85,6 +91,7 @@ class Recipe:
     classes: int | None = None
     first_classes: int | None = None
     record_outputs: bool = False
+    announce_classes: bool | None = None
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     rungs: list[dict[str, str]] = field(default_factory=list)
@@ -92,7 +99,8 @@ class Recipe:
     def settings_of(self, method: str) -> dict[str, Any]:
         """Return the parameters that a method's learner is given."""
         base = self.variants[method]["method"] if method in self.variants else method
-        return self.settings | self.by_method.get(base, {})
+        above = nearest(base, self.variants)
+        return self.settings | self.by_method.get(above, {}) | self.by_method.get(base, {})
 
 
 def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> Recipe:
@@ -119,6 +127,7 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     merged = _overlay(merged, {"settings": by_backbone.get(backbone, {})})
     if changes.get("epochs") not in (None, merged["settings"]["epochs"]):
         merged["settings"]["halve_at"] = _as_shares(merged["settings"])
+    merged["by_method"] = _with_own_defaults(changes.get("methods") or merged["methods"], merged)
     for name, value in changes.items():
         if value is None:
             continue
@@ -136,6 +145,28 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
                 if f"first_{parameter}" in own:  # for the first class batch, too
                     own[f"first_{parameter}"] = chosen
     return Recipe(experiment=experiment, dataset=dataset, **merged)
+
+
+def _with_own_defaults(methods: list[str], merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings by method, with those that a class of one's own has chosen for itself."""
+    by_method, variants = merged.get("by_method", {}), merged.get("variants", {})
+    found = dict(by_method)
+    for method in methods:
+        chosen = by_method.get(nearest(method, variants), {})
+        general = {*merged["settings"], *chosen, "first_epochs", "first_learning_rate"}
+        defaults = own_defaults(method, variants)
+        if own := {n: v for n, v in defaults.items() if n in general and _is_plain(v)}:
+            found[method] = own
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell what ``run.json`` can hold."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def read_recipe(experiment: str) -> dict[str, Any]:

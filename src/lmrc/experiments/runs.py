@@ -33,7 +33,7 @@ from lmrc.experiments.options import UsageError
 from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.catalog import find_method, make_learner, nearest, takes
+from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
 from lmrc.report.records import (
@@ -51,7 +51,7 @@ from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
 #: What of the data set takes part, and when.
-_PARTS = ("size", "limit", "validate", "classes", "first_classes")
+_PARTS = ("size", "limit", "validate", "classes", "first_classes", "announce_classes")
 
 
 @dataclass(frozen=True)
@@ -179,20 +179,25 @@ def measure(
         From which the run can go on; None for a learner of another kind, and at the run's end,
         unless it is to be kept.
     """
-    stream = open_stream(recipe, run.seed, dataset)
+    cls = find_method(run.method, recipe.variants).cls
+    taught = dataset.as_vectors() if _is_scikit(cls) else dataset
+    stream = open_stream(recipe, run.seed, taught)
     if done == len(stream):
         return
     learner, learnt = _learner(recipe, run, left, done, **where)
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
-    for record, readouts in evaluate_readouts(stream, learner, start=learnt):
+    takes_classes = "classes" in signature(learner.partial_fit).parameters
+    announced = bool(recipe.announce_classes) and takes_classes
+    for record, readouts in evaluate_readouts(stream, learner, announced, start=learnt):
         entry = RunRecord(
             method=run.title,
             seed=run.seed,
             settings=_settings(recipe, run, learner),
             record=record,
             threads=torch.get_num_threads(),
-            extra=_extra(recipe, stream, learner, record.batch, readouts),
+            extra={"data": dataset.digest}
+            | _extra(recipe, stream, learner, record.batch, readouts),
             **made_with,
         )
         wanted = record.batch + 1 < len(stream) or run.keep_model
@@ -235,6 +240,8 @@ def check_settings(
             raise UsageError(f"{run.method} is no step of {recipe.experiment}: leave it out")
         if run.memory and not takes(methods[run.method], "memory_per_class"):
             raise UsageError(f"{run.method} keeps no images: it has no memory_per_class")
+        if not recipe.announce_classes and _is_scikit(methods[run.method].cls):
+            raise UsageError(f"{run.method} must know all classes at first: add --announce-classes")
         learner = fresh_learner(recipe, run, **where)
         if isinstance(learner, IncrementalClassifier):
             try:
@@ -270,11 +277,15 @@ def _learner(
 
 def fresh_learner(recipe: Recipe, run: Run, **where: Any) -> Any:
     """Return the learner of a run, which has learnt nothing yet."""
-    pool = {"memory_per_class": run.memory} if run.memory else {}
-    own = {"random_state": run.seed, **pool, **where}
+    # 0, too: a class may have exemplars by default.
+    own = {"random_state": run.seed, "memory_per_class": run.memory, **where}
     method = find_method(run.method, recipe.variants)
-    settings = recipe.settings_of(nearest(run.method, recipe.variants))
-    return make_learner(method, settings | own)
+    return make_learner(method, recipe.settings_of(run.method) | own)
+
+
+def _is_scikit(cls: type) -> bool:
+    """Tell scikit-learn's own classifiers: they take vectors, and want all classes at first."""
+    return cls.__module__.partition(".")[0] == "sklearn"
 
 
 @contextmanager
@@ -336,7 +347,7 @@ def remove_model(folder: Path, run: Run) -> None:
 def _extra(
     recipe: Recipe, stream: ClassStream, learner: Any, batch: int, readouts: Readouts
 ) -> dict[str, Any]:
-    extra: dict[str, Any] = {"data": stream.dataset.digest}
+    extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
         extra["augmentation"] = learner.augmentation

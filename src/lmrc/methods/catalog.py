@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.ewc import EWCClassifier
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.joint import JointClassifier
@@ -122,7 +123,28 @@ def nearest(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyT
     if name in METHODS or name in variants:
         return name
     ours = {method.cls: short for short, method in reversed(METHODS.items())}
-    return next((ours[cls] for cls in find_method(name).cls.__mro__ if cls in ours), name)
+    return next((ours[cls] for cls in find_method(name, variants).cls.__mro__ if cls in ours), name)
+
+
+def own_defaults(
+    name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the defaults in which a class of one's own differs from the class of ours above it.
+
+    Of a class that is not derived from ours, all.
+    """
+    if name in METHODS or name in variants:
+        return {}
+    cls = find_method(name, variants).cls
+    ours = {*(method.cls for method in METHODS.values()), IncrementalClassifier}
+    above = next((base for base in cls.__mro__ if base in ours), None)
+    theirs = inspect.signature(above).parameters if above else {}
+    return {
+        parameter: own.default
+        for parameter, own in inspect.signature(cls).parameters.items()
+        if own.default is not own.empty
+        and (parameter not in theirs or theirs[parameter].default != own.default)
+    }
 
 
 def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> Any:

@@ -9,6 +9,7 @@ from lmrc.report import html
 from lmrc.report.html import Section
 from lmrc.report.records import RunRecord, by_method_and_seed, is_whole
 from lmrc.report.summary import MethodSummary, Spread
+from lmrc.report.titles import parted
 
 CLOCK = "Seconds are those of the clock, of runs that may have shared the machine."
 TRAINING = f"{CLOCK} Training: all class batches."
@@ -16,7 +17,10 @@ TESTING = (
     "Testing: all classes, after the last class batch, to predict and to score; older records took "
     "two looks at each sample for it."
 )
-STORED = "Stored: what the model keeps of its data beside the network, for each class."
+STORED = (
+    "Stored: what the model keeps of its data beside the network, for each class; – where that is "
+    "not known, as of classifiers of other libraries."
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,13 @@ def section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -
         cells += [kilobytes(cost.images), kilobytes(cost.statistics)] if is_told else []
         rows.append([html.name(s.method, s.place), *(f"<td>{cell}</td>" for cell in cells)])
     caption = f"Seconds{', and what is stored' * is_told}; mean over the seeds."
-    note = html.note(" ".join([TRAINING, TESTING, *([STORED] if is_told else [])]))
+    words = [TRAINING, TESTING, *([STORED] * is_told)]
+    without = [s.method for s in summaries if not parted(s.method)[1]]
+    if keeping := [method for method in without if by_method[method].images]:
+        words.append(
+            f"Though no exemplars were asked for, these keep images: {', '.join(keeping)}."
+        )
+    note = html.note(" ".join(words))
     return Section("cost", "What it costs", html.table(caption, head, rows) + note)
 
 
