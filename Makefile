@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test oldest torture clean
+.PHONY: help demo test oldest torture mutants clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -27,8 +27,11 @@ oldest:  ## all tests with the oldest versions that pyproject.toml allows; Pytho
 torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; 20 minutes
 	$(BIN)/pytest tests/torture --torture --torture-table torture.md
 
+mutants: $(VENV)/installed-dev  ## break the code in 300 places, and see which tests notice; an hour
+	$(BIN)/python tests/mutants.py
+
 clean:  ## remove the virtual environment and what the tools left
-	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("lmrc needs Python 3.11 or newer: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
