@@ -1,3 +1,4 @@
+import json
 import os
 import shlex
 import subprocess
@@ -242,6 +243,26 @@ def test_several_values_may_follow_an_option(call, asked, words):
     assert asked["experiment"] == "rehearsal"
     assert asked["methods"] == ["lmrc", "ewc", "joint"]
     assert asked["memory"] == [20, 50]
+
+
+@pytest.mark.parametrize("order", [[3, 1, 2], [["a", "b"], ["b"]]])
+def test_an_order_may_be_a_file(call, asked, tmp_path, order):
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    words = ("--order", str(tmp_path / "order.json"), "--blurry", "0.1", "--disjoint", "0.5")
+    assert call("reproduce", "incremental", *words)[0] == 0
+    assert (asked["order"], asked["blurry"], asked["disjoint"]) == (order, 0.1, 0.5)
+
+
+@pytest.mark.parametrize("text", ["3 1 2", "[]", "[[1], []]", "[1, [2]]", "[1.5]", "[true]", "{}"])
+def test_a_file_that_holds_no_order_is_refused(call, asked, tmp_path, text):
+    (tmp_path / "order.json").write_text(text)
+    code, _, error = call("reproduce", "incremental", "--order", str(tmp_path / "order.json"))
+    assert code == 2
+    assert "must hold a JSON list of labels" in error
+    assert not asked
+    code, _, error = call("reproduce", "incremental", "--order", "no.json")
+    assert code == 2
+    assert "'no.json' is none of natural, per-seed, a seed such as 1993, or a JSON file" in error
 
 
 def test_heads_may_be_told_where_to_read(call, asked):

@@ -146,7 +146,19 @@ def reproduce(
         ),
     ] = None,
     order: Annotated[
-        str | None, typer.Option(help="natural, per-seed, or a seed for all runs.")
+        str | None,
+        typer.Option(
+            help="natural, per-seed, a seed for all runs, or a JSON file: a list of labels, or a "
+            "list of those of each task, where classes may recur."
+        ),
+    ] = None,
+    blurry: Annotated[
+        float | None,
+        typer.Option(help="Share of each class's training images that come with other tasks."),
+    ] = None,
+    disjoint: Annotated[
+        float | None,
+        typer.Option(help="With --blurry: share of the classes that do not mix (i-Blurry)."),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -229,6 +241,8 @@ def reproduce(
             "validate": options.share("--validate", validate),
             "order": options.class_order(order),
             "announce_classes": announce_classes or None,
+            "blurry": options.share("--blurry", blurry),
+            "disjoint": options.share("--disjoint", disjoint),
             "settings": options.learner_settings(setting),
         }
         from lmrc.experiments.reproduce import main as run_experiment

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from lmrc.data.datasets import Dataset, digits
 from lmrc.data.stream import ClassStream
@@ -50,6 +51,88 @@ def test_the_first_batch_may_have_classes_of_its_own_number(letters):
 def test_a_first_batch_that_leaves_no_equal_shares_is_refused(letters, batches, first):
     with pytest.raises(ValueError, match=f"first_classes={first}"):
         ClassStream(letters, batches, first_classes=first)
+
+
+def test_the_order_may_be_named_and_leave_classes_out(letters):
+    stream = ClassStream(letters, [2, 1], order=["g", "a", "c"])
+    assert classes_of(stream) == [["g", "a"], ["c"]]
+    as_array = ClassStream(letters, 2, np.array(list("gfabcde")))
+    assert classes_of(as_array) == [list("gfab"), list("cde")]
+    for order, why in ((["a", "z"], r"order names \['z'\]"), (["a", "a"], "more than once")):
+        with pytest.raises(ValueError, match=why):
+            ClassStream(letters, 1, order=order)
+
+
+def samples_of(stream):
+    """Return the training samples of each task, and check that each goes with its label."""
+    y_of = dict(zip(stream.dataset.X_train[:, 0].tolist(), stream.dataset.y_train, strict=True))
+    tasks = [batch.X_train[:, 0].tolist() for batch in stream]
+    assert [[y_of[x] for x in task] for task in tasks] == [b.y_train.tolist() for b in stream]
+    return tasks
+
+
+def test_classes_that_recur_bring_other_samples_each_time(letters):
+    stream = ClassStream(letters, [["a", "b"], ["b", "c"], ["b", "a"]])
+    tasks = samples_of(stream)
+    every = [x for task in tasks for x in task]
+    assert len(every) == len(set(every)) == 9
+    assert [sorted(b.y_train) for b in stream] == [list("aab"), list("bccc"), list("ab")]
+    assert stream.order.tolist() == ["a", "b", "c"]
+    assert stream.seen(1).tolist() == stream.seen(2).tolist() == ["a", "b", "c"]
+    assert stream.batch_of == {"a": 0, "b": 0, "c": 1}
+    assert sorted(stream[2].y_test) == ["a", "b"]
+    assert stream[1:].batch_of == {"b": 0, "c": 0, "a": 1}
+    assert samples_of(stream[1:]) == tasks[1:]
+    assert samples_of(ClassStream(letters, [["a", "b"], ["b", "c"], ["b", "a"]], seed=1)) != tasks
+    with pytest.raises(ValueError, match="'a' has 3 training samples, too few for 4 tasks"):
+        ClassStream(letters, [["a"], ["a"], ["a"], ["a"]])
+
+
+def test_in_a_blurry_stream_a_share_of_each_class_comes_with_the_other_tasks():
+    y = np.repeat(np.arange(4), 30)
+    data = Dataset("d", np.arange(120.0)[:, None], y, np.arange(4.0)[:, None], np.arange(4))
+    stream = ClassStream(data, 4, order=[3, 1, 0, 2], blurry=0.2)
+    counts = [np.bincount(batch.y_train, minlength=4).tolist() for batch in stream]
+    assert counts == [[2, 2, 2, 24], [2, 24, 2, 2], [24, 2, 2, 2], [2, 2, 24, 2]]
+    assert sorted(x for task in samples_of(stream) for x in task) == list(range(120))
+    assert [task.tolist() for task in stream.tasks] == [[3], [1], [0], [2]]
+    assert set(stream[0].y_test) == {3}
+    assert sorted(stream.seen(0)) == [0, 1, 2, 3]
+    assert set(stream.batch_of.values()) == {0}
+    half = ClassStream(data, 4, blurry=0.2, disjoint=0.5)
+    counts = np.array([np.bincount(batch.y_train, minlength=4) for batch in half])
+    assert sorted(counts.max(axis=0)) == [24, 24, 30, 30]
+    assert sorted((counts > 0).sum(axis=0)) == [1, 1, 4, 4]
+    for wrong in ({"blurry": 1.0}, {"blurry": -0.1}, {"blurry": 0.1, "disjoint": 2}):
+        with pytest.raises(ValueError, match="must be a share from 0 to below 1"):
+            ClassStream(data, 4, **wrong)
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+def test_torch_datasets_are_streamed_as_partial_fit_takes_them():
+    images = torch.randint(256, (4, 3, 6, 5), dtype=torch.uint8)
+    train = Pairs([(x, torch.tensor(i % 2)) for i, x in enumerate(images)])
+    test = Pairs([(images[0], 0), (images[1], 1)])
+    stream = ClassStream((train, test), 2)
+    assert stream[1].y_train.tolist() == [1, 1]
+    assert torch.equal(torch.from_numpy(stream[1].X_train).permute(0, 3, 1, 2), images[1::2])
+    grey = ClassStream((Pairs([(x[:1], str(i)) for i, x in enumerate(images)]),) * 2, 4)
+    assert (grey[2].X_train.shape, grey.order.tolist()) == ((1, 6, 5), list("0123"))
+    with pytest.raises(ValueError, match=r"not \(input, label\) pairs"):
+        ClassStream((Pairs(images), test), 2)
+    for wrong in (train, (train, None), [train, test]):
+        with pytest.raises(TypeError, match="torch Dataset"):
+            ClassStream(wrong, 2)
 
 
 def test_labels_name_the_batches_and_may_leave_classes_out(letters):
@@ -148,7 +231,7 @@ def test_only_the_batch_asked_for_is_read():
         ([7, 0], "at least one class"),
         ([["a"], []], "at least one class"),
         ([["a", "z"]], r"names \['z'\], which the data set does not hold"),
-        ([["a"], ["b", "a"]], r"names \['a'\] more than once"),
+        ([["a"], ["b", "b"]], r"names \['b'\] more than once"),
         (["a", "b"], r"got \['a', 'b'\]"),
         ([], r"got \[\]"),
         (2.5, "got 2.5"),

@@ -214,6 +214,32 @@ def test_predict_topk_serves_a_learner_without_scores(six):
     assert next(evaluate(two_batches(six), Guesser(["a"] * 6))).top5 == 0.0
 
 
+def test_recurring_classes_count_in_each_of_their_tasks(six):
+    data = Dataset("six", np.zeros((8, 1)), list("abcd") * 2, six.X_test, six.y_test)
+    learner = Script(["a"] * 6)  # true: a a b c c d
+    records = list(evaluate(ClassStream(data, [["a", "c"], ["d"], ["c"]]), learner))
+    assert [r.classes for r in records] == [["a", "c"], ["d"], ["c"]]
+    assert [r.n_classes_seen for r in records] == [2, 3, 3]
+    last = records[-1]
+    assert last.batch_accuracies == [1 / 2, 0.0, 0.0]
+    assert (last.accuracy, last.old_accuracy, last.new_accuracy) == (2 / 5, 2 / 3, 0.0)
+    assert last.head_confusion == [[4, 0, 0], [1, 0, 0], [0, 0, 0]]  # by arrival
+    assert summarize(records)["batches"] == 3
+    _, last = evaluate(ClassStream(data, [["a"], ["a", "c"]]), Script(["a"] * 6))
+    assert last.old_accuracy is None
+
+
+def test_a_blurry_stream_is_tested_on_all_classes_that_have_been_seen(vectors):
+    stream = ClassStream(vectors, 5, blurry=0.2)
+    records = list(evaluate(stream, SGDClassifier(random_state=0), announce_classes=True))
+    assert [r.n_classes_seen for r in records] == [10] * 5
+    assert records[0].classes == [0, 1]
+    assert len(records[0].per_class) == 10
+    assert [len(r.batch_accuracies) for r in records] == [1, 2, 3, 4, 5]
+    plain = list(evaluate(ClassStream(vectors, 5), SGDClassifier(random_state=0), True))
+    assert records[-1].accuracy > plain[-1].accuracy + 0.1  # samples of all come with each task
+
+
 def test_sgd_knows_all_classes_from_the_start(vectors):
     stream = ClassStream(vectors, 5, order=0)
     learner = SGDClassifier(random_state=0)

@@ -10,7 +10,9 @@ import torch
 from lmrc import load
 from lmrc.data.datasets import load_dataset
 from lmrc.experiments import capacity, workers
+from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.options import UsageError
+from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
 from lmrc.experiments.workers import usual_jobs
 from lmrc.methods.base import IncrementalClassifier
@@ -101,6 +103,35 @@ def test_scikits_own_classifiers_run_beside_ours(tmp_path):
     assert records[2].settings["learning_rate"] == "optimal"  # not the recipe's
     assert records[2].settings["announce_classes"] is True
     assert "– where that is not known" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_classes_may_recur(tmp_path):
+    changes = SMALL | {"methods": ["lmrc"], "order": [[0, 1], [2, 3], [1, 0]]}
+    main("incremental", "digits", tmp_path, **changes)
+    records = read_records(tmp_path)
+    assert [r.record.classes for r in records] == [[0, 1], [2, 3], [1, 0]]
+    assert records[0].settings["order"] == [[0, 1], [2, 3], [1, 0]]
+    assert rows(tmp_path)[0][2:] == ["task 1, 2 classes", "task 2, 4 classes", "task 3, 4 classes"]
+    assert "task</" in (tmp_path / "accuracy.svg").read_text()
+    before = (tmp_path / "records.jsonl").read_text()
+    main("incremental", "digits", tmp_path, **changes)
+    assert (tmp_path / "records.jsonl").read_text() == before
+    with pytest.raises(UsageError, match="names the classes of each task"):
+        main("incremental", "digits", tmp_path, **changes, batches=3)
+
+
+def test_classes_may_mix(tmp_path):
+    changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "batches": 2}
+    main("incremental", "digits", tmp_path, **changes, blurry=0.2)
+    records = read_records(tmp_path)
+    assert [r.record.n_classes_seen for r in records] == [10] * 4
+    assert {r.settings["blurry"] for r in records} == {0.2}
+    recipe = load_recipe("incremental", "digits", batches=2, blurry=0.2)
+    data = load_dataset("digits", limit=30)
+    one, other = (open_stream(recipe, seed, data)[0].y_train.tolist() for seed in (0, 1))
+    assert one != other
+    with pytest.raises(UsageError, match="add --blurry"):
+        main("incremental", "digits", tmp_path, **changes, disjoint=0.5)
 
 
 def test_rehearsal_has_the_layout_of_table_1(tmp_path):

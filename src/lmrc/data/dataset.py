@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from lmrc.data.streamed import ImageFiles
 
@@ -28,7 +30,8 @@ class Dataset:
     name : str
         What to call the data set in records and reports.
     X_train, X_test : ndarray of shape (n, height, width[, channels]) or (n, features)
-        Images (uint8) or vectors (float); both parts alike but for `n`.
+        Images (uint8) or vectors (float); both parts alike but for `n`. Images as tensors are of
+        shape (n, channels, height, width).
     y_train, y_test : ndarray of shape (n,)
         Class labels, ints or strings. Each class of the test part occurs in the training part.
     class_names : mapping of label to str, default={}
@@ -88,6 +91,29 @@ class Dataset:
                 "y_test holds classes that y_train does not, such as "
                 f"{unknown[:5]}; remove their samples or add some to the training part."
             )
+
+    @classmethod
+    def from_torch(cls, train: Any, test: Any, name: str = "data") -> Dataset:
+        """Return a data set of two torch ``Dataset``, read into memory.
+
+        Parameters
+        ----------
+        train, test : torch.utils.data.Dataset
+            Of (input, label) items, as `partial_fit` takes them.
+        name : str, default="data"
+            What to call it in records and reports.
+        """
+        from lmrc.data.inputs import read_dataset  # which needs this module
+
+        parts = []
+        for part in (train, test):
+            if not isinstance(part, TorchDataset):
+                raise TypeError(f"a torch Dataset is needed, got {type(part).__name__}")
+            X, y = read_dataset(part)
+            if y is None:
+                raise ValueError("the items of the torch Dataset are not (input, label) pairs")
+            parts += [X, y]
+        return cls(name, *parts)
 
     @property
     def classes(self) -> Array:
@@ -193,6 +219,10 @@ class Dataset:
 def _checked_samples(values: Any, name: str) -> Array:
     if isinstance(values, ImageFiles):
         return values  # type: ignore[return-value]  # as good as an array, and never in memory whole
+    if isinstance(values, Tensor):  # of which images have their channels first
+        values = values.detach().cpu()
+        values = (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy()
+        values = values[..., 0] if values.ndim == 4 and values.shape[-1] == 1 else values
     X: Array = np.asanyarray(values)  # asarray would strip np.memmap of its type
     if X.ndim < 2 or X.dtype.kind not in "buif":
         raise ValueError(

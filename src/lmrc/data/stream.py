@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,6 +13,7 @@ from typing import Any, Literal, SupportsIndex, overload
 import numpy as np
 
 from lmrc.data.datasets import Array, Dataset
+from lmrc.data.shares import share_out
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # arrays neither compare nor print usefully
@@ -23,9 +25,12 @@ class ClassBatch:
     index : int
         Position in the stream, from 0.
     classes : ndarray of shape (n_classes,)
-        The labels that arrive, in the stream's order.
-    X_train, y_train, X_test, y_test : ndarray
-        Their samples and labels, in the data set's order.
+        The labels of the task, in the stream's order; of a blurry one, its major classes.
+    X_train, y_train : ndarray
+        Training samples and labels, in the data set's order; of a blurry task, those of minor
+        classes, too.
+    X_test, y_test : ndarray
+        Test samples of `classes`.
 
     Examples
     --------
@@ -58,18 +63,31 @@ class ClassStream:
 
     Parameters
     ----------
-    dataset : Dataset
-        Where the samples come from.
+    dataset : Dataset, or pair of torch ``Dataset``
+        Where the samples come from: `lmrc.Dataset`, or ``(train, test)``, each of (input, label)
+        items as `partial_fit` takes them; these are read into memory.
     batches : int, sequence of int, or sequence of sequences of labels
         The number of batches (their numbers of classes as equal as possible); or the number of
         classes in each; or the very labels of each. Labels named nowhere are left out of the
-        stream.
-    order : "natural" or int, default="natural"
+        stream. A label named in several batches recurs: its training samples are split over them,
+        in equal shares.
+    order : "natural", int or sequence of labels, default="natural"
         The order of the classes: sorted, or ``numpy.random.default_rng(order).permutation`` of
-        that. Not for `batches` that name the labels: these are an order already.
+        that, or the labels one by one; those that it does not name are left out. Not for
+        `batches` that name the labels: these are an order already.
     first_classes : int, optional
         How many classes arrive in the first batch, where `batches` is a number; the others are
         shared out equally over the batches that follow.
+    blurry : float, default=0.0
+        Share of each class's training samples that come with the other tasks, in equal shares, as
+        samples of their minor classes: Blurry-M of Bang et al., "Rainbow Memory", CVPR 2021, with
+        M in percent.
+    disjoint : float, default=0.0
+        Share of the classes, chosen by `seed`, that do not mix: with it the stream is i-Blurry-N-M
+        of Koh et al., "Online Continual Learning on Class Incremental Blurry Task Configuration
+        with Anytime Inference", ICLR 2022 (arXiv:2110.10031).
+    seed : int, default=0
+        For which samples go where, if classes recur or mix.
 
     Examples
     --------
@@ -87,21 +105,49 @@ class ClassStream:
     ClassStream('digits', 4 batches of 4, 2, 2, 2 classes)
     >>> ClassStream(digits(), batches=[[0, 1], [2, 3]])
     ClassStream('digits', 2 batches of 2, 2 classes)
+    >>> stream = ClassStream(digits(), batches=5, blurry=0.1)
+    >>> stream[0]
+    ClassBatch(0: classes [0, 1], 271 training and 91 test samples)
+    >>> stream.seen(0)  # of all classes there are some samples
+    array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | tuple[Any, Any],
         batches: int | Sequence[int] | Sequence[Sequence[Any]],
-        order: Literal["natural"] | int = "natural",
+        order: Literal["natural"] | int | Sequence[Any] = "natural",
         *,
         first_classes: int | None = None,
+        blurry: float = 0.0,
+        disjoint: float = 0.0,
+        seed: int = 0,
     ) -> None:
+        if isinstance(dataset, tuple) and len(dataset) == 2:
+            dataset = Dataset.from_torch(*dataset)
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                "dataset must be a lmrc.Dataset, or a pair (train, test) of torch Datasets, got "
+                f"{type(dataset).__name__}"
+            )
         self.dataset = dataset
-        classes = _ordered(dataset.classes, order)
+        classes = _ordered(self.dataset.classes, order)
         if first_classes is not None:
             batches = _sizes(len(classes), batches, first_classes)
-        self._batches = _split(classes, batches, order)
+        #: Of each task its own classes, all of which there are training samples, and their rows.
+        self._batches = self._present = _split(classes, batches, order)
+        self._rows = share_out(self.dataset.y_train, self._batches, blurry, disjoint, seed)
+        if self._rows is not None:
+            labels = (np.unique(self.dataset.y_train[rows]) for rows in self._rows)
+            self._present = [
+                np.concatenate([own, np.setdiff1d(found, own)])
+                for own, found in zip(self._batches, labels, strict=True)
+            ]
+
+    @property
+    def tasks(self) -> list[Array]:
+        """The classes of each task; of a blurry one, its major classes."""
+        return list(self._batches)
 
     @property
     def order(self) -> Array:
@@ -111,7 +157,11 @@ class ClassStream:
     @property
     def batch_of(self) -> Mapping[Any, int]:
         """The index of the batch in which each class arrives, by label."""
-        return {label: i for i, labels in enumerate(self._batches) for label in labels.tolist()}
+        found: dict[Any, int] = {}
+        for i, labels in enumerate(self._present):
+            for label in labels.tolist():
+                found.setdefault(label, i)
+        return found
 
     def seen(self, index: SupportsIndex) -> Array:
         """Return the classes that have arrived by the end of batch `index`.
@@ -123,7 +173,9 @@ class ClassStream:
         >>> ClassStream(digits(), batches=5).seen(1)
         array([0, 1, 2, 3])
         """
-        return np.concatenate(self._batches[: self._position(index) + 1])
+        labels = np.concatenate(self._present[: self._position(index) + 1])
+        first = np.unique(labels, return_index=True)[1]
+        return labels[np.sort(first)]
 
     def test_up_to(self, index: SupportsIndex) -> tuple[Array, Array]:
         """Return X, y of the test samples of all classes that have arrived by batch `index`.
@@ -153,14 +205,18 @@ class ClassStream:
     def __getitem__(self, index: SupportsIndex | slice) -> ClassBatch | ClassStream:
         if isinstance(index, slice):
             part = copy.copy(self)
-            part._batches = self._batches[index]
+            part._batches, part._present = self._batches[index], self._present[index]
+            part._rows = None if self._rows is None else self._rows[index]
             return part
         position = self._position(index)
         classes = self._batches[position]
+        X, y = self.dataset.X_train, self.dataset.y_train
+        rows = np.flatnonzero(np.isin(y, classes)) if self._rows is None else self._rows[position]
         return ClassBatch(
             position,
             classes,
-            *_pick(self.dataset.X_train, self.dataset.y_train, classes),
+            X[rows],
+            y[rows],
             *_pick(self.dataset.X_test, self.dataset.y_test, classes),
         )
 
@@ -185,7 +241,15 @@ def _ordered(classes: Array, order: Any) -> Array:
         return classes
     if isinstance(order, Integral) and int(order) >= 0:
         return np.random.default_rng(int(order)).permutation(classes)
-    raise ValueError(f'order must be "natural" or a seed (an int of at least 0), got {order!r}.')
+    if isinstance(order, Sequence | np.ndarray) and not isinstance(order, str) and len(order):
+        labels = np.asarray(order).tolist()
+        _check_labels("order", classes, labels)
+        _check_once("order", labels)
+        return np.array(labels, dtype=classes.dtype)
+    raise ValueError(
+        'order must be "natural", a seed (an int of at least 0) or a sequence of labels, got '
+        f"{order!r}."
+    )
 
 
 def _sizes(n_classes: int, batches: Any, first: int) -> list[int]:
@@ -218,7 +282,7 @@ def _split(classes: Array, batches: Any, order: Any) -> list[Array]:
     if parts and all(
         isinstance(part, Sequence | np.ndarray) and not isinstance(part, str) for part in parts
     ):
-        if order != "natural":
+        if not isinstance(order, str):
             raise ValueError(
                 f"batches names the labels, which is an order already, but order={order!r}; "
                 'leave order="natural", or give the number of classes in each batch.'
@@ -236,7 +300,7 @@ def _split_by_size(classes: Array, sizes: list[int]) -> list[Array]:
     if sum(sizes) != len(classes):
         raise ValueError(
             f"batches={sizes} sums to {sum(sizes)}, but the data set has {len(classes)} classes; "
-            "to use only some of them, name the labels of each batch."
+            "to use only some of them, name these in order, or the labels of each batch."
         )
     return np.split(classes, np.cumsum(sizes)[:-1])
 
@@ -244,15 +308,21 @@ def _split_by_size(classes: Array, sizes: list[int]) -> list[Array]:
 def _split_by_label(classes: Array, parts: list[list[Any]]) -> list[Array]:
     if not all(parts):
         raise ValueError(f"each batch needs at least one class, got batches={parts}.")
+    _check_labels("batches", classes, [label for part in parts for label in part])
+    for part in parts:
+        _check_once("a batch", part)
+    return [np.array(part, dtype=classes.dtype) for part in parts]
+
+
+def _check_labels(name: str, classes: Array, labels: list[Any]) -> None:
     known = set(classes.tolist())
-    labels = [label for part in parts for label in part]
-    unknown = [label for label in labels if label not in known]
-    if unknown:
+    if unknown := [label for label in labels if label not in known]:
         raise ValueError(
-            f"batches names {unknown[:5]}, which the data set does not hold; "
+            f"{name} names {unknown[:5]}, which the data set does not hold; "
             f"its labels are such as {classes[:5].tolist()}."
         )
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise ValueError(f"batches names {twice[:5]} more than once; name each class once.")
-    return [np.array(part, dtype=classes.dtype) for part in parts]
+
+
+def _check_once(name: str, labels: list[Any]) -> None:
+    if twice := [label for label, n in Counter(labels).items() if n > 1]:
+        raise ValueError(f"{name} names {twice[:5]} more than once; name each class once.")

@@ -37,7 +37,7 @@ class BatchRecord:
     batch : int
         Index of the batch just learned, from 0.
     classes : list
-        Its labels.
+        Its labels; in a blurry stream those of its major classes.
     n_classes_seen : int
         Number of classes that have arrived so far.
     accuracy : float
@@ -47,9 +47,9 @@ class BatchRecord:
         the learner offers neither `similarities`, `decision_function`, `predict_proba` nor
         `predict_topk`.
     batch_accuracies : list of float
-        One for each batch learned so far; any seen class may be predicted.
+        One for each batch learned so far, over its classes; any seen class may be predicted.
     old_accuracy : float or None
-        Over the classes of all earlier batches; None at the first.
+        Over the classes of all earlier batches that are not in this one; None where there are none.
     new_accuracy : float
         Over the classes of the batch just learned.
     head_choice : float
@@ -243,8 +243,8 @@ def _check(stream: ClassStream, learner: Learner) -> None:
     missing = [name for name in ("partial_fit", "predict") if not hasattr(learner, name)]
     if missing:
         raise TypeError(f"{learner!r} has no {' and no '.join(missing)}; evaluate needs both.")
-    tested = set(metrics.batches_of(stream.dataset.y_test, stream.batch_of).tolist())
-    untested = sorted(set(range(len(stream))) - tested)
+    tested = np.unique(stream.dataset.y_test)
+    untested = [i for i, own in enumerate(stream.tasks) if not np.isin(own, tested).any()]
     if untested:
         raise ValueError(
             f"class batches {untested} have no test samples; add some for at least one class of "
@@ -290,15 +290,17 @@ def _score(
     batch_of = stream.batch_of
     true_batch = metrics.batches_of(y, batch_of)
     right = predicted == y
-    batch_accuracies = [float(right[true_batch == i].mean()) for i in range(index + 1)]
+    of_task = [np.isin(y, own) for own in stream.tasks[: index + 1]]
+    batch_accuracies = [float(right[chosen].mean()) for chosen in of_task]
+    old = np.logical_or.reduce(of_task[:-1], axis=0) & ~of_task[-1] if index else of_task[0][:0]
     record = BatchRecord(
         batch=index,
-        classes=stream[index : index + 1].order.tolist(),
+        classes=stream.tasks[index].tolist(),
         n_classes_seen=len(stream.seen(index)),
         accuracy=float(right.mean()),
         top5=None if top5 is None else metrics.topk_accuracy(y, top5),
         batch_accuracies=batch_accuracies,
-        old_accuracy=float(right[true_batch < index].mean()) if index else None,
+        old_accuracy=float(right[old].mean()) if old.any() else None,
         new_accuracy=batch_accuracies[-1],
         head_choice=metrics.head_choice_accuracy(y, predicted, batch_of),
         head_given=None if scored is None else metrics.head_given_accuracy(y, *scored, batch_of),

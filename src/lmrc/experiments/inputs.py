@@ -9,7 +9,7 @@ import numpy as np
 
 from lmrc.data.datasets import Dataset, load_dataset
 from lmrc.data.stream import ClassStream
-from lmrc.experiments.recipe import Recipe
+from lmrc.experiments.recipe import Recipe, names_tasks
 
 
 def open_dataset(recipe: Recipe, data_dir: Path | None) -> Dataset:
@@ -26,9 +26,16 @@ def order_of(recipe: Recipe, seed: int) -> Any:
 def open_stream(recipe: Recipe, seed: int, dataset: Dataset) -> ClassStream:
     """Return the class batches of a run with a seed."""
     order = order_of(recipe, seed)
+    mixed: dict[str, Any] = {
+        "blurry": recipe.blurry or 0.0,
+        "disjoint": recipe.disjoint or 0.0,
+        "seed": seed,
+    }
+    if names_tasks(order):
+        return ClassStream(dataset, batches=order, **mixed)
     if recipe.classes is None:
         first = recipe.first_classes
-        return ClassStream(dataset, batches=recipe.batches, order=order, first_classes=first)
+        return ClassStream(dataset, recipe.batches, order, first_classes=first, **mixed)
     labels = ClassStream(dataset, batches=1, order=order).order[: recipe.classes]
     if len(labels) < recipe.classes:
         raise ValueError(

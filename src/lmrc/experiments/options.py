@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 _NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
@@ -16,7 +17,7 @@ _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--batches"),
-    *("--first-classes", "--announce-classes"),
+    *("--first-classes", "--announce-classes", "--blurry", "--disjoint"),
     *("--methods", "--backbone", "--epochs", "--memory", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
 )
@@ -25,7 +26,7 @@ _ABOUT_TRAINING = (
 REFUSED: dict[str, dict[str, str]] = {
     "softmax-suppression": {
         "--batches": _TWO_BATCHES,
-        "--first-classes": _TWO_BATCHES,
+        **dict.fromkeys(("--first-classes", "--blurry", "--disjoint"), _TWO_BATCHES),
         "--memory": _NO_POOL,
         "--from": _READS_NOTHING,
     },
@@ -38,6 +39,8 @@ REFUSED: dict[str, dict[str, str]] = {
     "rotations": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
 }
 
+
+_MAX_ORDER = 2**20  # bytes of a file of labels
 
 #: Parameters of the learners that have an option of their own.
 _OWN_OPTION = {
@@ -81,13 +84,35 @@ def pool_sizes(given: list[str] | None) -> list[int] | None:
     return [int(text) for text in sizes] if sizes else None
 
 
-def class_order(given: str | None) -> str | int | None:
-    """Read ``--order``."""
+def class_order(given: str | None) -> str | int | list[Any] | None:
+    """Read ``--order``: a word, a seed, or a JSON file of labels, or of those of each task."""
     if given is None or given in ("natural", "per-seed"):
         return given
-    if not given.isdecimal():
-        raise UsageError(f"--order {given!r} is none of natural, per-seed, or a seed such as 1993")
-    return int(given)
+    if given.isdecimal():
+        return int(given)
+    if not Path(given).is_file():
+        raise UsageError(
+            f"--order {given!r} is none of natural, per-seed, a seed such as 1993, or a JSON file"
+        )
+    with Path(given).open("rb") as file:
+        content = file.read(_MAX_ORDER + 1)
+    try:
+        order = json.loads(content) if len(content) <= _MAX_ORDER else None
+    except (ValueError, RecursionError):
+        order = None
+    tasks: list[Any] = [order]
+    if isinstance(order, list) and all(isinstance(task, list) for task in order):
+        tasks = order
+    if not order or not all(map(_are_labels, tasks)):
+        raise UsageError(
+            f"--order {given} must hold a JSON list of labels, such as [3, 1, 2], or of those of "
+            "each task, such as [[3, 1], [1, 2]]"
+        )
+    return list(order)
+
+
+def _are_labels(found: Any) -> bool:
+    return isinstance(found, list) and bool(found) and all(type(x) in (str, int) for x in found)
 
 
 def image_size(given: str | None) -> int | tuple[int, int] | None:

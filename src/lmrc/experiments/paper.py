@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from lmrc.experiments.recipe import RECIPES, Recipe, load_recipe
+from lmrc.experiments.recipe import RECIPES, Recipe, load_recipe, names_tasks
 from lmrc.experiments.runs import title_of
 
 #: What makes a result another one than the paper's, beside the learners' settings.
-_PROTOCOL = ("batches", "metric", "limit", "validate", "classes", "first_classes")
+_PROTOCOL = ("batches", "metric", "limit", "validate", "classes", "first_classes", "blurry")
 
 #: Settings for which the paper prints a range, or nothing.
 _LEFT_OPEN = ("response_weight", "threshold", "penalty", "distillation_weight")
@@ -36,4 +36,4 @@ def paper_values(recipe: Recipe) -> dict[str, float]:
 
 def _what_counts(recipe: Recipe) -> tuple[Any, ...]:
     settings = {k: v for k, v in recipe.settings.items() if k not in _LEFT_OPEN}
-    return settings, *(getattr(recipe, name) for name in _PROTOCOL)
+    return settings, names_tasks(recipe.order), *(getattr(recipe, name) for name in _PROTOCOL)

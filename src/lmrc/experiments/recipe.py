@@ -38,8 +38,9 @@ class Recipe:
         Short names, or dotted paths.
     seeds : int
         Seeds 0, 1, ….
-    order : "natural", "per-seed" or int
-        Order of the classes: their own, shuffled by the run's seed, or by one seed for all.
+    order : "natural", "per-seed", int, list of labels, or list of lists of labels
+        Order of the classes: their own, shuffled by the run's seed, or by one seed for all, or as
+        listed; or the classes of each task, where some may recur.
     memory : list of int
         Pool sizes per class.
     batches : int
@@ -72,6 +73,8 @@ class Recipe:
     announce_classes : bool or None
         Whether learners are told all classes of the stream at their first task, as scikit-learn's
         own need it.
+    blurry, disjoint : float or None
+        How classes mix, as in `lmrc.ClassStream`; None: not at all.
     """
 
     experiment: str
@@ -80,7 +83,7 @@ class Recipe:
     question: str
     methods: list[str]
     seeds: int
-    order: str | int
+    order: str | int | list[Any]
     memory: list[int]
     batches: int
     metric: str
@@ -92,6 +95,8 @@ class Recipe:
     first_classes: int | None = None
     record_outputs: bool = False
     announce_classes: bool | None = None
+    blurry: float | None = None
+    disjoint: float | None = None
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     rungs: list[dict[str, str]] = field(default_factory=list)
@@ -144,7 +149,18 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
                 own.pop(parameter, None)
                 if f"first_{parameter}" in own:  # for the first class batch, too
                     own[f"first_{parameter}"] = chosen
+    if merged.get("disjoint") and not merged.get("blurry"):
+        raise ValueError("--disjoint says how many classes do not mix with others: add --blurry")
+    if names_tasks(merged["order"]):
+        if changes.get("batches") or changes.get("first_classes") or merged.get("classes"):
+            raise ValueError("the order names the classes of each task: their number is given")
+        merged["batches"] = len(merged["order"])
     return Recipe(experiment=experiment, dataset=dataset, **merged)
+
+
+def names_tasks(order: Any) -> bool:
+    """Tell whether an order is a list of the classes of each task."""
+    return isinstance(order, list) and isinstance(order[0], list)
 
 
 def _with_own_defaults(methods: list[str], merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -155,12 +171,12 @@ def _with_own_defaults(methods: list[str], merged: dict[str, Any]) -> dict[str, 
         chosen = by_method.get(nearest(method, variants), {})
         general = {*merged["settings"], *chosen, "first_epochs", "first_learning_rate"}
         defaults = own_defaults(method, variants)
-        if own := {n: v for n, v in defaults.items() if n in general and _is_plain(v)}:
+        if own := {n: v for n, v in defaults.items() if n in general and is_plain(v)}:
             found[method] = own
     return found
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Tell what ``run.json`` can hold."""
     try:
         json.dumps(value, allow_nan=False)

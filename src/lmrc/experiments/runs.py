@@ -7,7 +7,6 @@ ones, where they are to be kept.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -31,7 +30,7 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream, order_of
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.outputs import mean_outputs
-from lmrc.experiments.recipe import Recipe
+from lmrc.experiments.recipe import Recipe, is_plain
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.persistence import model_from
@@ -51,7 +50,10 @@ from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
 #: What of the data set takes part, and when.
-_PARTS = ("size", "limit", "validate", "classes", "first_classes", "announce_classes")
+_PARTS = (
+    *("size", "limit", "validate", "classes", "first_classes"),
+    *("announce_classes", "blurry", "disjoint"),
+)
 
 
 @dataclass(frozen=True)
@@ -357,7 +359,7 @@ def _extra(
     names = stream.dataset.class_names
     if names:
         extra["class_names"] = [
-            names.get(label, str(label)) for label in stream[batch : batch + 1].order.tolist()
+            names.get(label, str(label)) for label in stream.tasks[batch].tolist()
         ]
     if stream.dataset.note:
         extra["data_note"] = stream.dataset.note
@@ -391,8 +393,4 @@ def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return what JSON cannot hold, such as a network of one's own, in words."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return repr(value)
-    return value
+    return value if is_plain(value) else repr(value)

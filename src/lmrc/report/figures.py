@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lmrc.report.summary import MethodSummary, Spread, metric_name, percent
+from lmrc.report.summary import MethodSummary, Spread, grows, metric_name, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,10 +111,14 @@ def over_batches(
     with style():
         figure = Figure(figsize=(4.9, 3.8), layout="constrained")
         axes = figure.add_subplot()
+        by_task = not all(grows(curve.classes_seen) for curve in curves)
+        if by_task:
+            curves = [c._replace(classes_seen=range(1, len(c.classes_seen) + 1)) for c in curves]
         drawn = [curve for curve in curves if any(curve.spreads)]  # an empty line spoils the layout
         for curve in drawn:
             _line(axes, curve)
-        axes.set(xlabel="classes seen", ylabel="\n".join(wrap(ylabel, 36)), ylim=(0, 102))
+        xlabel = "task" if by_task else "classes seen"
+        axes.set(xlabel=xlabel, ylabel="\n".join(wrap(ylabel, 36)), ylim=(0, 102))
         seen = sorted({n for curve in curves for n in curve.classes_seen})
         if len(seen) <= 12:
             axes.set_xticks(seen)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from lmrc.report import html
 from lmrc.report.heat import head_confusion
 from lmrc.report.html import Drawing, Section
-from lmrc.report.summary import MethodSummary, metric_name, over_batches
+from lmrc.report.summary import MethodSummary, grows, metric_name, over_batches
 
 #: Above this many, the classes' table is folded and set smaller.
 MANY_CLASSES = 20
@@ -32,7 +32,7 @@ def accuracy_table(
     longest = max(summaries, key=lambda summary: len(summary.accuracy))
     # The average first: of many class batches, a narrow screen shows but the first few.
     head = ["method", "average", *(["paper"] if paper else [])]
-    head += [f"{n} classes" for n in longest.classes_seen]
+    head += _steps(longest.classes_seen)
     rows = []
     for s in summaries:
         missing = [None] * (len(longest.accuracy) - len(s.accuracy))
@@ -48,7 +48,7 @@ def accuracy_table(
 def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str) -> str:
     """Return one measure of the records after each class batch, a row per method."""
     longest = max(summaries, key=lambda summary: len(summary.classes_seen))
-    head = ["method", *(f"{n} classes" for n in longest.classes_seen)]
+    head = ["method", *_steps(longest.classes_seen)]
     rows = []
     for s in summaries:
         spreads = over_batches(s.runs, measured)
@@ -56,6 +56,13 @@ def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str
         cells = [html.cell(spread) for spread in [*spreads, *missing]]
         rows.append([html.name(s.method, s.place), *cells])
     return html.table(f"{words}, in percent; {html.over_seeds(summaries)}.", head, rows)
+
+
+def _steps(classes_seen: Sequence[int]) -> list[str]:
+    """Return a heading for each task."""
+    if grows(classes_seen):
+        return [f"{n} classes" for n in classes_seen]
+    return [f"task {i}, {n} classes" for i, n in enumerate(classes_seen, 1)]
 
 
 def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> str:

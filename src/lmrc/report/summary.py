@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -188,6 +189,11 @@ def over_batches(runs: Sequence[Sequence[BatchRecord]], measured: str) -> list[S
     longest = max(map(len, runs))
     reached = [[getattr(run[i], measured) for run in runs if len(run) > i] for i in range(longest)]
     return [Spread.over(values) for values in reached]
+
+
+def grows(classes_seen: Sequence[int]) -> bool:
+    """Tell whether each task brings new classes: else their number does not name a task."""
+    return all(a < b for a, b in pairwise(classes_seen))
 
 
 def metric_name(metric: str) -> str:

@@ -1,0 +1,66 @@
+"""Which training samples come with which task, where classes recur or mix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmrc.data.dataset import Array
+
+
+def share_out(
+    y: Array, tasks: Sequence[Array], blurry: float, disjoint: float, seed: int
+) -> list[Array] | None:
+    """Return the rows of each task; None where each class is in one task alone.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,)
+        Labels of the training samples.
+    tasks : sequence of ndarray
+        The classes of each task; a class may be in several.
+    blurry, disjoint, seed
+        As `lmrc.ClassStream` takes them.
+
+    Examples
+    --------
+    >>> y = np.repeat([0, 1], 10)
+    >>> for rows in share_out(y, [np.array([0]), np.array([1])], 0.2, 0.0, seed=0):
+    ...     print(np.bincount(y[rows]))
+    [8 2]
+    [2 8]
+    """
+    _check_share("blurry", blurry)
+    _check_share("disjoint", disjoint)
+    classes = np.unique(np.concatenate(tasks))
+    if not blurry and len(classes) == sum(map(len, tasks)):
+        return None
+    rng = np.random.default_rng(seed)
+    apart = set(rng.permutation(classes)[: round(disjoint * len(classes))].tolist())
+    rows: list[list[Array]] = [[] for _ in tasks]
+    for label in classes.tolist():
+        own = [i for i, of_task in enumerate(tasks) if (of_task == label).any()]
+        others = rng.permutation([i for i in range(len(tasks)) if i not in own])
+        samples = rng.permutation(np.flatnonzero(y == label))
+        n_minor = 0 if label in apart or not len(others) else round(blurry * len(samples))
+        if len(samples) - n_minor < len(own):
+            raise ValueError(
+                f"class {label!r} has {len(samples)} training samples, too few for {len(own)} "
+                f"tasks with blurry={blurry:g}; add some, or choose another stream."
+            )
+        _deal(samples[n_minor:], own, rows)
+        if n_minor:
+            _deal(samples[:n_minor], others.tolist(), rows)
+    return [np.sort(np.concatenate(parts)) for parts in rows]
+
+
+def _deal(samples: Array, tasks: list[int], rows: list[list[Array]]) -> None:
+    """Give samples to tasks, to each as many as to the next, or one fewer."""
+    for task, part in zip(tasks, np.array_split(samples, len(tasks)), strict=True):
+        rows[task].append(part)
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share < 1:
+        raise ValueError(f"{name} must be a share from 0 to below 1, as 0.1 is, got {share!r}.")
