@@ -66,6 +66,7 @@ def test_a_linear_drift_is_followed(kind):
     drift = Drift(WIDTH).add(seen[:1000], seen[:1000] @ weight + bias)
     found = drift.add(seen[1000:], seen[1000:] @ weight + bias).fit()
     carried = learnt(kind).carried(found)
+    carried.check(3, 4, WIDTH)
     exact = LinearMap(weight, bias)
     for row in range(3):
         assert_near(carried.means[row].double(), exact(draws(row).mean(dim=1)), 0.08)
@@ -84,6 +85,25 @@ def test_without_a_drift_nothing_moves(kind):
     assert_near(after.means, before.means, 1e-5)
     for row in range(3):
         assert_near(after.covariances.matrix(row), before.covariances.matrix(row), 1e-5)
+
+
+def test_the_drift_is_a_ridge_regression_towards_the_identity():
+    old, new = draws(7, decades=1)[0], 3 + draws(8, decades=1)[0]
+    g = old.T.cov(correction=0)
+    h = (old - old.mean(dim=0)).T @ (new - new.mean(dim=0)) / len(old)
+    ridge = 0.01 * g.diagonal().mean() * torch.eye(WIDTH)
+    weight = torch.linalg.solve(g + ridge, h + ridge)
+    for scale in (1.0, 1e-3):  # the unit of the features makes no difference
+        found = Drift(WIDTH).add(scale * old, scale * new).fit()
+        assert_near(found.weight, weight)
+        assert_near(found(scale * old).mean(dim=0) / scale, new.mean(dim=0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_covariance_is_the_mean_of_the_classes(kind):
+    found = learnt(kind, decades=0.5).covariances
+    mean = torch.stack([found.matrix(row) for row in range(3)]).mean(dim=0)
+    assert_near(found.mean(), mean, 1e-6)
 
 
 def test_a_low_rank_is_kept_through_a_drift_and_variances_are_exact():
@@ -154,6 +174,18 @@ def test_a_class_that_comes_again_counts_by_its_images():
     assert_near(in_parts.covariances.matrix(0), at_once.covariances.matrix(0), 1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_that_comes_again_leaves_the_others_as_they_are(kind):
+    before = learnt(kind)
+    after = before.learnt(0, Summary.of(draws(5), 300))
+    after.check(3, 4, WIDTH)
+    assert_near(after.means[1:], before.means[1:], 0)
+    assert after.counts.tolist() == [600, 300, 300]
+    if kind != "shared":
+        for row in (1, 2):
+            assert_near(after.covariances.matrix(row), before.covariances.matrix(row), 0)
+
+
 def test_of_a_shared_covariance_a_class_that_comes_again_is_one_of_the_classes():
     often, third = learnt("shared", (0, 1)), Summary.of(draws(2), 300)
     for _ in range(3):
@@ -163,11 +195,13 @@ def test_of_a_shared_covariance_a_class_that_comes_again_is_one_of_the_classes()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n", [1, 3])
-def test_fewer_images_than_features_do_no_harm(kind, n):
-    statistics = learnt(kind, n=n).carried(Drift(WIDTH).add(draws(3)[0], draws(4)[0]).fit())
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("width", [RANK, WIDTH])  # the narrow ones have no direction to spare
+def test_fewer_images_than_features_do_no_harm(kind, n, width):
+    before, after = (draws(seed, width=width)[0] for seed in (3, 4))
+    statistics = learnt(kind, n=n, width=width).carried(Drift(width).add(before, after).fit())
     deviations = statistics.covariances.sampler(3, torch.Generator().manual_seed(0))(5)
-    assert deviations.shape == (3, 5, WIDTH)
+    assert deviations.shape == (3, 5, width)
     assert deviations.isfinite().all()
 
 
@@ -214,6 +248,22 @@ def test_saved_and_read_back(kind):
     again.check(3, 4, WIDTH)
     with pytest.raises(ValueError, match="is not of shape"):
         again.check(4, 4, WIDTH)
+    for name, tensor in saved.items():
+        wrong = ClassStatistics.from_tensors(kind, saved | {name: tensor.double()})
+        with pytest.raises(ValueError, match=f"{name} is not of shape .* in float32"):
+            wrong.check(3, 4, WIDTH)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_those_of_no_class_are_of_none(kind):
+    ClassStatistics.empty(kind, 4, WIDTH).check(0, 4, WIDTH)
+
+
+def test_a_low_rank_of_none_is_refused():
+    saved = learnt("low-rank").tensors()
+    wrong = ClassStatistics.from_tensors("low-rank", saved | {"factors": saved["factors"][..., :0]})
+    with pytest.raises(ValueError, match="factors is not of shape"):
+        wrong.check(3, 4, WIDTH)
 
 
 def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all(monkeypatch):

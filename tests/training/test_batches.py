@@ -149,6 +149,11 @@ def test_boxes_lie_inside_and_spread_over_areas_and_shapes():
     assert left.max() > 25
 
 
+def test_boxes_may_be_as_large_as_the_image_and_as_small_as_a_pixel():
+    boxes = draw_boxes(2000, 2, 2, torch.Generator().manual_seed(0)).int().tolist()
+    assert {(height, width) for _, _, height, width in boxes} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+
+
 def test_boxes_are_as_often_wide_as_high():
     """The ratio of sides is uniform in its logarithm; uniform in itself, it would favour width."""
     _, _, height, width = draw_boxes(20_000, 500, 500, torch.Generator().manual_seed(0)).T
@@ -210,6 +215,15 @@ def test_cut_out_blackens_a_square_of_a_quarter_of_the_sides():
     assert (middle == 0).sum() == 3 * 4 * 4
     assert (corner[:, :2, :2] == 0).all()
     assert (corner == 0).sum() == 3 * 2 * 2
+
+
+def test_strong_augmentation_makes_images_brighter_and_darker():
+    x = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
+    (batch,) = epoch(x, torch.zeros(200, dtype=torch.long), augment="strong", batch_size=200)
+    brightest = batch.x.flatten(1).max(dim=1).values.float()  # not black, as holes and edges are
+    assert 55 <= brightest.min() < 70
+    assert 130 < brightest.max() <= 160
+    assert 95 < brightest.mean() < 110
 
 
 def test_strong_augmentation_is_by_seed_and_keeps_the_kind_of_input():
