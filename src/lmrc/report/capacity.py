@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from lmrc.report import html
 from lmrc.report.capacity_figure import draw
 from lmrc.report.capacity_records import CapacityRecord
@@ -54,7 +56,8 @@ def build(description: Description, records: Sequence[CapacityRecord]) -> Conten
     planned = (
         (recipe.get("seeds") or 1) * len(recipe.get("dims", [])) * len(recipe.get("thresholds", []))
     )
-    body = html.figure(drawing, "capacity", caption, panels=2) + f"<p>{html.prose(THE_SLIP)}</p>"
+    slip = Markup("<p>{}</p>").format(html.prose(THE_SLIP))
+    body = html.figure(drawing, "capacity", caption, panels=2) + slip
     return Contents(
         headline=_headline(counts) if len(records) >= planned else "",
         findings=[],
@@ -102,15 +105,15 @@ def _found(count: Count) -> str:
     return f"{count.found.mean:,.0f}"
 
 
-def _table(counts: Sequence[Count], seeds: int) -> str:
+def _table(counts: Sequence[Count], seeds: int) -> Markup:
     head = ["d", "T", "found", *LAWS.values()]
     rows = []
     for count in counts:
         deviation = count.found.deviation
         shows = deviation is not None and not count.is_lower_bound
-        more = f' <span class="sd">± {deviation:.0f}</span>' if shows else ""
-        cells = [f"<td>{count.threshold:g}</td>", f'<td class="main">{_found(count)}{more}</td>']
-        cells += [f"<td>{number(count.log10_expected[law])}</td>" for law in LAWS]
+        more = f"± {deviation:.0f}" if shows else ""
+        cells = [html.td(f"{count.threshold:g}"), html.td(_found(count), "main", more)]
+        cells += [html.td(number(count.log10_expected[law])) for law in LAWS]
         rows.append([str(count.dim), *cells])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     caption = f"Label vectors: found ({spread}; ≥: the search was ended), and expected by Eq. 4."

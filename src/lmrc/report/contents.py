@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from lmrc.report.html import Drawing, Section
 
 
@@ -19,8 +21,8 @@ class Contents:
         What the reader sees, sentence by sentence.
     sections : list of Section
         Of the page, in order.
-    settings, environment : str
-        HTML: with what the records were made.
+    settings, environment : Markup
+        With what the records were made.
     drawings : dict of str to Drawing
         Figures that become files of this name.
     tables : dict of str to str
@@ -34,8 +36,8 @@ class Contents:
     headline: str
     findings: list[str]
     sections: list[Section]
-    settings: str
-    environment: str
+    settings: Markup
+    environment: Markup
     markdown: str
     drawings: dict[str, Drawing] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)

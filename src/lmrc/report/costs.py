@@ -68,7 +68,7 @@ def section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -
         cost = by_method[s.method]
         cells = [seconds(cost.training), seconds(cost.testing)]
         cells += [kilobytes(cost.images), kilobytes(cost.statistics)] if is_told else []
-        rows.append([html.name(s.method, s.place), *(f"<td>{cell}</td>" for cell in cells)])
+        rows.append([html.name(s.method, s.place), *map(html.td, cells)])
     caption = f"Seconds{', and what is stored' * is_told}; mean over the seeds."
     words = [TRAINING, TESTING, *([STORED] * is_told)]
     without = [s.method for s in summaries if not parted(s.method)[1]]

@@ -6,7 +6,6 @@ imported when a figure is drawn, for it takes a second to load.
 
 from __future__ import annotations
 
-import html
 import io
 import math
 import re
@@ -14,6 +13,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup
 
 from lmrc.report.summary import MethodSummary, Spread, grows, metric_name, percent
 
@@ -29,6 +30,8 @@ LETTERS_PER_INCH = 12.4  # of the text in figures, on average
 HANDLE_LETTERS = 7  # the line before a label takes the room of so many
 FEW_ROWS = 3  # of a legend, for which figures are high enough
 ROW_INCHES = 0.2  # which one more row takes
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 
@@ -201,7 +204,7 @@ def _line(axes: Axes, curve: Curve) -> None:
         axes.fill_between(seen, low, high, color=curve.look.colour, alpha=0.16, linewidth=0)
 
 
-def to_svg(figure: Figure, *, name: str, description: str) -> str:
+def to_svg(figure: Figure, *, name: str, description: str) -> Markup:
     """Return the figure as an ``<svg>`` element, to stand inside a page.
 
     Parameters
@@ -227,8 +230,14 @@ def to_svg(figure: Figure, *, name: str, description: str) -> str:
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
     svg = svg.replace("'DejaVu Sans'", FONT).replace(INK, "currentColor")
-    label = html.escape(description)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" stroke-linejoin="round" ', 1)
+    drawn = Markup(printable(svg))  # noqa: S704  # matplotlib has escaped what is text
+    opened = Markup('<svg role="img" aria-label="{}" stroke-linejoin="round" ')
+    return drawn.replace(Markup("<svg "), opened.format(description), 1)
+
+
+def printable(text: str) -> str:
+    """Return text with a sign in place of the control characters that no page nor SVG may hold."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def svg_file(svg: str) -> str:

@@ -1,12 +1,17 @@
-"""Pieces of a page: text, tables and figures as HTML."""
+"""Pieces of a page: text, tables and figures as HTML.
+
+What is HTML is a `Markup`, which escapes all other text that is put into it: what comes from
+records never has to be escaped by hand, and what is forgotten shows as text.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
 
 from lmrc.report import figures
 from lmrc.report.summary import MethodSummary, Spread
@@ -27,7 +32,7 @@ class Drawing:
     figure: Figure
     description: str
 
-    def to_svg(self, name: str) -> str:
+    def to_svg(self, name: str) -> Markup:
         """Return an ``<svg>`` element whose ids begin with `name`."""
         return figures.to_svg(self.figure, name=name, description=self.description)
 
@@ -38,104 +43,127 @@ class Section:
 
     anchor: str
     heading: str
-    body: str
+    body: Markup
 
 
-def prose(text: str) -> str:
-    """Return text for the page: escaped, a number never parted from its percent sign."""
-    return escape(text).replace(" %", "&nbsp;%")
+def prose(text: str) -> Markup:
+    """Return text for the page: a number is never parted from its percent sign."""
+    return escape(text).replace(" %", Markup("&nbsp;%"))
 
 
-def value(thing: Any) -> str:
+def joined(parts: Iterable[str]) -> Markup:
+    """Return pieces of a page one after another."""
+    return Markup().join(parts)
+
+
+def value(thing: Any) -> Markup:
     """Return a setting's value as HTML; – for none."""
     if thing is None:
-        return "–"
+        return Markup("–")
     if isinstance(thing, bool):
-        return "yes" if thing else "no"
+        return Markup("yes") if thing else Markup("no")
     if isinstance(thing, float):
-        return f"{thing:.4g}"
+        return Markup("{:.4g}").format(thing)
     if isinstance(thing, list | tuple):
-        return ", ".join(value(item) for item in thing)
+        return Markup(", ").join(value(item) for item in thing)
     return breakable(str(thing))
 
 
-def breakable(name: str) -> str:
+def breakable(name: str) -> Markup:
     """Return a name as HTML that may go on in a new line: after dots and underscores, at humps.
 
     Examples
     --------
     >>> from lmrc.report.html import breakable
-    >>> breakable("near_mean.NearMean"), breakable("LwF + 0.5")
-    ('near_<wbr>mean.<wbr>Near<wbr>Mean', 'LwF + 0.5')
+    >>> print(breakable("near_mean.NearMean"), breakable("<LwF>"))
+    near_<wbr>mean.<wbr>Near<wbr>Mean &lt;LwF&gt;
     """
     parts = re.split(r"(?<=[._])(?=[^\W\d_])|(?<=[a-z])(?=[A-Z][a-z])", name)
-    return "<wbr>".join(map(escape, parts))
+    return Markup("<wbr>").join(parts)
 
 
-def words(key: str) -> str:
-    """Return a setting's name as HTML."""
-    return escape(key.replace("_", " "))
-
-
-def name(method: str, place: int) -> str:
+def name(method: str, place: int) -> Markup:
     """Return a method's name with the colour of its line before it."""
-    colour = figures.look(place).colour
-    key = f'<span class="key" style="background:{colour}"></span>'
-    return f'<span class="keyed">{key}{breakable(method)}</span>'
+    key = Markup('<span class="key" style="background:{}"></span>').format(
+        figures.look(place).colour
+    )
+    return Markup('<span class="keyed">{}{}</span>').format(key, breakable(method))
 
 
-def cell(spread: Spread | None, kind: str = "") -> str:
+def td(content: str, kind: str = "", more: str = "", style: str = "") -> Markup:
+    """Return a table cell, and in small type what is `more`."""
+    opened = Markup("<td")
+    for attribute, given in (("class", kind), ("style", style)):
+        opened += Markup(' {}="{}"').format(attribute, given) if given else Markup()
+    small = Markup(' <span class="sd">{}</span>').format(more) if more else ""
+    return Markup("{}>{}{}</td>").format(opened, content, small)
+
+
+def cell(spread: Spread | None, kind: str = "") -> Markup:
     """Return a table cell: a share in percent, the deviation smaller beside it."""
     if spread is None:
-        return "<td>–</td>"
-    attributes = f' class="{kind}"' if kind else ""
-    if kind == "share":
-        attributes += f' style="--share:{spread.mean:.3f}"'
+        return td("–")
     deviation = spread.deviation
-    more = "" if deviation is None else f' <span class="sd">± {100 * deviation:.1f}</span>'
-    return f"<td{attributes}>{100 * spread.mean:.1f}{more}</td>"
+    more = "" if deviation is None else f"± {100 * deviation:.1f}"
+    style = f"--share:{spread.mean:.3f}" if kind == "share" else ""
+    return td(f"{100 * spread.mean:.1f}", kind, more, style)
 
 
-def paper_cell(share: float | None) -> str:
+def paper_cell(share: float | None) -> Markup:
     """Return a table cell with the paper's number, in percent."""
-    return (
-        '<td class="paper">–</td>' if share is None else f'<td class="paper">{100 * share:.1f}</td>'
-    )
+    return td("–" if share is None else f"{100 * share:.1f}", "paper")
 
 
-def table(caption: str, head: Iterable[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Return a table that scrolls in its own box. Rows are HTML: a row's name, then its cells."""
+def table(
+    caption: str, head: Iterable[str], rows: Iterable[Sequence[str]], kind: str = ""
+) -> Markup:
+    """Return a table that scrolls in its own box. Rows are a name, and then cells as of `td`."""
     names = list(head)
-    columns = "".join(f'<th scope="col">{breakable(name)}</th>' for name in names)
-    body = "".join(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>' for name, *cells in rows)
-    label, n_columns = escape(caption), len(names) - 1
-    kinds = f"{kind} many".strip() if n_columns > MANY_COLUMNS else kind
-    return (
-        f'<p class="caption note">{label}</p>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
-        f'<table class="{kinds}" style="--columns:{n_columns}">'
-        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
+    columns = joined(Markup('<th scope="col">{}</th>').format(breakable(name)) for name in names)
+    body = joined(
+        Markup('<tr><th scope="row">{}</th>{}</tr>').format(name, joined(cells))
+        for name, *cells in rows
+    )
+    n_columns = len(names) - 1
+    return Markup(
+        '<p class="caption note">{label}</p>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+        '<table class="{kinds}" style="--columns:{n_columns}">'
+        "<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
+    ).format(
+        label=caption,
+        kinds=f"{kind} many".strip() if n_columns > MANY_COLUMNS else kind,
+        n_columns=n_columns,
+        columns=columns,
+        body=body,
     )
 
 
-def figure(drawing: Drawing, anchor: str, caption: str, *, panels: int = 1) -> str:
-    """Return a figure with its caption, which is HTML; one of two panels scrolls on a phone."""
-    svg, kind = drawing.to_svg(anchor), ""
+def figure(drawing: Drawing, anchor: str, caption: str, *, panels: int = 1) -> Markup:
+    """Return a figure with its caption; one of two panels scrolls on a phone."""
+    svg = drawing.to_svg(anchor)
     if panels == 1:
-        kind = ' class="wide"'
+        opened = Markup('<figure class="wide">')
     else:
-        svg = f'<div class="panels" tabindex="0">{svg}</div>'
-    return f"<figure{kind}>{svg}<figcaption>{caption}</figcaption></figure>"
+        opened = Markup("<figure>")
+        svg = Markup('<div class="panels" tabindex="0">{}</div>').format(svg)
+    return Markup("{}{}<figcaption>{}</figcaption></figure>").format(opened, svg, caption)
 
 
-def folded(summary: str, body: str) -> str:
+def folded(summary: str, body: Markup) -> Markup:
     """Return HTML that is shown when asked for."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+    return Markup("<details><summary>{}</summary>{}</details>").format(summary, body)
 
 
-def note(text: str) -> str:
+def listed(items: Iterable[tuple[str, str]]) -> Markup:
+    """Return terms and what belongs to them; nothing for none."""
+    rows = joined(Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(*item) for item in items)
+    return Markup("<dl>{}</dl>").format(rows) if rows else rows
+
+
+def note(text: str) -> Markup:
     """Return a small paragraph."""
-    return f'<p class="note">{prose(text)}</p>'
+    return Markup('<p class="note">{}</p>').format(prose(text))
 
 
 def n_seeds(summaries: Sequence[MethodSummary]) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from markupsafe import Markup
+
 from lmrc.outside import brief
 from lmrc.report import costs, heads, html, sections, streams
 from lmrc.report.contents import Contents
@@ -150,14 +152,14 @@ def _drawing(rows: Sequence[MethodSummary]) -> Drawing:
     )
 
 
-def _table(rungs: Sequence[Rung]) -> str:
+def _table(rungs: Sequence[Rung]) -> Markup:
     head = ["step", "average", "last", "right head", "head given", "train, s", "kB / class"]
     rows = []
     for rung in rungs:
         s = rung.summary
         cells = [html.cell(s.average, "main"), html.cell(s.final, "main")]
         cells += [html.cell(s.head_choice), html.cell(s.head_given)]
-        cells += [f"<td>{_seconds(rung)}</td>", f"<td>{costs.kilobytes(rung.stored)}</td>"]
+        cells += [html.td(_seconds(rung)), html.td(costs.kilobytes(rung.stored))]
         rows.append([html.breakable(s.method), *cells])
     caption = (
         "Accuracy, average over the class batches and after the last one, in percent; "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from lmrc.evaluation.model import ModelScore
 from lmrc.report import html, schema
@@ -78,7 +79,7 @@ def _settings(score: ModelScore) -> dict[str, Any]:
     return {name: v for name, v in in_force(score.settings).items() if name not in left_out}
 
 
-def _cell(share: float, kind: str = "") -> str:
+def _cell(share: float, kind: str = "") -> Markup:
     return html.cell(Spread(share, None), kind)
 
 
@@ -102,8 +103,7 @@ def _result(score: ModelScore) -> Section:
 
 def _classes(score: ModelScore) -> Section:
     rows = [
-        [escape(label), f"<td>{n:,}</td>", _cell(share, "share")]
-        for label, n, share in score.per_class
+        [label, html.td(f"{n:,}"), _cell(share, "share")] for label, n, share in score.per_class
     ]
     many = len(rows) > MANY_CLASSES
     kind = "classes named compact" if many else "classes named"
@@ -115,8 +115,7 @@ def _classes(score: ModelScore) -> Section:
 
 def _mistakes(score: ModelScore) -> Section:
     rows = [
-        [escape(true), f"<td>{escape(taken)}</td>", f"<td>{n:,}</td>"]
-        for true, taken, n in score.mistakes[:MISTAKES]
+        [true, html.td(taken), html.td(f"{n:,}")] for true, taken, n in score.mistakes[:MISTAKES]
     ]
     left = len(score.mistakes) - len(rows)
     caption = "Most frequent first." + (f" {left} more kinds are left out." if left else "")
@@ -125,16 +124,15 @@ def _mistakes(score: ModelScore) -> Section:
 
 
 def _heads(score: ModelScore, drawing: Drawing) -> Section:
-    listed = "".join(
-        f"<div><dt>head {i}</dt><dd>{escape(', '.join(head))}</dd></div>"
-        for i, head in enumerate(score.heads, start=1)
+    heads = html.listed(
+        (f"head {i}", ", ".join(head)) for i, head in enumerate(score.heads, start=1)
     )
-    text = (
+    text = Markup(
         "<p>Each class batch has a head. A row holds the images whose class it governs, a column "
         "those for which it won; shares of a row, in percent.</p>"
     )
-    grid = f'<div class="grid"><figure>{drawing.to_svg("heads")}</figure></div>'
-    return Section("heads", "Which head wins", f"{text}{grid}<dl>{listed}</dl>")
+    grid = Markup('<div class="grid"><figure>{}</figure></div>').format(drawing.to_svg("heads"))
+    return Section("heads", "Which head wins", text + grid + heads)
 
 
 def _markdown(score: ModelScore) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
 from string import Template
 
+from markupsafe import Markup, escape
+
 from lmrc.report.build import build
 from lmrc.report.contents import Contents
-from lmrc.report.html import Section, prose
+from lmrc.report.figures import printable
+from lmrc.report.html import Section, joined, prose
 from lmrc.report.records import Description, RunRecord
 from lmrc.report.settings import asked
 
@@ -32,22 +34,27 @@ def assemble(description: Description, contents: Contents) -> str:
     template = Template(files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8"))
     headline = description.headline or contents.headline or "This run has not ended yet."
     findings = " ".join(description.findings or contents.findings)
-    return template.substitute(
-        title=prose(description.title),
-        headline=prose(headline),
-        lead=f'<p class="lead">{prose(findings)}</p>' if findings else "",
-        notes="".join(f'<p class="caveat">{prose(text)}</p>' for text in contents.notes),
-        question=prose(description.question),
-        asked=asked(description),
-        sections="\n".join(map(_section, contents.sections)),
-        settings=contents.settings,
-        commands=escape("\n".join(command.words for command in description.commands)),
-        environment=contents.environment,
-    )
+    parts = {
+        "title": prose(description.title),
+        "headline": prose(headline),
+        "lead": Markup('<p class="lead">{}</p>').format(prose(findings)) if findings else "",
+        "notes": joined(
+            Markup('<p class="caveat">{}</p>').format(prose(text)) for text in contents.notes
+        ),
+        "question": prose(description.question),
+        "asked": asked(description),
+        "sections": Markup("\n").join(map(_section, contents.sections)),
+        "settings": contents.settings,
+        "commands": "\n".join(command.words for command in description.commands),
+        "environment": contents.environment,
+    }
+    # What is no Markup is escaped here, whatever it is.
+    page = template.substitute({name: escape(part) for name, part in parts.items()})
+    return printable(page)
 
 
-def _section(section: Section) -> str:
-    return (
-        f'<section aria-labelledby="{section.anchor}">\n'
-        f'<h2 id="{section.anchor}">{prose(section.heading)}</h2>\n{section.body}\n</section>\n'
-    )
+def _section(section: Section) -> Markup:
+    return Markup(
+        '<section aria-labelledby="{anchor}">\n'
+        '<h2 id="{anchor}">{heading}</h2>\n{body}\n</section>\n'
+    ).format(anchor=section.anchor, heading=prose(section.heading), body=section.body)

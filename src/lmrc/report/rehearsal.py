@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from markupsafe import Markup
+
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
@@ -77,7 +79,7 @@ def _table1(summaries: Sequence[MethodSummary], paper: Mapping[str, float]) -> T
     return Table1(methods, places(methods), sorted({pool for _, pool in ours}), ours, printed)
 
 
-def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> str:
+def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Markup:
     head = ["method"]
     for pool in table.pools:
         head += [f"{pool} per class", *(["paper"] if table.paper else [])]
@@ -92,7 +94,7 @@ def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> str
         f"Average incremental {metric_name(metric)} with a pool of stored images, in percent; "
         f"{html.over_seeds(summaries)}."
     )
-    protocol = html.note(sections.PROTOCOL) if table.paper else ""
+    protocol = html.note(sections.PROTOCOL) if table.paper else Markup()
     return html.table(caption, head, rows) + protocol
 
 

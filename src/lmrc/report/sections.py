@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from types import MappingProxyType
+
+from markupsafe import Markup
 
 from lmrc.report import html
 from lmrc.report.heat import head_confusion
@@ -27,7 +28,7 @@ def accuracy_table(
     summaries: Sequence[MethodSummary],
     paper: Mapping[str, float] = MappingProxyType({}),
     metric: str = "accuracy",
-) -> str:
+) -> Markup:
     """Return accuracy after each class batch, and its average with the paper's beside it."""
     longest = max(summaries, key=lambda summary: len(summary.accuracy))
     # The average first: of many class batches, a narrow screen shows but the first few.
@@ -42,10 +43,10 @@ def accuracy_table(
         rows.append([html.name(s.method, s.place), *cells])
     kind = metric_name(metric).capitalize()
     caption = f"{kind} over all seen classes, in percent; {html.over_seeds(summaries)}."
-    return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else "")
+    return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else Markup())
 
 
-def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str) -> str:
+def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str) -> Markup:
     """Return one measure of the records after each class batch, a row per method."""
     longest = max(summaries, key=lambda summary: len(summary.classes_seen))
     head = ["method", *_steps(longest.classes_seen)]
@@ -65,7 +66,7 @@ def _steps(classes_seen: Sequence[int]) -> list[str]:
     return [f"task {i}, {n} classes" for i, n in enumerate(classes_seen, 1)]
 
 
-def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> str:
+def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
     """Return what the last class batch leaves: old and new classes, forgetting, heads."""
     first = "all classes" if metric == "accuracy" else "all, top 5"
     head = ["method", first, "old", "newest", "forgetting", "right head", "head given"]
@@ -94,7 +95,7 @@ def classes_section(summaries: Sequence[MethodSummary]) -> Section:
     rows = []
     for label in labels:
         spreads = [summary.per_class.get(label) for summary in summaries]
-        name = escape(names.get(label, label))
+        name = names.get(label, label)
         rows.append([name, *(html.cell(spread, "share") for spread in spreads)])
     order = "in order of arrival" if _one_order(summaries) else "in the first seed's order"
     caption = f"Accuracy on each class, {order}, in percent; {html.over_seeds(summaries)}."
@@ -111,7 +112,7 @@ def heads_section(
     summaries: Sequence[MethodSummary], drawings: Mapping[str, Drawing] | None = None
 ) -> Section:
     """Return the confusion between heads, a square for each method."""
-    text = (
+    text = Markup(
         "<p>Each class batch has a head that governs it. A row holds the samples of one class "
         "batch; a column says to which class batch the prediction belongs. On the diagonal the "
         "right head won; a full column is a head that wins over all others. Shares of a row, in "
@@ -120,11 +121,11 @@ def heads_section(
     drawn = drawings if drawings is not None else confusions(summaries)
     if not drawn:
         return Section("heads", "Which head wins", text + html.note(NOT_ENDED))
-    squares = "".join(
-        f"<figure>{drawing.to_svg(f'heads-{i}')}</figure>"
+    squares = html.joined(
+        Markup("<figure>{}</figure>").format(drawing.to_svg(f"heads-{i}"))
         for i, drawing in enumerate(drawn.values())
     )
-    grid = f'<div class="grid">{squares}</div>'
+    grid = Markup('<div class="grid">{}</div>').format(squares)
     if len(drawn) > MANY_METHODS:
         grid = html.folded(f"All {len(drawn)} methods", grid)
     return Section("heads", "Which head wins", text + grid)

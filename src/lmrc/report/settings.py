@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from markupsafe import Markup
+
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.capacity_records import CapacityRecord
@@ -21,13 +23,13 @@ _ELSEWHERE = (
 THEN = ", then "
 
 
-def asked(description: Description) -> str:
+def asked(description: Description) -> Markup:
     """Return the recipe and the notes of a run, for below its question."""
     shown = {key: v for key, v in description.recipe.items() if key not in _ELSEWHERE}
-    return settings_list(shown) + "".join(html.note(text) for text in description.notes)
+    return settings_list(shown) + html.joined(map(html.note, description.notes))
 
 
-def settings_table(description: Description, records: Sequence[RunRecord]) -> str:
+def settings_table(description: Description, records: Sequence[RunRecord]) -> Markup:
     """Show once what the methods share, and in a table what differs between them."""
     settings: dict[str, dict[str, Any]] = {}
     for record in records:
@@ -48,8 +50,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     if not differing:
         return settings_list(common)
     cells = [
-        [f"<td>{html.value(chosen.get(key))}</td>" for key in differing]
-        for chosen in settings.values()
+        [html.td(html.value(chosen.get(key))) for key in differing] for chosen in settings.values()
     ]
     across, down = [key.replace("_", " ") for key in differing], list(settings)
     corner = "method"
@@ -59,7 +60,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> st
     rows = [[html.breakable(name), *row] for name, row in zip(down, cells, strict=True)]
     caption = "Where the methods differ; – where one has no such setting, or no use for it."
     table = html.table(caption, [corner, *across], rows, "text")
-    return f"{table}<h3>The same for all that have it</h3>{settings_list(common)}"
+    return table + Markup("<h3>The same for all that have it</h3>") + settings_list(common)
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def _defaults(classifier: str) -> dict[str, Any]:
     return {} if cls is None else cls().get_params(deep=False)
 
 
-def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, work: str) -> str:
+def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, work: str) -> Markup:
     """Say on what the run was made; more than one machine or version is named as such."""
     made = [
         ", ".join(f"{name} {version}" for name, version in record.versions.items())
@@ -116,11 +117,10 @@ def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, w
     )
 
 
-def settings_list(settings: Mapping[str, Any]) -> str:
+def settings_list(settings: Mapping[str, Any]) -> Markup:
     """Return settings and their values as HTML, without those that are None."""
-    items = "".join(
-        f"<div><dt>{html.words(key)}</dt><dd>{html.value(value)}</dd></div>"
+    return html.listed(
+        (key.replace("_", " "), html.value(value))
         for key, value in settings.items()
         if value is not None
     )
-    return f"<dl>{items}</dl>" if items else ""

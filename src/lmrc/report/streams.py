@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from lmrc.report import costs, figures, html, sections
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
@@ -92,7 +94,7 @@ def metric_of(description: Description) -> str:
     return metric
 
 
-def made_with(records: Sequence[RunRecord]) -> str:
+def made_with(records: Sequence[RunRecord]) -> Markup:
     """Return versions, hardware and time."""
     seconds = sum(r.record.train_seconds + r.record.test_seconds for r in records)
     return environment(records, seconds, "Training and testing")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
@@ -122,7 +124,7 @@ def _collect(records: Sequence[RunRecord], places: Mapping[str, int]) -> list[Ou
     return collected
 
 
-def _table(outputs: Sequence[Outputs]) -> str:
+def _table(outputs: Sequence[Outputs]) -> Markup:
     head = ["method", "samples", *outputs[0].positions, "old classes", "new classes"]
     rows = []
     half = len(outputs[0].positions) // 2
@@ -133,8 +135,8 @@ def _table(outputs: Sequence[Outputs]) -> str:
                 if one.kind == "probability"
                 else [None, None]
             )
-            cells = [f"<td>{word}</td>", *(_cell(spread) for spread in one.means[samples])]
-            cells += ["<td>–</td>" if x is None else f'<td class="main">{x:.2f}</td>' for x in sums]
+            cells = [html.td(word), *(_cell(spread) for spread in one.means[samples])]
+            cells += [html.td("–") if x is None else html.td(f"{x:.2f}", "main") for x in sums]
             rows.append([html.name(one.title, one.place), *cells])
     caption = (
         "Mean output at each position, and what the old and the new classes get of a probability "
@@ -143,11 +145,11 @@ def _table(outputs: Sequence[Outputs]) -> str:
     return html.table(caption, head, rows)
 
 
-def _cell(spread: Spread | None) -> str:
+def _cell(spread: Spread | None) -> Markup:
     if spread is None:
-        return "<td>–</td>"
-    more = "" if spread.deviation is None else f' <span class="sd">± {spread.deviation:.2f}</span>'
-    return f"<td>{spread.mean:.2f}{more}</td>"
+        return html.td("–")
+    more = "" if spread.deviation is None else f"± {spread.deviation:.2f}"
+    return html.td(f"{spread.mean:.2f}", more=more)
 
 
 def _drawing(outputs: Sequence[Outputs]) -> Drawing:
