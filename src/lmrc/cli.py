@@ -19,6 +19,7 @@ import typer
 
 from lmrc import __version__
 from lmrc.experiments.warned import in_one_line
+from lmrc.outside import cut, say
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
 from lmrc.practice.usage import typed
@@ -281,7 +282,7 @@ def report(
     description, contents = read_contents(folder)
     page = write_contents(folder, description, contents)
     if not quiet:
-        print(f"{contents.markdown}\n\nThe page with figures and tables: {page}")
+        say(*contents.markdown.split("\n"), "", f"The page with figures and tables: {page}")
 
 
 def main() -> None:
@@ -334,9 +335,9 @@ def _tell(error: Exception, code: int) -> None:
     """Print an error on one line; of several processes, wrong use is for the first to tell."""
     rank = _rank()
     if not rank:
-        print(f"lmrc: {_one_line(error)}", file=sys.stderr)
+        say(f"lmrc: {_one_line(error)}", file=sys.stderr)
     elif code != 2 and type(error).__name__ != "FirstFailedError":
-        print(f"lmrc: process {rank}: {_one_line(error)}", file=sys.stderr)
+        say(f"lmrc: process {rank}: {_one_line(error)}", file=sys.stderr)
 
 
 def _rank() -> int:
@@ -391,4 +392,4 @@ def _one_line(error: Exception) -> str:
         message = str(error) or type(error).__name__
     else:  # not foreseen, so the message alone may say nothing
         message = f"{type(error).__name__}: {error} (lmrc --debug … shows where)"
-    return " ".join(message.split())
+    return cut(" ".join(message.split()))

@@ -57,9 +57,19 @@ def cut(text: str, most: int = MAX_MESSAGE) -> str:
     return text if len(text) <= most else f"{text[: most - 3 - half]} … {text[-half:]}"
 
 
-def say(line: str, file: TextIO | None = None) -> None:
-    """Print a line, as `shown`: what all commands print with."""
-    print(shown(line), file=file or sys.stdout, flush=True)
+def say(*lines: str, file: TextIO | None = None) -> None:
+    """Print lines, as `shown`: all commands print by this."""
+    for line in lines:
+        print(shown(line), file=file or sys.stdout, flush=True)
+
+
+def markdown_cell(text: str) -> str:
+    r"""Return text as a cell of a table in Markdown.
+
+    >>> print(markdown_cell("a|b"))
+    a\|b
+    """
+    return shown(text).replace("|", r"\|")
 
 
 def csv_cell(value: Any) -> Any:

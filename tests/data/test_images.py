@@ -1,4 +1,5 @@
 import io
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -173,6 +174,17 @@ def test_images_are_listed_by_name_in_all_depths(tmp_path):
     (tmp_path / "deep" / "loop").symlink_to(tmp_path, target_is_directory=True)
     found = [path.relative_to(tmp_path).as_posix() for path in list_images(tmp_path)]
     assert found == ["a/z.tif", "a.b/y.gif", "a.png", "b.JPG", "deep/er/c.webp"]
+
+
+def test_links_to_one_another_are_followed_once(tmp_path):
+    folders = [tmp_path / f"{i:02}" for i in range(12)]
+    for here, there in pairwise(folders):
+        here.mkdir()
+        for name in ("left", "right"):
+            (here / name).symlink_to(there, target_is_directory=True)
+    folders[-1].mkdir()
+    (folders[-1] / "a.png").touch()
+    assert len(list_images(folders[0])) == 1
 
 
 def test_common_form_keeps_one_size_and_else_takes_64(tmp_path):

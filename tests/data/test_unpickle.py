@@ -1,5 +1,6 @@
 import os
 import pickle
+import struct
 import subprocess
 
 import numpy as np
@@ -157,3 +158,37 @@ def test_a_truncated_pickle_is_said_to_be():
     whole = pickle.dumps({"data": np.arange(1000)}, protocol=2)
     with pytest.raises(PlainPickleError, match="not a whole pickle"):
         load_plain_pickle(whole[:-500])
+
+
+def tuples():
+    """Return tuples within tuples, each twice the same one: to hash them takes for ever."""
+    whole = (0,)
+    for _ in range(200):
+        whole = (whole, whole)
+    return whole
+
+
+LONG = b"X" + struct.pack("<I", 10**5) + b"a" * 10**5
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (pickle.dumps([tuples()], protocol=4), "no program writes"),
+        (b"\x80\x02]K\x00\x85Nbq\x00h\x00\x86.", "no program writes"),  # a tuple, built by None
+        (b"\x80\x02K\x00\x852\x86.", "no program writes"),  # a tuple, doubled
+        (b"\x80\x02](" + LONG + b"q\x00" + b"h\x00" * 9 + b"e.", "no program writes"),
+        (b"\x80\x02" + b"]" * 1_000_001 + b".", "more than 1,000,000 values"),
+        (b"\x80\x02cnumpy\n" + b"x" * 10**5 + b"\n.", r"names numpy\.x+ … x+: only arrays"),
+    ],
+)
+def test_a_pickle_that_takes_without_end_is_refused(content, told):
+    with pytest.raises(PlainPickleError, match=told) as raised:
+        load_plain_pickle(content)
+    assert len(str(raised.value)) < 400
+
+
+def test_what_is_there_twice_comes_back():
+    shared, names = [1, 2], ["a.png"] * 3
+    content = pickle.dumps([shared, shared, names, np.zeros(2), np.ones(2)])
+    assert load_plain_pickle(content)[:3] == [shared, shared, names]

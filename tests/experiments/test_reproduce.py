@@ -81,7 +81,7 @@ def test_incremental_shows_its_records(incremental):
         assert [s.method, percent(s.average.mean), *steps] in shown
     text = (incremental / "report.html").read_text(encoding="utf-8")
     assert "on average over the class batches" in text
-    assert "shuffled by the run&#x27;s seed" in text
+    assert "shuffled by the run&#39;s seed" in text
 
 
 def test_what_keeps_images_is_named_on_a_page_without_exemplars(tmp_path):

@@ -48,6 +48,35 @@ def test_a_model_that_knows_another_form_goes_on_with_it(place, learn, call):
     assert lmrc.load("m").classes_.tolist() == ["zero"]
 
 
+def test_names_from_elsewhere_do_not_control_a_terminal_nor_a_spreadsheet(place, call):
+    X, y = np.zeros((4, 8, 8), np.uint8), np.array(["=1\x1b[2J\u202e", "zero"] * 2)
+    lmrc.LMRCClassifier(backbone="mlp", epochs=1, random_state=0).fit(X, y).save("m")
+    image = "week1/one/\x1b]0;x\x07.png"
+    shutil.copy(place / "week1" / "one" / "000.png", place / image)
+    (place / "week1" / "one").rename(place / "week1" / "=1\x1b[2J\u202e")
+    image = image.replace("one", "=1\x1b[2J\u202e")
+    name = r"=1\u001b[2J\u202e"
+    for words, told in (
+        (("info", "m"), f"head 1: {name}, zero"),
+        (("info", "m", "--json"), name),
+        (("log", "m"), "version 1"),
+        (("predict", "m", image, "-k", "2"), rf"{name}/\u001b]0;x\u0007.png  "),
+        (("predict", "m", image, "-k", "2", "--json"), f'"class": "{name}"'),
+        (("predict", "m", image, "-k", "2", "--csv"), f",'{name},"),
+        (("predict", "m", "\x1b.png"), r"cannot read \u001b.png"),
+        (("evaluate", "m", "week1"), f"| {name} | 31 |"),
+        (("learn", "m", "week1", "--epochs", "1"), f"{name} (31)"),
+        (("forget", "m", "=1\x1b[2J\u202e"), f"{name} is forgotten"),
+        (("forget", "m", "\x9b" * 10**5), "…"),
+    ):
+        said = "".join(call(*words)[1:])
+        assert told in said
+        assert said.replace("\n", "").isprintable()
+        assert len(said) < 3000
+    table = (place / "runs" / "evaluate-m" / "classes.csv").read_text("utf-8")
+    assert f"\n'{name},31," in table
+
+
 def test_names_that_are_nearly_one_are_told_before_training(place, learn, monkeypatch):
     learn("week1", "-q", fast=True)
     (place / "week2" / "two").rename(place / "week2" / "ONE ")

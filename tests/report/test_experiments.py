@@ -227,7 +227,7 @@ def test_each_command_is_held_to_what_it_asked_for_itself(description, records):
 def test_settings_that_go_with_the_seed_are_not_those_of_one_seed(description, records):
     shuffled = [replace(r, settings={**r.settings, "order": r.seed}) for r in records]
     asked = replace(description, recipe={"order": "per-seed"})
-    assert "shuffled by the run&#x27;s seed" in render(asked, shuffled)
+    assert "shuffled by the run&#39;s seed" in render(asked, shuffled)
 
 
 def test_settings_that_a_record_does_not_name_are_not_those_of_others(description, records):

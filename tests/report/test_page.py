@@ -1,8 +1,10 @@
+import json
 import re
 import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +18,18 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 VOID = {"meta", "link", "br", "use", "wbr"}
+
+
+EVIL = "<script>\x1b'\"&=$x"
+
+
+def spoilt(value):
+    """Return plain JSON with all of its text made evil."""
+    if isinstance(value, dict):
+        return {key: spoilt(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [spoilt(item) for item in value]
+    return f"{EVIL}{value}" if isinstance(value, str) else value
 
 
 class Reader(HTMLParser):
@@ -294,3 +308,29 @@ def test_a_name_breaks_at_its_joints_alone(description, records):
     assert f"</span>{joints}</span></th>" in html
     assert f'<th scope="col">{joints}</th>' in html
     assert f"<dt>methods</dt><dd>{joints}</dd>" in html
+
+
+def test_no_text_of_a_record_nor_of_a_run_becomes_part_of_the_page(tmp_path, records, description):
+    for i, record in enumerate(records):
+        whole = spoilt(json.loads(record.to_json()))
+        whole["settings"] |= {EVIL: EVIL, "by": [EVIL], "n": i % 2}
+        whole["record"]["per_class"] = {spoilt(k): 1.0 for k in record.record.per_class}
+        whole["extra"] = {"class_names": [EVIL], "data_note": EVIL, "augmentation": EVIL}
+        with (tmp_path / "records.jsonl").open("a") as file:
+            file.write(json.dumps(whole) + "\n")
+    write_description(tmp_path, description)
+    run = spoilt(json.loads((tmp_path / "run.json").read_text("utf-8")))
+    run["recipe"], run["notes"] = {EVIL: EVIL, "batches": [EVIL]}, [EVIL]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    html = write_report(tmp_path).read_text("utf-8")
+    reader = Reader(html)
+    assert "<script" not in html.lower()
+    assert reader.text.count("<script>") > 20
+    harmless = Reader(page.render(description, records))
+    assert {(tag, name) for tag, name, _ in reader.attributes} <= {
+        (tag, name) for tag, name, _ in harmless.attributes
+    }
+    for made in (html, (tmp_path / "accuracy.svg").read_text("utf-8")):
+        assert "\x1b" not in made
+    ElementTree.parse(tmp_path / "accuracy.svg")
+    assert "\n=" not in (tmp_path / "table.csv").read_text("utf-8")

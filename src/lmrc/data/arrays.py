@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,11 @@ import numpy as np
 
 from lmrc.data.dataset import Array, Dataset
 from lmrc.data.folders import TEST_SHARE, held_out
+from lmrc.data.unpack import ALWAYS
+from lmrc.outside import cut
 
+_RATIO = 50  # so many times its own size the arrays of a file may take; np.savez needs 1
+_LONGEST_LABEL = 4000  # bytes: 1,000 letters
 _TEST_PARTS = ("test", "val")  # the first that is there counts
 
 
@@ -81,9 +85,12 @@ def rows_held_out(y: Array, share: float) -> tuple[list[int], list[int]]:
 def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[str, Array]:
     """Read arrays of an ``.npz`` file by name: those needed, and more of them if they are there."""
     try:
+        if source.exists() and not source.is_file():
+            raise ValueError("it is not a file")
         with np.load(source, allow_pickle=False) as arrays:
             names = [*needed, *(name for name in more if name in arrays)]
-            return {name: arrays[name] for name in names}
+            _check_sizes(source, {f"{name}.npy" for name in names})
+            return {name: _checked(arrays[name], name) for name in names}
     except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{source} cannot be read as an .npz file with {' and '.join(needed)}: {_words(error)}"
@@ -92,5 +99,26 @@ def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[st
         raise ValueError(f"{source} is damaged: {_words(error)}") from error
 
 
+def _check_sizes(source: Path, members: Container[str]) -> None:
+    """Refuse a small file that unpacks to a large one before memory is taken for it."""
+    with zipfile.ZipFile(source) as archive:
+        size = sum(m.file_size for m in archive.infolist() if m.filename in members)
+    if size > max(ALWAYS, _RATIO * source.stat().st_size):
+        raise ValueError(
+            f"its arrays unpack to {size:,} bytes, more than {_RATIO} times the file; if they are "
+            "yours, save them with np.savez, which does not compress"
+        )
+
+
+def _checked(array: Any, name: str) -> Array:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name} is no array")
+    if array.ndim and len(array) and not array.nbytes:
+        raise ValueError(f"{name} has the shape {array.shape} and the type {array.dtype}: nothing")
+    if array.dtype.kind in "SU" and array.itemsize > _LONGEST_LABEL:
+        raise ValueError(f"{name} holds text of {array.itemsize:,} bytes each, too long for labels")
+    return array
+
+
 def _words(error: Any) -> str:
-    return str(error) or type(error).__name__
+    return cut(str(error) or type(error).__name__, 300)

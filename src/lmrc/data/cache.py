@@ -7,7 +7,8 @@
         X_train.npy  y_train.npy  X_test.npy  y_test.npy  class_names.json
 
 An entry is written under another name, synced, and renamed when it is whole: a reader never sees
-half of one, and of two processes that decode at the same time, one wins and both go on.
+half of one, and of two processes that decode at the same time, one wins and both go on. Who writes
+holds a lock on the folder, so that what a killed process left is known, and removed by the next.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,9 @@ FORMAT_VERSION = 1  # raise it when the same source is decoded into other arrays
 
 _NAMES = "class_names.json"
 _HALF_WRITTEN = ".half-written-"
+_OURS = (
+    f"{_HALF_WRITTEN}{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # of this machine
+)
 _A_DAY = 24 * 3600.0
 
 
@@ -66,7 +71,8 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         if entry.exists():
-            entry.rename(_unused_name(folder))
+            damaged = entry.rename(_unused_name(folder))
+            shutil.rmtree(damaged, ignore_errors=True)
         _write(entry, decode)
     except OSError as error:
         if error.filename and Path(error.filename) in sources:  # that is not the cache's fault
@@ -79,7 +85,7 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
 
 
 def save_images(path: Path, shape: tuple[int, ...], images: Iterable[NDArray[np.uint8]]) -> None:
-    """Write images one by one into a .npy file, for sets that need not fit into memory.
+    """Write images one after another into a .npy file, for sets that need not fit into memory.
 
     Parameters
     ----------
@@ -88,7 +94,7 @@ def save_images(path: Path, shape: tuple[int, ...], images: Iterable[NDArray[np.
     shape : tuple of int
         Of the whole array; its first length must be the number of images.
     images : iterable of ndarray
-        Each of shape ``shape[1:]``.
+        Each of shape ``shape[1:]``, or several at once.
     """
     with path.open("wb") as file:  # not memory-mapped: a full disk would kill the process
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
@@ -121,13 +127,11 @@ def _fingerprint(sources: Iterable[Path]) -> str:
 
 
 def _unused_name(folder: Path) -> Path:
-    return folder / f"{_HALF_WRITTEN}{secrets.token_hex(8)}"
+    return folder / f"{_OURS}{secrets.token_hex(8)}"
 
 
 def _write(entry: Path, decode: Callable[[Path], None]) -> None:
-    half_written = _unused_name(entry.parent)
-    half_written.mkdir()
-    try:
+    with _half_written(entry.parent) as half_written:
         decode(half_written)
         for path in half_written.iterdir():
             _sync(path)
@@ -137,9 +141,48 @@ def _write(entry: Path, decode: Callable[[Path], None]) -> None:
         except OSError:
             if not entry.exists():  # else another process was faster, and its work is as good
                 raise
-    finally:  # what was renamed is not there any more
-        shutil.rmtree(half_written, ignore_errors=True)
     _sync(entry.parent)
+
+
+@contextlib.contextmanager
+def _half_written(folder: Path) -> Iterator[Path]:
+    """Make a folder, hold its lock, and remove what is under its name in the end."""
+    with contextlib.ExitStack() as held:
+        while True:
+            path = _unused_name(folder)
+            path.mkdir()
+            held.enter_context(_lock(path, wait=True))
+            if path.exists():  # else who removes leftovers had the lock first
+                break
+        try:
+            yield path
+        finally:  # what was renamed is not there any more
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
+    """Hold the lock of a folder, which ends with the process; say whether it could be had.
+
+    None where there are no locks: on Windows, and on some network drives.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield None
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            has_lock: bool | None = True
+        except BlockingIOError:
+            has_lock = False
+        except OSError:
+            has_lock = None
+        yield has_lock
+    finally:
+        os.close(handle)
 
 
 def _sync(path: Path) -> None:
@@ -156,8 +199,12 @@ def _sync(path: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left; a day later, it can be no one's work in progress."""
+    """Remove what a killed process left: its lock is free.
+
+    Locks may not reach from machine to machine. A day later, it can be no one's work in progress.
+    """
     for path in folder.glob(f"{_HALF_WRITTEN}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _A_DAY:
+        with contextlib.suppress(OSError), _lock(path) as is_free:
+            is_old = time.time() - path.stat().st_mtime > _A_DAY
+            if is_free if path.name.startswith(_OURS) and is_free is not None else is_old:
                 shutil.rmtree(path, ignore_errors=True)

@@ -34,6 +34,7 @@ VALIDATION = ("val", "valid", "validation")
 SET_ASIDE = ("test", *VALIDATION)  # sub-folders beside train/; the first that has classes counts
 _LARGEST_IN_MEMORY = 2**30  # bytes; beyond, a temporary file is mapped instead
 _OF_A_MAC = "__MACOSX"  # what it adds to its zip files
+_ALL_UNREADABLE = 10_000  # files; where none of the first so many can be read, none will
 _NAMED = 5  # so many unreadable files does a warning name
 
 Files = Mapping[str, Sequence[Path]]  # the images of each class
@@ -267,10 +268,10 @@ def held_out(items: Sequence[T], share: float) -> tuple[Sequence[T], Sequence[T]
 
 def describe_skipped(skipped: Sequence[UnreadableImageError], place: str = "") -> str:
     """Say how many files were left out, and name the first of them."""
-    named = "".join(f"\n  {error}" for error in skipped[:_NAMED])
-    more = "\n  …" if len(skipped) > _NAMED else ""
+    named = " ".join(str(error) for error in skipped[:_NAMED])
+    more = " …" if len(skipped) > _NAMED else ""
     files = "file" if len(skipped) == 1 else "files"
-    return f"left out {len(skipped):,} {files}{place}:{named}{more}"
+    return f"left out {len(skipped):,} {files}{place}: {named}{more}"
 
 
 def read_files(
@@ -313,7 +314,9 @@ def read_files(
                 try:
                     pixels = read_image(path, size, mode)
                 except UnreadableImageError as error:
-                    skipped.append(error)
+                    skipped.append(UnreadableImageError(str(error)))  # without what led to it
+                    if not labels and len(skipped) >= _ALL_UNREADABLE:
+                        raise _none_of(label, of_class, use) from error
                     continue
                 labels.append(label)
                 yield pixels

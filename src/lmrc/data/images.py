@@ -48,7 +48,8 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the image files in a folder and its sub-folders, in the order of their names.
 
     An image is what has the suffix of one (JPEG, PNG, BMP, GIF, WebP, TIFF), in any case. Hidden
-    files and folders are left out, and links that lead back to a folder on the way to them.
+    files and folders are left out, and links that lead back to a folder on the way to them. A
+    folder that several links lead to is gone through once.
 
     Parameters
     ----------
@@ -64,29 +65,39 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def walk_images(
-    folder: str | os.PathLike[str],
-    below: str = "",
-    suffixes: Container[str] = SUFFIXES,
-    way: tuple[Path, ...] = (),
+    folder: str | os.PathLike[str], suffixes: Container[str] = SUFFIXES
 ) -> Iterator[str]:
     """Go through the files that `list_images` lists, by their paths from the folder.
 
-    Or those with other suffixes. In memory are the names of one folder at a time, and the `way`
-    that led there.
+    Or those with other suffixes. In memory are the names of the folders on the way.
     """
-    way = (*way, Path(folder, below).resolve())
+    first = Path(folder).resolve()
+    seen, way = {first}, [(first, _entries(folder, ""))]
+    while way:
+        name, entry = next(way[-1][1], ("", None))
+        if entry is None:
+            way.pop()
+        elif _is_folder(entry):
+            there = Path(entry).resolve()
+            back = entry.is_symlink() and any(step.is_relative_to(there) for step, _ in way)
+            if there not in seen and not back:  # links to one another would lead on without end
+                seen.add(there)
+                way.append((there, _entries(folder, name)))
+        elif Path(entry.name).suffix.lower() in suffixes and not _is_device(entry):
+            yield name
+
+
+def _entries(
+    folder: str | os.PathLike[str], below: str
+) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+    """Go through a sub-folder in the order of the names, by their paths from the folder."""
     try:
         with os.scandir(os.path.join(folder, below)) as found:  # noqa: PTH118  # many names
             entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
     except PermissionError:
         return
     for entry in entries:
-        name = f"{below}/{entry.name}" if below else entry.name
-        if _is_folder(entry):
-            if not (entry.is_symlink() and _leads_back(Path(entry), way)):
-                yield from walk_images(folder, name, suffixes, way)
-        elif Path(entry.name).suffix.lower() in suffixes and not _is_device(entry):
-            yield name
+        yield f"{below}/{entry.name}" if below else entry.name, entry
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -94,12 +105,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads in a circle
         return False
-
-
-def _leads_back(link: Path, way: tuple[Path, ...]) -> bool:
-    """Tell whether a link leads to a folder that holds one of those on the way."""
-    there = link.resolve()
-    return any(step.is_relative_to(there) for step in way)
 
 
 def read_image(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,13 +22,15 @@ class Names(Sequence[Path]):
     Parameters
     ----------
     folder : path
-        Where the files are; `walk_images` finds them, in its order.
+        Where the files are.
+    names : iterable of str, optional
+        Their paths from there; those that `walk_images` finds, in its order, by default.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:
         self.folder = os.fspath(folder)
         text, ends = bytearray(), []
-        for name in walk_images(folder):
+        for name in walk_images(folder) if names is None else names:
             text += os.fsencode(name)
             ends.append(len(text))
         self._text = bytes(text)

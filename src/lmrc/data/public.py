@@ -9,26 +9,27 @@ archive chooses: members are asked for by the names they must have, and read int
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import struct
-import tarfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrc.data.cache import cached_dataset, save_class_names
+from lmrc.data.cache import cached_dataset, save_class_names, save_images
 from lmrc.data.dataset import Dataset
 from lmrc.data.sources import RemoteFile, data_folder, download, find_first
 from lmrc.data.tiny_imagenet import decode_tiny_imagenet, tiny_imagenet_files
+from lmrc.data.unpack import UNPACKING_ERRORS, Unpacked, read_file, read_tar
 from lmrc.data.unpickle import PlainPickleError, load_plain_pickle
+from lmrc.outside import brief, cut
+
+T = TypeVar("T")
 
 DataDir = str | os.PathLike[str] | None
 
@@ -59,7 +60,8 @@ TINY_IMAGENET = RemoteFile(
 )
 
 _CIFAR_MEMBERS = ("train", "test", "meta")
-_LARGEST_MEMBER = 2**30  # six times the largest there is
+_LARGEST_CIFAR = 2**29  # bytes of all its files: 186 million, and 270 as Python 3 may write them
+_LARGEST_IDX = {1: 2**24, 3: 2**28}  # bytes, by axes: MNIST has 60,000 labels, 47 million pixels
 
 
 def mnist(data_dir: DataDir = None) -> Dataset:
@@ -113,10 +115,12 @@ def cifar100(data_dir: DataDir = None) -> Dataset:
 
     def decode(out: Path) -> None:
         if archive:
-            contents = _read_tar(archive, {f"cifar-100-python/{name}" for name in _CIFAR_MEMBERS})
+            names = {f"cifar-100-python/{name}" for name in _CIFAR_MEMBERS}
+            members = _read(archive, partial(read_tar, names=names))
+            contents = {Path(name).name: members.pop(name) for name in names}
             origin = str(archive)
         else:
-            contents = {f"cifar-100-python/{path.name}": path.read_bytes() for path in unpacked}
+            contents = {path.name: _read(path, read_file) for path in unpacked}
             origin = str(unpacked[0].parent)
         _decode_cifar100(contents, origin, out)
 
@@ -165,70 +169,78 @@ def _find_idx(folder: Path, archive: str) -> Path | None:
     return find_first(folder, (".", "mnist", "MNIST", "MNIST/raw"), names)
 
 
+def _read(path: Path, read: Callable[..., T]) -> T:
+    try:
+        return read(path, most=_LARGEST_CIFAR)
+    except (ValueError, *UNPACKING_ERRORS) as error:
+        raise _damaged(path, error) from error
+
+
 def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """Read the format of http://yann.lecun.com/exdb/mnist: 0, 0, type, axes; lengths; bytes."""
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        with Unpacked(path, _LARGEST_IDX[axes]) as file:
+            if file.read(4).tolist() != [0, 0, 8, axes]:
+                raise ValueError(f"not an IDX file of bytes with {axes} axes")
+            shape = struct.unpack(f">{axes}I", file.read(4 * axes).tobytes())
+            content = file.read(math.prod(shape))
+            if not file.ends():
+                raise ValueError(f"more bytes than an array of shape {shape} has")
+            return content.reshape(shape)
+    except (ValueError, *UNPACKING_ERRORS) as error:
         raise _damaged(path, error) from error
-    head = 4 + 4 * axes
-    if content[:4] != bytes([0, 0, 8, axes]) or len(content) < head:
-        raise _damaged(path, f"not an IDX file of bytes with {axes} axes")
-    shape = struct.unpack(f">{axes}I", content[4:head])
-    if len(content) != head + math.prod(shape):
-        raise _damaged(path, f"{len(content) - head} bytes for an array of shape {shape}")
-    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _read_tar(archive: Path, names: set[str]) -> dict[str, bytes]:
-    """Read the members of these names; links, and all that is called otherwise, are passed over."""
-    contents: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive, "r|*") as tar:  # one pass: seeking back would decompress anew
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if name in names and member.isreg() and member.size <= _LARGEST_MEMBER:
-                    file = tar.extractfile(member)
-                    contents[name] = file.read() if file else b""
-                if contents.keys() == names:
-                    break
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise _damaged(archive, error) from error
-    if contents.keys() != names:
-        raise _damaged(archive, f"it has no {' and no '.join(sorted(names - contents.keys()))}")
-    return contents
-
-
-def _decode_cifar100(contents: Mapping[str, bytes], origin: str, out: Path) -> None:
-    records = {}
-    for name in _CIFAR_MEMBERS:
+def _decode_cifar100(contents: dict[str, bytes], origin: str, out: Path) -> None:
+    names: list[str] = []
+    for name in ("meta", "train", "test"):
         try:
-            record = load_plain_pickle(contents[f"cifar-100-python/{name}"])
-            # Python 3 may have written its keys as text, Python 2 wrote bytes.
-            records[name] = {_text(key): value for key, value in dict(record).items()}
+            # Popped, and one after another: each takes as much again for what it holds.
+            record = load_plain_pickle(contents.pop(name))
+            if not isinstance(record, dict):
+                raise ValueError("no dict")
+            if name == "meta":
+                names = [_text(text) for text in _field(record, "fine_label_names")]
+            else:
+                _save_cifar100(record, len(names), name, out)
         except PlainPickleError as error:
             raise PlainPickleError(f"{origin}, {name}: {error}") from error
-        except (TypeError, ValueError) as error:
-            raise _damaged(Path(origin), f"{name} is not a record of CIFAR-100") from error
-    try:
-        names = [_text(name) for name in records["meta"]["fine_label_names"]]
-        for part in ("train", "test"):
-            images = np.asarray(records[part]["data"]).reshape(-1, 3, 32, 32)
-            labels = np.array(records[part]["fine_labels"], dtype=np.int64)
-            if images.dtype != np.uint8 or labels.min() < 0 or labels.max() >= len(names):
-                raise ValueError("wrong type of pixels, or labels without a name")
-            np.save(out / f"X_{part}.npy", np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
-            np.save(out / f"y_{part}.npy", labels)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(Path(origin), error) from error
+        except (TypeError, ValueError, OverflowError) as error:
+            why = f"{name} is not a record of CIFAR-100: {error}"
+            raise _damaged(Path(origin), why) from error
     save_class_names(out, dict(enumerate(names)))
 
 
+def _save_cifar100(record: dict[Any, Any], n_classes: int, part: str, out: Path) -> None:
+    pixels, labels = _field(record, "data"), _field(record, "fine_labels")
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
+        raise ValueError("wrong type of pixels")
+    images = np.asarray(pixels).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    # Each by itself: NumPy would go into lists within lists, however many there are.
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise ValueError("labels that are no numbers")
+    if not labels or len(labels) != len(images) or min(labels) < 0 or max(labels) >= n_classes:
+        raise ValueError("labels without a name, or not one for each image")
+    chunks = (images[i : i + 1000] for i in range(0, len(images), 1000))
+    save_images(out / f"X_{part}.npy", images.shape, chunks)
+    np.save(out / f"y_{part}.npy", np.array(labels, dtype=np.int64))
+
+
+def _field(record: dict[Any, Any], name: str) -> Any:
+    """Return what stands under a name; Python 2 wrote it as bytes, Python 3 may have as text."""
+    for key in (name, name.encode()):
+        if key in record:
+            return record[key]
+    raise ValueError(f"it has no {name}")
+
+
 def _text(value: Any) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+    text = value.decode("latin1") if isinstance(value, bytes) else value
+    if not isinstance(text, str) or len(text) > 1000:
+        raise ValueError(f"{brief(value)} is no name of a class")
+    return text
 
 
 def _damaged(path: Path, why: object) -> ValueError:
-    return ValueError(f"{path} is damaged or something else ({why}); remove it and get it anew.")
+    said = cut(str(why), 300)
+    return ValueError(f"{path} is damaged or something else ({said}); remove it and get it anew.")

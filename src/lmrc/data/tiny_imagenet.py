@@ -28,17 +28,22 @@ from lmrc.data.cache import save_class_names, save_images
 from lmrc.data.images import Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
 from lmrc.data.streamed import in_workers
+from lmrc.data.unpack import read_file
+from lmrc.outside import brief, cut
 
 SIZE = 64
 
 _MAX_WORKERS = 32
-_LARGEST_MEMBER = 2**26  # words.txt has 2.7 MB, an image 2 KB
+_LARGEST_MEMBER = 2**22  # bytes: words.txt has 2.7 MB, an image 2 KB
 _LIST = re.compile(r"(?P<top>[^/]+/)?wnids\.txt")
 _TRAIN = re.compile(r"train/(?P<label>n\d+)/images/(?P=label)_(?P<number>\d+)\.JPEG")
 
 _Labelled = list[tuple[str, str]]  # the name of an image, and its class
 
-_DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, FileNotFoundError)
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, FileNotFoundError),
+    *(EOFError, NotImplementedError, RuntimeError),  # members that are cut, or encrypted
+)
 
 
 def tiny_imagenet_files(source: Path) -> list[Path]:
@@ -75,8 +80,9 @@ def decode_tiny_imagenet(source: Path, out: Path) -> None:
         words = files.read("words.txt").decode("utf-8") if "words.txt" in files.names else ""
         save_class_names(out, _meanings(words, set(classes)))
     except _DAMAGED as error:
+        why = cut(str(error), 300)
         raise ValueError(
-            f"{source} is damaged or not in the official layout ({error}); get it anew."
+            f"{source} is damaged or not in the official layout ({why}); get it anew."
         ) from error
 
 
@@ -88,7 +94,7 @@ class _Folder:
         self.names = [path.relative_to(source).as_posix() for path in tiny_imagenet_files(source)]
 
     def read(self, name: str) -> bytes:
-        return (self.source / name).read_bytes()
+        return read_file(self.source / name, _LARGEST_MEMBER)
 
 
 class _Archive:
@@ -117,7 +123,7 @@ def _train_images(names: Sequence[str], classes: Sequence[str]) -> _Labelled:
     matches = [m for m in map(_TRAIN.fullmatch, names) if m and m["label"] in rank]
     empty = rank.keys() - {m["label"] for m in matches}
     if empty or not matches:
-        raise ValueError(f"no training images of {sorted(empty)[:5]}")
+        raise ValueError(f"no training images of {brief(sorted(empty)[:5])}")
     matches.sort(key=lambda m: (rank[m["label"]], int(m["number"])))
     return [(m[0], m["label"]) for m in matches]
 

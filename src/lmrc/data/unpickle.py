@@ -10,11 +10,27 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lmrc.outside import brief, cut
+
+MAX_OPERATIONS = 1_000_000  # CIFAR-100 has 500,000
+
+_LONG = 2**16  # letters
+_ROLES = {  # of operations, by what they do to what stands on top of the stack
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), "put"),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), "get"),
+    **dict.fromkeys(("MARK", "PROTO", "FRAME"), "keeps"),
+    **dict.fromkeys(("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), "once"),
+    # What they leave on top may be a tuple.
+    **dict.fromkeys(("BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS"), "once"),
+    **dict.fromkeys(("DUP", "POP", "POP_MARK", "NEXT_BUFFER", "READONLY_BUFFER"), "refused"),
+}
 
 
 class PlainPickleError(pickle.UnpicklingError, ValueError):
@@ -48,11 +64,38 @@ def load_plain_pickle(content: bytes) -> Any:
     lmrc.data.unpickle.PlainPickleError: refused a pickle that names builtins.print: ...
     """
     try:
+        _check_operations(content)
         return _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     except PlainPickleError:
         raise
     except Exception as error:  # a damaged pickle fails in about any way
-        raise PlainPickleError(f"not a whole pickle of plain data: {error!r}") from error
+        why = cut(repr(error), 200)
+        raise PlainPickleError(f"not a whole pickle of plain data: {why}") from error
+
+
+def _check_operations(content: bytes) -> None:
+    """Refuse a pickle that takes more time and memory than its size lets one think.
+
+    It may hold millions of empty lists. And what it has made it can use again and again: a tuple of
+    tuples, each of the same one twice, is never through when it is hashed; long text can be encoded
+    anew without end. So both are used once.
+    """
+    memo: set[int] = set()
+    once: set[int] = set()
+    is_once = False
+    for n, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        role = _ROLES.get(operation.name)
+        if n >= MAX_OPERATIONS:
+            raise PlainPickleError(f"refused a pickle of more than {MAX_OPERATIONS:,} values.")
+        if role == "refused" or (role == "get" and argument in once):
+            raise PlainPickleError("refused a pickle that no program writes of plain data.")
+        if role == "put":
+            index = len(memo) if argument is None else int(argument)
+            memo.add(index)
+            (once.add if is_once else once.discard)(index)
+        elif role != "keeps":
+            is_long = isinstance(argument, str | bytes) and len(argument) > _LONG
+            is_once = is_long or role == "once"
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -61,8 +104,8 @@ class _PlainUnpickler(pickle.Unpickler):
             return _STAND_INS[module, name]
         except KeyError:
             raise PlainPickleError(
-                f"refused a pickle that names {module}.{name}: only arrays, lists, dicts, strings "
-                "and bytes are read. Get the file anew from its official address."
+                f"refused a pickle that names {cut(f'{module}.{name}', 100)}: only arrays, lists, "
+                "dicts, strings and bytes are read. Get the file anew from its official address."
             ) from None
 
 
@@ -89,18 +132,23 @@ class _PlainType:
     def __init__(self, code: Any, *flags: Any) -> None:
         self._code = _text(code)
         if self._code not in _NUMBERS:
-            raise PlainPickleError(f"refused a pickled array of type {code!r}: not plain numbers.")
+            raise _no_numbers("type", code)
         self.dtype = np.dtype(self._code)
 
     def __setstate__(self, state: Any) -> None:
         _, order, *fields = state[:5]  # a size and flags follow, which plain numbers do not need
         if _text(order) not in ("|", "<", ">", "=") or any(part is not None for part in fields):
-            raise PlainPickleError(f"refused a pickled array of type {state!r}: not plain numbers.")
+            raise _no_numbers("type", state)
         self.dtype = np.dtype(_text(order) + self._code)
 
 
 def _text(value: Any) -> str:
-    return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+    text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+    return text if isinstance(text, str) else ""
+
+
+def _no_numbers(what: str, value: Any) -> PlainPickleError:
+    return PlainPickleError(f"refused a pickled array of {what} {brief(value)}: not plain numbers.")
 
 
 class _PlainArray(np.ndarray[Any, Any]):
@@ -111,12 +159,12 @@ class _PlainArray(np.ndarray[Any, Any]):
         if (
             type(numbers) is not _PlainType
             or type(content) is not bytes
+            or type(shape) is not tuple
+            or len(shape) > 8
             or not all(type(length) is int and length >= 0 for length in shape)
             or math.prod(shape) * numbers.dtype.itemsize != len(content)
         ):
-            raise PlainPickleError(
-                f"refused a pickled array of shape {shape!r}: not plain numbers."
-            )
+            raise _no_numbers("shape", shape)
         plain = (1, tuple(shape), numbers.dtype, bool(fortran_order), content)
         super().__setstate__(plain)  # type: ignore[arg-type]  # asks for numpy's own bool
 
@@ -127,14 +175,14 @@ _NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f
 
 def _empty_array(kind: Any, *shape_and_type: Any) -> NDArray[Any]:
     if kind is not _ARRAY:
-        raise PlainPickleError(f"refused a pickled array of the class {kind!r}.")
+        raise PlainPickleError(f"refused a pickled array of the class {brief(kind)}.")
     return _PlainArray((0,), np.uint8)
 
 
 def _latin1_bytes(text: Any, encoding: Any) -> bytes:
     """Python 3 writes bytes into old pickles as text to be encoded."""
     if type(text) is not str or encoding not in ("latin1", b"latin1"):
-        raise PlainPickleError(f"refused a pickle that encodes with {encoding!r}.")
+        raise PlainPickleError(f"refused a pickle that encodes with {brief(encoding)}.")
     return text.encode("latin1")
 
 

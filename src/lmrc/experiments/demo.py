@@ -25,6 +25,7 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lmrc_plus import LMRCPlusClassifier
+from lmrc.outside import say
 from lmrc.report.live import show
 from lmrc.report.records import (
     DESCRIPTION,
@@ -91,10 +92,10 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     write_description(out, replace(description, headline=headline(summaries), findings=findings))
     page = write_report(out)
     if seeds > 1 or not progress.shows_table:
-        print(f"{markdown_table(summaries)}\n\n`{command}`, {records[-1].hardware}\n")
+        say(*markdown_table(summaries).split("\n"), "", f"`{command}`, {records[-1].hardware}", "")
     width = min(shutil.get_terminal_size().columns, 100)
     print(textwrap.fill(" ".join(findings), width))
-    print(f"\nThe page with figures and tables: {page}")
+    say("", f"The page with figures and tables: {page}")
 
 
 def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:

@@ -20,6 +20,7 @@ from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import take_over
 from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
 from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
+from lmrc.outside import say
 from lmrc.report.capacity_records import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.records import (
@@ -190,8 +191,7 @@ def _count(out: Path, quiet: bool, **changes: Any) -> None:
 def _report(out: Path) -> None:
     description, contents = read_contents(out)
     page = write_contents(out, description, contents)
-    print(contents.markdown)
-    print(f"\nThe page with figures and tables: {page}")
+    say(*contents.markdown.split("\n"), "", f"The page with figures and tables: {page}")
 
 
 def _tell_models(out: Path, runs: Sequence[Run], batches: int) -> None:
@@ -203,9 +203,9 @@ def _tell_models(out: Path, runs: Sequence[Run], batches: int) -> None:
         elif finished(out, run) == batches:
             none.append((run.title, run.seed))
     if kept:
-        print(f"The trained models: {trained_path(out, kept[0]).parent}")
+        say(f"The trained models: {trained_path(out, kept[0]).parent}")
     if none:
-        print(
+        say(
             f"No model is there of {name_runs(none)}: the records were there already, or it is no "
             "classifier of ours. Another folder (--out) trains anew.",
             file=sys.stderr,
@@ -335,5 +335,5 @@ def _read_from(
             "leave it out"
         )
     if notes := take_over(recipe, runs, folder, out):
-        print("\n".join(notes), file=sys.stderr)
+        say(*notes, file=sys.stderr)
         write_description(out, replace(description, notes=[*description.notes, *notes]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, finished, settings_of
 from lmrc.methods.catalog import find_method
+from lmrc.outside import say
 from lmrc.report.records import (
     HOW,
     RECORDS,
@@ -56,7 +57,7 @@ def take_over(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -
             append_record(folder, record)
         taken.append((run.title, run.seed))
     for settings, which in others.items():
-        print(
+        say(
             f"{name_runs(which)} in {source}: other settings ({settings}), so it is run here",
             file=sys.stderr,
         )

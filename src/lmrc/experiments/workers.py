@@ -20,6 +20,7 @@ from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
 from lmrc.experiments.warned import in_one_line
+from lmrc.outside import cut, say
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
 from lmrc.training.loop import TrainingError
@@ -164,6 +165,6 @@ def _work(
 def _tell(run: Run, error: Exception) -> None:
     """Say why a run failed; where training went astray, that is no matter of the code."""
     if isinstance(error, TrainingError):
-        print(f"{run.name}: {error}", file=sys.stderr)
+        say(cut(f"{run.name}: {error}"), file=sys.stderr)
     else:
         traceback.print_exception(error, file=sys.stderr)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -32,12 +33,16 @@ from lmrc.data.images import (
     walk_images,
 )
 from lmrc.data.inputs import read_labels
+from lmrc.data.names import Names
+from lmrc.outside import cut
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.training.rotations import check_square
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
 _GUESS_COLUMNS = ("rank", "similarity")  # of `lmrc predict --csv`, whose classes are no labels
+
+_LONGEST_LINE = 2**16  # letters
 
 _LOOKED_AT = 10  # files of a class, for their colour: all of a large folder would take long
 
@@ -200,10 +205,12 @@ def _first_coloured(*parts: Files) -> Path | None:
 
 def _listed(source: Path) -> Files:
     """Read a CSV file: the images of each class; relative paths are from its folder."""
-    files: dict[str, list[Path]] = {}
+    files: dict[str, list[str]] = {}
+    if not source.is_file():
+        raise ValueError(f"{source} is not a file: name a CSV file, or a folder")
     try:
         with source.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
+            rows = csv.DictReader(_lines(file))
             _refuse_guesses(source, rows.fieldnames)
             path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
             label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)
@@ -215,13 +222,20 @@ def _listed(source: Path) -> Files:
                         f"{source}, line {rows.line_num} has no {missing}: add it, or remove the "
                         "line"
                     )
-                of_class = files.setdefault(class_name(label.strip()), [])
-                of_class.append(source.parent / path.strip())
+                files.setdefault(class_name(label.strip()), []).append(path.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{source} is not a CSV file in UTF-8: {error}") from error
     if not files:
         raise ValueError(f"{source} lists no images: add lines below its header")
-    return dict(sorted(files.items()))
+    return {label: Names(source.parent, names) for label, names in sorted(files.items())}
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """Go through the lines of a file; one without an end, of zeros say, would fill the memory."""
+    while line := file.readline(_LONGEST_LINE + 1):
+        if len(line) > _LONGEST_LINE:
+            raise csv.Error(f"a line has more than {_LONGEST_LINE:,} letters")
+        yield line
 
 
 def _refuse_guesses(source: Path, names: Sequence[str] | None) -> None:
@@ -237,9 +251,10 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
     for name in names or ():
         if name.strip().lower() in wanted:
             return name
+    found = cut(", ".join(names or ["empty"]), 200)
     raise ValueError(
-        f"{source} has no column {wanted[0]!r} in its first line ({', '.join(names or ['empty'])}):"
-        " it must name the columns path (or file, filename, image) and label (or class)"
+        f"{source} has no column {wanted[0]!r} in its first line ({found}): it must "
+        "name the columns path (or file, filename, image) and label (or class)"
     )
 
 

@@ -245,8 +245,6 @@ def predict(
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
     """
-    from rich.cells import cell_len
-
     from lmrc.practice.later import put_off
 
     put_off("scipy.stats", "pandas")
@@ -266,7 +264,7 @@ def predict(
     asked = open_to_predict(model, device)
     answers = work.predict(asked, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
-    width = max(cell_len(str(label)) for label in [*asked.classes_, work.UNKNOWN])
+    width = work.widest([*asked.classes_, work.UNKNOWN])
     if work.write_answers(answers, form, sys.stdout, quiet=quiet, width=min(width, 30)):
         raise typer.Exit(1)
 

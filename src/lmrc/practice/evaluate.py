@@ -103,7 +103,7 @@ def evaluate(
     words = shlex.join(map(str, [*command, "--out", out]))
     page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     _, contents = read_contents(out)
-    for line in (contents.markdown, contents.findings[0], *notes, f"The page: {page}"):
+    for line in (*contents.markdown.split("\n"), contents.findings[0], *notes, f"The page: {page}"):
         say(line)
     return {**figures, "page": str(page)}
 

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +21,7 @@ from rich.cells import cell_len
 from lmrc.data.arrays import load_arrays
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.outside import csv_cell, shown
 from lmrc.practice.batch import form_of
 from lmrc.practice.usage import UsageError, warn
 
@@ -164,6 +166,11 @@ def _standard_input() -> Iterator[str | tuple[str, bytes]]:
         yield STANDARD_INPUT, content
 
 
+def widest(labels: Iterable[Any]) -> int:
+    """Return how many columns of a terminal the widest label takes."""
+    return max(cell_len(shown(str(label))) for label in labels)
+
+
 def write_answers(
     answers: Iterable[Answer], form: str, file: TextIO, *, quiet: bool = False, width: int = 0
 ) -> int:
@@ -181,9 +188,9 @@ def write_answers(
         if answer.error and not quiet:
             warn(answer.error)
         if table:
-            table.writerows(_rows(answer))
+            table.writerows([csv_cell(cell) for cell in row] for row in _rows(answer))
         elif form == "json":
-            file.write(json.dumps(_plain(answer), ensure_ascii=False) + "\n")
+            file.write(shown(json.dumps(_plain(answer), ensure_ascii=False)) + "\n")
         else:
             file.writelines(_lines(answer, width))
         file.flush()
@@ -195,7 +202,7 @@ def _rows(answer: Answer) -> list[list[Any]]:
         return [[answer.path, "", "", "", "", answer.error, ""]]
     known = "true" if answer.known else "false"
     rows = [
-        [answer.path, rank, guess.label, f"{guess.similarity:.4f}", guess.head, "", known]
+        [answer.path, rank, guess.label, Decimal(f"{guess.similarity:.4f}"), guess.head, "", known]
         for rank, guess in enumerate(answer.guesses, start=1)
     ]
     if not answer.known and len(rows) == 1:  # who asks for more wants to see what was nearest
@@ -220,15 +227,16 @@ def _plain(answer: Answer) -> dict[str, Any]:
 
 
 def _lines(answer: Answer, width: int) -> Iterator[str]:
-    named, place = answer.known, answer.path
+    named, place = answer.known, shown(answer.path)
+    indent = " " * cell_len(place)
     if not named and len(answer.guesses) > 1:  # who asks for more wants to see what was nearest
         yield f"{place}  {UNKNOWN}, nearest to it:\n"
-        named, place = True, " " * cell_len(place)
+        named, place = True, indent
     for guess in answer.guesses:
-        label = str(guess.label) if named else UNKNOWN
+        label = shown(str(guess.label)) if named else UNKNOWN
         gap = " " * (width - cell_len(label))
         yield f"{place}  {label}{gap}  {guess.similarity: .3f}  head {guess.head}\n"
-        place = " " * cell_len(answer.path)
+        place = indent
 
 
 def _chunks(items: Iterable[Asked], size: int) -> Iterator[list[Asked]]:

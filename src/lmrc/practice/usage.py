@@ -12,6 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from lmrc.outside import cut, say
+
 Say = Callable[[str], None]
 
 HALF_A_MINUTE = 30.0
@@ -34,7 +36,7 @@ def typed(context: Any) -> list[str]:
 
 def speaker(quiet: bool) -> Say:
     """Return what prints a line, or nothing if quiet."""
-    return (lambda line: None) if quiet else print
+    return (lambda line: None) if quiet else say
 
 
 def show(
@@ -53,7 +55,7 @@ def show(
 
 def print_json(content: Any) -> None:
     """Print plain values for programs."""
-    print(json.dumps(content, ensure_ascii=False, indent=1))
+    say(*json.dumps(content, ensure_ascii=False, indent=1).split("\n"))
 
 
 def warn(text: str) -> None:
@@ -61,7 +63,7 @@ def warn(text: str) -> None:
     from lmrc.training.ranks import current
 
     if current().is_first:
-        print(f"lmrc: {text}", file=sys.stderr, flush=True)
+        say(f"lmrc: {cut(text)}", file=sys.stderr)
 
 
 def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]:
@@ -84,7 +86,7 @@ def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]
             return
         last, countdown.done = monotonic(), now_done
         line = f"epoch {now_done} of {total}{countdown.time_left()}"
-        print(line, file=sys.stderr, flush=True)
+        say(line, file=sys.stderr)
 
     return tell
 

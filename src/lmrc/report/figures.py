@@ -31,7 +31,7 @@ HANDLE_LETTERS = 7  # the line before a label takes the room of so many
 FEW_ROWS = 3  # of a legend, for which figures are high enough
 ROW_INCHES = 0.2  # which one more row takes
 
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 
@@ -160,7 +160,9 @@ def _letters(labels: Sequence[str], columns: int) -> int:
 
 
 def shortened(label: str, most: int) -> str:
-    """Return a label with its beginning cut off if it is too long: the end of a path says more.
+    """Return a label as a figure can draw it, with its beginning cut off if it is too long.
+
+    The end of a path says more.
 
     Examples
     --------
@@ -168,6 +170,7 @@ def shortened(label: str, most: int) -> str:
     >>> shortened("package.module.NearestMean", 16), shortened("LMRC", 16)
     ('…ule.NearestMean', 'LMRC')
     """
+    label = printable(label)
     return label if len(label) <= most else f"…{label[1 - most :]}"
 
 
@@ -232,7 +235,7 @@ def to_svg(figure: Figure, *, name: str, description: str) -> Markup:
     svg = svg.replace("'DejaVu Sans'", FONT).replace(INK, "currentColor")
     drawn = Markup(printable(svg))  # noqa: S704  # matplotlib has escaped what is text
     opened = Markup('<svg role="img" aria-label="{}" stroke-linejoin="round" ')
-    return drawn.replace(Markup("<svg "), opened.format(description), 1)
+    return drawn.replace(Markup("<svg "), opened.format(printable(description)), 1)
 
 
 def printable(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from lmrc.outside import markdown_cell
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.figures import Curve
@@ -94,7 +95,7 @@ def _markdown(summaries: Sequence[MethodSummary]) -> str:
     ]
     for s in summaries:
         cells = [percent(x) for x in (s.head_choice, s.head_given, s.final)]
-        lines.append(f"| {s.method.replace('|', chr(92) + '|')} | {' | '.join(cells)} |")
+        lines.append(f"| {markdown_cell(s.method)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

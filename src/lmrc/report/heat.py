@@ -53,7 +53,7 @@ def head_confusion(
         shown_labels = labels if len(labels) <= 10 else [str(i + 1) for i in range(len(labels))]
         each = max(1, len(labels) // MANY)
         places = [i + 0.5 for i in range(0, len(labels), each)]
-        shown_labels = shown_labels[::each]
+        shown_labels = [shortened(label, 30) for label in shown_labels[::each]]
         axes.set_xticks(places, shown_labels)
         axes.set_yticks(places, shown_labels)
         axes.set(aspect="equal", xlabel="head that won", ylabel="head that governs")

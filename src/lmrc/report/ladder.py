@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lmrc.outside import brief
+from lmrc.outside import brief, markdown_cell
 from lmrc.report import costs, heads, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.costs import Cost
@@ -182,7 +182,7 @@ def _markdown(rungs: Sequence[Rung]) -> str:
     ]
     for rung in rungs:
         s = rung.summary
-        cells = [s.method.replace("|", r"\|"), percent(s.average), percent(s.final)]
+        cells = [markdown_cell(s.method), percent(s.average), percent(s.final)]
         cells += [percent(s.head_choice), _seconds(rung), costs.kilobytes(rung.stored)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", costs.CLOCK])

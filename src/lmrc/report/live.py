@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
+from lmrc.outside import say, shown
 from lmrc.report.records import RunRecord
 from lmrc.report.summary import metric_name, percent, summarize_methods
 
@@ -56,7 +57,7 @@ class Countdown:
         """Count one more, and print it on a line of its own."""
         self.done += 1
         line = f"[{self.done}/{self.total}] {text}{self.time_left()}"
-        print(line, file=sys.stderr, flush=True)
+        say(line, file=sys.stderr)
 
 
 def duration(seconds: float) -> str:
@@ -186,7 +187,7 @@ class _LiveTable:
             cells = [f"{100 * spread.mean:.1f}" for spread in summary.accuracy] if summary else []
             cells += ["·"] * (self.batches - len(cells))
             average = summary.average if summary else None
-            table.add_row(Text(method), *cells, percent(average) if average else "·")
+            table.add_row(Text(shown(method)), *cells, percent(average) if average else "·")
         return table
 
     def _caption(self, records: Sequence[RunRecord]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from lmrc.evaluation.model import ModelScore
+from lmrc.outside import markdown_cell
 from lmrc.report import html, schema
 from lmrc.report.contents import Contents
 from lmrc.report.heat import head_confusion
@@ -138,7 +139,7 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
 def _markdown(score: ModelScore) -> str:
     lines = ["| class | images | right (%) |", "| --- | ---: | ---: |"]
     lines += [
-        f"| {label.replace('|', chr(92) + '|')} | {n} | {100 * share:.1f} |"
+        f"| {markdown_cell(label)} | {n} | {100 * share:.1f} |"
         for label, n, share in score.per_class
     ]
     return "\n".join([*lines, f"| **all** | {score.n} | {100 * score.accuracy:.1f} |"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
+from lmrc.outside import markdown_cell
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
@@ -104,7 +105,7 @@ def _markdown(table: Table1) -> str:
         head += [f"{pool} per class (%)", *(["paper (%)"] if table.paper else [])]
     lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
     for method in table.methods:
-        cells = [method]
+        cells = [markdown_cell(method)]
         for pool in table.pools:
             cells.append(percent(table.ours.get((method, pool))))
             cells += [percent_of(table.paper.get((method, pool)))] if table.paper else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lmrc.outside import markdown_cell
 from lmrc.report import costs, figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.costs import Cost
@@ -107,7 +108,7 @@ def _markdown(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost])
     ]
     for s in summaries:
         cost = by_method[s.method]
-        cells = [s.method.replace("|", r"\|"), percent(s.average), percent(s.final)]
+        cells = [markdown_cell(s.method), percent(s.average), percent(s.final)]
         cells += [costs.seconds(cost.training), costs.seconds(cost.testing)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", costs.CLOCK])

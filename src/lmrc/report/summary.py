@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import BatchRecord, summarize
+from lmrc.outside import csv_cell, markdown_cell
 from lmrc.report.records import RunRecord, by_method_and_seed, class_names, is_whole
 from lmrc.report.titles import places
 
@@ -247,7 +248,7 @@ def markdown_table(
     lines = [_row(head), _row(["---", *["---:"] * (len(head) - 1)])]
     for s in summaries:
         printed = [percent_of(paper.get(s.method))] if paper else []
-        cells = [s.method.replace("|", r"\|"), percent(s.average), *printed, percent(s.final)]
+        cells = [markdown_cell(s.method), percent(s.average), *printed, percent(s.final)]
         lines.append(_row(cells))
     return "\n".join(lines)
 
@@ -289,9 +290,8 @@ def csv_table(
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table as CSV."""
+    """Return a table as CSV, in which nothing is a formula."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(head)
-    table.writerows(rows)
+    table.writerows([csv_cell(cell) for cell in row] for row in (head, *rows))
     return text.getvalue()

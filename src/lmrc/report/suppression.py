@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from lmrc.outside import markdown_cell
 from lmrc.report import figures, html, sections, streams
 from lmrc.report.contents import Contents
 from lmrc.report.html import Drawing, Section
@@ -177,7 +178,7 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
                     error_kw={"elinewidth": 0.9},
                     label=one.method + kind.legend,
                 )
-            axes.set_xticks(range(len(positions)), ["\n".join(wrap(p, 11)) for p in positions])
+            axes.set_xticks(range(len(positions)), [_ticks(p) for p in positions])
             axes.set_title(f"{word} test samples")
             axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
             axes.set_xlabel("output at the position of")
@@ -191,6 +192,10 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
         f"Mean output at each position for old and for new test samples: {methods}. The table "
         "below holds the numbers.",
     )
+
+
+def _ticks(position: str) -> str:
+    return "\n".join(wrap(figures.shortened(position, 60), 11))
 
 
 def _headline(outputs: Sequence[Outputs]) -> str:
@@ -218,13 +223,13 @@ def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) ->
 def _markdown(outputs: Sequence[Outputs]) -> str:
     positions = outputs[0].positions
     lines = [
-        f"| method | samples | {' | '.join(positions)} |",
+        f"| method | samples | {' | '.join(map(markdown_cell, positions))} |",
         f"| --- | --- |{' ---: |' * len(positions)}",
     ]
     for one in outputs:
         for samples, word in enumerate(SAMPLES):
             cells = [f"{spread.mean:.2f}" if spread else "–" for spread in one.means[samples]]
-            lines.append(f"| {one.title} | {word} | {' | '.join(cells)} |")
+            lines.append(f"| {markdown_cell(one.title)} | {word} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
