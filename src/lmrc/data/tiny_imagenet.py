@@ -42,7 +42,7 @@ _Labelled = list[tuple[str, str]]  # the name of an image, and its class
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, FileNotFoundError),
-    *(EOFError, NotImplementedError, RuntimeError),  # members that are cut, or encrypted
+    *(EOFError, NotImplementedError),  # members that are cut, or packed in another way
 )
 
 
