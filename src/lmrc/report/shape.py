@@ -17,7 +17,7 @@ Check = Callable[[Any, str], None]
 
 MAX_BYTES = 2**23  # of a line of records, and of run.json; 1,000 tasks take 2 to 3 MB
 MAX_DEPTH = 6
-MAX_VALUES = 10_000  # within settings and a recipe
+MAX_VALUES, MAX_FIELDS = 200_000, 1000  # of settings and a recipe: an order may list all classes
 MAX_NAME, MAX_TEXT = 1000, 2**17  # characters
 
 
@@ -125,7 +125,7 @@ def _check_list(value: Any, name: str, fewest: int, most: float) -> None:
         raise ValueError(f"{name} must have {bounds} items, got {len(value)}")
 
 
-def table(check_value: Check, most: int = MAX_VALUES) -> Check:
+def table(check_value: Check, most: int = MAX_FIELDS) -> Check:
     """Check for an object with any keys and values of one kind."""
 
     def check(value: Any, name: str) -> None:
@@ -145,7 +145,7 @@ def fields(
     known = {**needed, **(optional or {})}
 
     def check(value: Any, name: str) -> None:
-        _check_object(value, name, MAX_VALUES)
+        _check_object(value, name, MAX_FIELDS)
         for field in needed:
             if field not in value:
                 raise ValueError(f"{name} has no {field}")
