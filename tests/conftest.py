@@ -75,8 +75,9 @@ def run_jobs():
 
     A job has `words` and `place`, and maybe a fault: `kill_after` seconds; killed after `epochs`;
     at the n-th `step` of writing `how` ("killed", "full" from then on, or "watched"); a `limit` to
-    the bytes of a file; `harmless`, without the rights of root. The answers have `code`, `said`
-    and `seconds`.
+    the bytes of a file; `harmless`, without the rights of root; `memory` that it may take beyond
+    what it has; `no_drawing`. In place of `words` it may have several `commands`, of `seconds`
+    each. What it `needs` is imported once for all. The answers have `code`, `said` and `seconds`.
     """
     if not hasattr(os, "fork"):
         pytest.skip("processes cannot be forked here")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 from PIL import Image
@@ -24,6 +25,7 @@ from lmrc import cli
 from lmrc.practice.checkpoint import FolderCheckpoint
 
 SPACE = ("open", "os.mkdir", "os.rename", "fsync")  # what a full disk may refuse
+END = "\x1e"  # begins the line that tells how a command ended
 STEPS = (*SPACE, "os.remove", "os.rmdir")  # after each of them the disk holds something else
 
 
@@ -33,6 +35,16 @@ def prepare_fault(job):
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
+    if "memory" in job:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + job["memory"]
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    if job.get("no_drawing"):
+        from lmrc.report import figures
+
+        figures.to_png = lambda _: b""
     if "epochs" in job:
         _die_after_epochs(job["epochs"])
     if "step" in job:
@@ -104,7 +116,7 @@ def start(job):
         sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         os.chdir(job["place"])
         prepare_fault(job)
-        code = run(job["words"])
+        code = run(job["words"]) if "words" in job else run_each(job["commands"], job["seconds"])
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()
@@ -119,6 +131,38 @@ def run(words):
         cli.main()
     except SystemExit as end:
         return end.code or 0
+
+
+def run_each(commands, seconds):
+    """Run commands one after the other, each for so many seconds of work; print a line on each.
+
+    It says the exit code and, where lmrc raised the error itself, its type; else where it came
+    from.
+    """
+    errors, tell = [], cli._tell
+
+    def note(error, code):
+        errors.append(error)
+        tell(error, code)
+
+    cli._tell = note
+    for words in commands:
+        errors.clear()
+        # No one handles these signals: the process ends. Others may keep the processor busy.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.alarm(20 * seconds)
+        code = run(words)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+        print(f"{END}{json.dumps([code, *map(origin, errors)])}")
+    return 0
+
+
+def origin(error):
+    """Return the type of an error that a line of lmrc raised; else where it came from, too."""
+    name, line, _, text = traceback.extract_tb(error.__traceback__)[-1]
+    is_own = Path(cli.__file__).parent in Path(name).parents and text.startswith("raise ")
+    return type(error).__name__ + ("" if is_own else f" from {name}:{line}: {text}")
 
 
 def wait(child, reading, job, started):
@@ -151,6 +195,8 @@ if __name__ == "__main__":
     sys.stdout, sys.stderr = said, sys.__stderr__
     for line in sys.stdin:
         number, jobs = json.loads(line)
+        for name in {name for job in jobs for name in job.get("needs", ())}:
+            import_module(name)
         started = time.monotonic()
         running = [(*start(job), job) for job in jobs]
         print(json.dumps([number, [wait(*job, started) for job in running]]), flush=True)

@@ -1,0 +1,319 @@
+"""Files whose structure was changed and whose checksums fit: refused in one line, or they work.
+
+Each change is tried in a process of its own, with 5 s for a command and 500 MB of memory beyond
+what it has imported.
+"""
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+import signal
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmrc.store import files
+
+SEED = 5
+END = "\x1e"  # see processes.py
+LIMITS = {"seconds": 5, "memory": 500 * 2**20}
+PREDICT = ("predict", "m", "week1/a/0.png", "--device", "cpu")
+READ = (("info", "m"), ("info", "m", "--json"), ("log", "m"))
+CHANGES = (
+    ("prune", "m"),
+    ("rollback", "m"),
+    ("forget", "m", "a"),
+    ("rename", "m", "a", "z"),
+    ("prune", "m", "--keep", "2"),
+    ("forget", "m", "c"),
+)
+SCRIPT = "<script>forged</script>"
+
+ABSURD = (
+    *(None, True, False, -1, 0, 1, 2, 5, 0.5, -0.5, 2**31, 2**63, 10**30, 1e308, float("nan")),
+    *(float("inf"), "", "x", "a", "none", "auto", "all", "low-rank", "resnet34", "\udcff", "\0"),
+    *("LMRCPlusClassifier", "LMRCClassifier", "EWCClassifier", "<U250000000", "<f8", "|O", SCRIPT),
+    *("../../etc/passwd", "/etc/passwd", "\x1b[2J\u202e", "=1+1", [], [[]], {}, {"a": {}}),
+    *([2**62] * 3, [0, 1], [1, 8, 8], ["a", "a"], [float("nan")]),
+)
+HUGE = (
+    *("A" * 10**6, 10**4000, -(10**300), [0] * 10**5, [[]] * 10**5, list(range(10**5))),
+    *({str(i): i for i in range(10**4)}, [[[0] * 100] * 100] * 10, "\u202e" * 10**5),
+)
+
+
+def places(value, path=()):
+    """Yield where there is a value in a JSON object."""
+    if path:
+        yield path
+    if isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(part, (*path, key))
+
+
+def at(whole, path):
+    for key in path:
+        whole = whole[key]
+    return whole
+
+
+def change_one(rng, whole):
+    """Change a JSON object in one place, in place; return what was done."""
+    everywhere = list(places(whole))
+    # The deeper, the more places: each depth has the same chance, so that lists do not have all.
+    depth = rng.choice(sorted({len(path) for path in everywhere}))
+    of_depth = [path for path in everywhere if len(path) == depth]
+    path = of_depth[rng.integers(len(of_depth))]
+    other = everywhere[rng.integers(len(everywhere))]
+    parent, key = at(whole, path[:-1]), path[-1]
+    value = parent[key]
+    kind = KINDS[rng.integers(len(KINDS))]
+    if kind == "delete":
+        del parent[key]
+    elif kind == "duplicate" and isinstance(parent, list):
+        parent[key:key] = [copy.deepcopy(value)] * int(rng.choice([1, 3, 200]))
+    elif kind == "duplicate":
+        parent[f"{key}{rng.choice(['', 's', '_', ' '])}x"] = copy.deepcopy(value)
+    elif kind == "swap":
+        parent[key] = copy.deepcopy(at(whole, other))
+    else:
+        parent[key] = {
+            "replace": lambda: ABSURD[rng.integers(len(ABSURD))],
+            "huge": lambda: HUGE[rng.integers(len(HUGE))],
+            "nest": lambda: nested(value, int(rng.choice([1, 2, 15, 500]))),
+            "retype": lambda: retyped(rng, value),
+        }[kind]()
+    return f"{kind} {path} {at(whole, path[:-1])!r:.80}"
+
+
+KINDS = ("replace", "replace", "replace", "delete", "duplicate", "nest", "retype", "huge", "swap")
+
+
+def nested(value, depth):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def retyped(rng, value):
+    """Return about the same value as another type."""
+    if isinstance(value, (dict, list)):
+        return [list(value), dict(enumerate(value)), len(value), str(value)][rng.integers(4)]
+    if isinstance(value, str):
+        return [list(value), {value: value}, len(value), value.encode().hex()][rng.integers(4)]
+    return [str(value), [value], bool(value), float(value or 0), {"value": value}][rng.integers(5)]
+
+
+def changed(rng, whole):
+    """Return a JSON object changed in one to three places, and what was done."""
+    whole = copy.deepcopy(whole)
+    done = [change_one(rng, whole) for _ in range(rng.choice([1, 1, 2, 3])) if whole]
+    return whole, "; ".join(done)
+
+
+def sealed(manifest):
+    """Return a manifest with a checksum that fits; there is none for what is nested too deeply."""
+    try:
+        return json.dumps({**manifest, "sha256": files.checksum(manifest)}).encode()
+    except RecursionError:
+        return b"{" + b'"versions": [' * 10**5
+
+
+@pytest.fixture
+def try_all(run_jobs, trial, tmp_path):
+    """Return what tries changes, some at a time; `check` looks at what came of each."""
+
+    def run(kind, tries, check):
+        slots = [tmp_path / f"slot{i}" for i in range(os.cpu_count() or 1)]
+        tries = iter(tries)
+        while batch := list(zip(slots, tries, strict=False)):
+            jobs = []
+            for slot, (prepare, commands, _, more) in batch:
+                shutil.rmtree(slot, ignore_errors=True)
+                slot.mkdir()
+                prepare(slot)
+                jobs.append({"commands": commands, "place": str(slot), **LIMITS, **more})
+            for (slot, (_, commands, what, _)), done in zip(batch, run_jobs(*jobs), strict=True):
+                with trial(kind, f"seed {SEED}, {what}"):
+                    hangs = done["code"] in (-signal.SIGALRM, -signal.SIGPROF)
+                    assert not hangs, f"a command hangs: {done['said']:.500}"
+                    assert done["code"] == 0, done["said"][-2000:]
+                    check(slot, outcomes(commands, done["said"]))
+
+    return run
+
+
+def outcomes(commands, said):
+    """Return the exit code of each command, and the type of the error that lmrc raised, if any."""
+    found = []
+    *told, rest = said.split(END)
+    lines = [json.loads(part.partition("\n")[0]) for part in [*told[1:], rest]]
+    texts = [told[0], *(part.partition("\n")[2] for part in [*told[1:], rest])]
+    for words, text, (code, *errors) in zip(commands, texts, lines, strict=False):
+        assert code in (0, 1, 2), (words, text[-500:])
+        assert not any(" from " in error for error in errors), (words, errors, text[-500:])
+        assert "Traceback" not in text, (words, text)
+        assert "--debug" not in text, (words, text)
+        if errors:  # one line, of our own
+            assert text.startswith("lmrc: ") and text.count("\n") == 1, (words, text[:500])  # noqa: PT018
+            assert len(text) < 2000, (words, text[:500])
+        found.append((code, *errors))
+    assert len(found) == len(commands)
+    return found
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def check_model(slot, found):
+    """A command that failed has changed nothing; one that did not has left a model."""
+    *_, (code, *_), last = found
+    if code:
+        assert contents(slot / "m") == contents(slot / "forged")
+    else:
+        assert "ModelFileError" not in last, "the model is lost"
+
+
+def put(slot, place, forge):
+    """Lay out a folder to try a forged model in, with a copy of it to compare with."""
+    shutil.copytree(place / "week1", slot / "week1")
+    shutil.copytree(place / "2", slot / "m")
+    forge(slot / "m")
+    shutil.copytree(slot / "m", slot / "forged")
+
+
+def test_forged_manifests(place, try_all, is_full):
+    rng = np.random.default_rng(SEED)
+    manifest = json.loads((place / "2" / "manifest.json").read_bytes())
+
+    def tries():
+        for change in islice(cycle(CHANGES), 5000 if is_full else 24):
+            forged, what = changed(rng, {k: v for k, v in manifest.items() if k != "sha256"})
+            text = sealed(forged)
+
+            def prepare(slot, text=text):
+                put(slot, place, lambda model: (model / "manifest.json").write_bytes(text))
+
+            look = READ[rng.integers(len(READ))]
+            yield prepare, (PREDICT, look, change, PREDICT), f"{look[0]}, {change[0]}: {what}", {}
+
+    try_all("forged manifest, checksum and all", tries(), check_model)
+
+
+def test_forged_headers_of_tensors(place, try_all, is_full):
+    rng = np.random.default_rng(SEED)
+    manifest = json.loads((place / "2" / "manifest.json").read_bytes())
+
+    def tries():
+        for change in islice(cycle(CHANGES), 1000 if is_full else 6):
+            version = int(rng.integers(len(manifest["versions"])))
+            entries = manifest["versions"][version]["files"]
+            group = sorted(entries)[rng.integers(len(entries))]
+            whole = (place / "2" / entries[group]["name"]).read_bytes()
+            start = 8 + int.from_bytes(whole[:8], "little")
+            header, what = changed(rng, json.loads(whole[8:start]))
+            text = json.dumps(header).encode()
+            content = len(text).to_bytes(8, "little") + text + whole[start:]
+            digest = hashlib.sha256(content).hexdigest()
+            name = f"{group}-{digest}.safetensors"
+            forged = copy.deepcopy({k: v for k, v in manifest.items() if k != "sha256"})
+            entry = {"name": name, "sha256": digest, "bytes": len(content)}
+            forged["versions"][version]["files"][group] = entry
+
+            def prepare(slot, name=name, content=content, forged=forged):
+                def forge(model):
+                    (model / name).write_bytes(content)
+                    (model / "manifest.json").write_bytes(sealed(forged))
+
+                put(slot, place, forge)
+
+            what = f"{change[0]}: {group} of version {version}, {what}"
+            yield prepare, (PREDICT, READ[0], change, PREDICT), what, {}
+
+    try_all("forged header of tensors, checksum and all", tries(), check_model)
+
+
+def test_forged_unfinished_tasks(stages, place, run_job, try_all, is_full):
+    rng = np.random.default_rng(SEED)
+    stages.go_back(1)
+    assert run_job(*stages.learn[1], epochs=1)["code"] == -signal.SIGKILL
+    (Path("m") / ".lmrc-lock").unlink()
+    kept = json.loads(Path("m/unfinished.json").read_bytes())
+    del kept["sha256"]
+
+    def tries():
+        for _ in range(500 if is_full else 2):
+            forged, what = changed(rng, kept)
+            text = sealed(forged)
+
+            def prepare(slot, text=text):
+                shutil.copytree(place, slot, dirs_exist_ok=True, ignore=lambda *_: ["slot0"])
+                (slot / "m" / "unfinished.json").write_bytes(text)
+
+            resume = ("learn", "m", "--resume", "-q")
+            # What is forged may ask for the compiler, and may do so: that takes its time.
+            more = {"seconds": 60, "memory": 4 * 2**30}
+            yield prepare, (("info", "m"), ("prune", "m"), resume, PREDICT), what, more
+
+    def check(slot, found):
+        assert found[-1] == (0,), "the model is lost"
+
+    try_all("forged state of an unfinished task", tries(), check)
+
+
+RUNS = (
+    *("capacity", "cifar100/consolidation", "digits/demo", "cifar100/heads", "beyond/ladder"),
+    *("cifar100/search/ewc-1000", "beyond/rehearsal-50", "beyond/rotations"),
+    "mnist/softmax-suppression",
+)
+
+
+@pytest.fixture
+def run_folders(place, run_job):
+    """Description and records of a run of each experiment, few of them, and of a model's page."""
+    results = Path(__file__).parent.parent.parent / "results"
+    assert run_job("evaluate", "2", "week1", "--out", "page", "-q")["code"] == 0
+    folders = []
+    for folder in (*(results / name for name in RUNS), place / "page"):
+        lines = (folder / "records.jsonl").read_text("utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+        methods = list(dict.fromkeys(r.get("method", r.get("dim")) for r in records))[:3]
+        few = [r for r in records if r.get("method", r.get("dim")) in methods]
+        few = [r for r in few if not r.get("seed")]
+        folders.append((json.loads((folder / "run.json").read_text("utf-8")), few))
+    return folders
+
+
+def test_forged_records(run_folders, try_all, is_full):
+    rng = np.random.default_rng(SEED)
+
+    def tries():
+        for i, folder in enumerate(islice(cycle(run_folders), 4000 if is_full else 20)):
+            description, records = copy.deepcopy(folder)
+            if rng.random() < 0.4:
+                description, what = changed(rng, description)
+                what = f"run.json: {what}"
+            else:
+                row = int(rng.integers(len(records)))
+                records[row], what = changed(rng, records[row])
+                what = f"{description['experiment']}, record {row}: {what}"
+            texts = [json.dumps(part) for part in (description, *records)]
+
+            def prepare(slot, texts=texts):
+                (slot / "run").mkdir()
+                (slot / "run" / "run.json").write_text(texts[0])
+                (slot / "run" / "records.jsonl").write_text("".join(f"{t}\n" for t in texts[1:]))
+
+            more = {"no_drawing": i % 20 != 0, "needs": ["lmrc.report.write"]}
+            yield prepare, (("report", "run", "-q"),), what, more
+
+    def check(slot, found):
+        for path in (slot / "run").glob("*.html" if found == [(0,)] else "*.none"):
+            assert SCRIPT not in path.read_text("utf-8")
+
+    try_all("forged record or run.json", tries(), check)
