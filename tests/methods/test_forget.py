@@ -1,14 +1,23 @@
+import copy
+import json
 from types import MappingProxyType
 
 import numpy as np
 import pytest
+import torch
 
-from lmrc import LMRCClassifier, load
+from lmrc import LabelMapping, LMRCClassifier, LMRCPlusClassifier, load
+from lmrc.data.datasets import digits
+from lmrc.methods.chance import LABELS, derived_seed
+from lmrc.statistics import readout
+from lmrc.training.memory import Memory
 
 RNG = np.random.default_rng(0)
 CENTRES = RNG.normal(size=(5, 8)) * 4
 Y = np.repeat(["ant", "bee", "cat", "dog", "eel"], 20)
 X = (np.repeat(CENTRES, 20, axis=0) + RNG.normal(size=(100, 8))).astype(np.float32)
+DIGITS = digits()
+FLAT = [x.reshape(len(x), -1).astype(np.float32) for x in (DIGITS.X_train, DIGITS.X_test)]
 
 
 @pytest.fixture
@@ -138,3 +147,129 @@ def test_weights_of_a_forgotten_class_go_in_any_mapping():
     model = LMRCClassifier(epochs=1, random_state=0, class_weight=weights)
     model.fit(X[:40], np.arange(40) % 2).rename(0, 9).forget(1)
     assert model.class_weight == {9: 2.0, 5: 1.0}
+
+
+def test_the_same_calls_give_the_same_model_after_a_class_was_forgotten(model):
+    again = copy.copy(model)
+    for one in (model, again):
+        one.forget("bee").partial_fit(X[20:40], Y[20:40])
+    assert model.seed_ == again.seed_ != 0
+    np.testing.assert_array_equal(model.label_vectors_, again.label_vectors_)
+    np.testing.assert_array_equal(model.similarities(X), again.similarities(X))
+
+
+def test_the_length_of_a_name_goes_with_it(model, tmp_path):
+    model.rename("bee", "bumblebee").rename("cat", "caterpillar").rename("caterpillar", "kitten")
+    assert model.classes_.dtype == "<U9"
+    model.forget("bumblebee").save(tmp_path / "m")
+    text = (tmp_path / "m" / "manifest.json").read_text()
+    assert '"label_type": "<U6"' in text
+    assert load(tmp_path / "m").classes_.dtype == model.heads_[0].dtype == "<U6"
+    labels = np.array(["ant", "hippopotamus"] * 20)  # a name that is only in the user's array
+    few = LMRCClassifier(epochs=1, random_state=0).fit(X[:40:2], labels[::2])
+    few.save(tmp_path / "few")
+    assert '"label_type": "<U3"' in (tmp_path / "few" / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize("statistics", ["low-rank", "full", "shared"])
+def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics, monkeypatch):
+    monkeypatch.setattr(readout, "STEPS", 3)
+    settings = {"rotations": "none", "objective": "cosine", "statistics": statistics}
+    model = LMRCPlusClassifier(
+        **settings, epochs=1, first_epochs=1, memory_per_class=2, random_state=0
+    )
+    model.fit(X[:60], Y[:60]).partial_fit(X[60:], Y[60:])
+    other = copy.copy(model)
+    other.statistics_ = {name: tensor.clone() for name, tensor in model.statistics_.items()}
+    for tensor in other.statistics_.values():
+        if len(tensor.shape) and len(tensor) == 5:
+            tensor[1] += 1  # as if it were another class
+    other.memory_ = Memory(model.memory_.x + (model.memory_.y == 1)[:, None], model.memory_.y)
+    other.readout_ = {name: tensor + 1 for name, tensor in model.readout_.items()}
+    for one in (model, other):
+        one.forget("bee").check_saved()
+    for name in ("statistics_", "readout_"):
+        for key, tensor in getattr(model, name).items():
+            assert torch.equal(tensor, getattr(other, name)[key]), key
+    assert model.score(X[Y != "bee"], Y[Y != "bee"]) == other.score(X[Y != "bee"], Y[Y != "bee"])
+
+
+def test_prediction_is_tuned_as_it_was_before_a_class_was_forgotten(monkeypatch):
+    """On pseudo-features that are cut at 0 where those of the network are, and on exemplars'."""
+    seen = []
+    monkeypatch.setattr(readout, "STEPS", 3)
+    tune = readout.tune
+
+    def noted(*given, **how):
+        seen.append((how["non_negative"], {row: x.shape[1] for row, x in how["real"].items()}))
+        return tune(*given, **how)
+
+    monkeypatch.setattr(readout, "tune", noted)
+    plain = {"rotations": "none", "objective": "cosine", "first_epochs": 1}
+    for backbone, memory in (("mlp", 2), (torch.nn.Linear(8, 4), 0)):
+        model = LMRCPlusClassifier(backbone=backbone, memory_per_class=memory, **plain)
+        model.fit(X, Y).forget("bee")
+    assert seen == [(True, {}), (True, dict.fromkeys(range(4), 2)), (False, {}), (False, {})]
+
+
+# --- An attack from outside: recognise the class from the folder alone ----------------------------
+
+
+def taught_digits(cls, **settings):
+    model = cls(random_state=0, device="cpu", **settings)
+    for task in (range(5), range(5, 10)):
+        now = np.flatnonzero(np.isin(DIGITS.y_train, task))[:500]
+        model.partial_fit(FLAT[0][now], DIGITS.y_train[now])
+    return model
+
+
+def forgotten(model, path, label):
+    """Return a copy of the model that forgot a class, as whoever has the folder sees it."""
+    copy.copy(model).forget(label).save(path)
+    return load(path, device="cpu")
+
+
+def recognised(score, label):
+    """Return the share of a class's test images that a score finds with 1 % false alarms."""
+    own = DIGITS.y_test == label
+    return float((score[own] > score[~own].quantile(0.99)).float().mean())
+
+
+def test_rows_of_the_others_do_not_give_a_forgotten_class_back(tmp_path, monkeypatch):
+    """They were centred on the mean of all classes: minus their sum was the row that had gone."""
+    monkeypatch.setattr(readout, "STEPS", 30)
+    plain = {"rotations": "none", "objective": "cosine"}
+    model = taught_digits(LMRCPlusClassifier, first_epochs=15, epochs=10, **plain)
+    for label in (0, 7):
+        after = forgotten(model, tmp_path / f"{label}", label)
+        with torch.no_grad():
+            features = after.network_.trunk(torch.as_tensor(FLAT[1]))
+        for way in ("lda", "linear"):
+            row = -after.readout_[f"{way}_weight"].sum(dim=1)[0]
+            assert recognised(features @ row, label) < 0.2, (way, label)
+
+
+def test_neither_the_seed_nor_the_head_gives_a_label_vector_back(tmp_path):
+    model = taught_digits(LMRCClassifier, epochs=25)
+    vectors, found = torch.as_tensor(model.label_vectors_), []
+    for label in range(10):
+        first = label - label % 5
+        own = vectors[label]
+        others = vectors[[row for row in range(first, first + 5) if row != label]]
+        left = forgotten(model, tmp_path / f"{label}", label)
+        said = json.loads((tmp_path / f"{label}" / "manifest.json").read_text())
+        said = said["versions"][-1]["model"]
+        for seed in (said["seed_"], said["settings"]["random_state"]):
+            stream = derived_seed(seed, label // 5, LABELS)
+            drawn = LabelMapping(random_state=stream, vectors=vectors[:first]).extend(5)
+            assert np.abs(drawn @ own.numpy()).max() < 0.5
+        with torch.no_grad():
+            responses = left.network_(torch.as_tensor(FLAT[1]))[:, label // 5]
+        # By the vector, which whoever guesses the seed has; and by being far from all others.
+        by_vector = recognised(responses @ own, label)
+        found.append([by_vector, recognised(-(responses @ others.T).amax(dim=1), label)])
+        # What a head has learnt is in the span of its label vectors, of which one is missing.
+        weight = left.network_.head.weight[label // 5].detach()
+        unknown = weight - torch.linalg.pinv(others) @ others @ weight
+        assert abs(torch.linalg.svd(unknown)[0][:, 0] @ own) < 0.5
+    assert np.mean(found, axis=0).max() < 0.3

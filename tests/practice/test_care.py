@@ -187,10 +187,15 @@ def test_forget_takes_a_class_out_of_all_versions(place, learn, call):
     assert vector in contents(place / "m")
     assert image in contents(place / "m")
 
+    seeds = {version["model"]["seed_"] for version in folder.versions(place / "m")}
+
     said = call("forget", "m", "zero")[1]
     assert "zero is forgotten: no version of m that is kept knows it" in said
     for trace in (vector, image, b"zero"):
         assert trace not in contents(place / "m")
+    for version in folder.versions(place / "m"):  # also of one that did not know the class
+        assert version["model"]["seed_"] not in seeds
+        assert version["model"]["settings"]["random_state"] not in seeds
     after = lmrc.load("m")
     assert after.classes_.tolist() == ["one", "three", "two"]
     np.testing.assert_allclose(

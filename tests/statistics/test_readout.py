@@ -213,16 +213,3 @@ def test_heads_and_linear_classifier_count_alike_whatever_their_scales(monkeypat
 
 def test_standardised_scores_of_one_class_are_no_nan():
     assert readout.standardised(torch.ones(3, 1)).tolist() == [[0.0]] * 3
-
-
-def test_a_class_and_its_head_are_taken_out():
-    kept, head = statistics(), heads()
-    both = readout.discriminant(kept) | {"head_weight": head.weight, "head_bias": head.bias}
-    both |= {"linear_weight": both["lda_weight"], "linear_bias": both["lda_bias"]}
-    readout.check(both, kept, head)
-    rest = readout.without_class(both, 2, 1)
-    head.remove_head(1)
-    readout.check(rest, kept.without(2), head)
-    x = features(0, 6).float()
-    expected = readout.linear(both, "lda", x)[:, [0, 1, 3, 4]]
-    torch.testing.assert_close(readout.linear(rest, "lda", x), expected)

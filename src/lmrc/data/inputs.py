@@ -136,6 +136,15 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     return _whole_numbers(labels) if labels.dtype.kind in "iuf" else labels
 
 
+def shortest_type(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels in a type no longer than they need: text keeps room for what it was cut from.
+
+    >>> shortest_type(np.array(["cat", "hippopotamus"])[:1]).dtype.str
+    '<U3'
+    """
+    return np.array(labels.tolist(), dtype=str) if labels.dtype.kind == "U" else labels
+
+
 def _whole_numbers(labels: NDArray[Any]) -> NDArray[np.int64]:
     """Return numbers in the one type that has room for all: 3.0 is the class 3, and 256 not 0."""
     if labels.dtype.kind == "f":

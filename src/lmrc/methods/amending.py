@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 
-from lmrc.data.inputs import read_labels
+from lmrc.data.inputs import read_labels, shortest_type
 from lmrc.methods.carried import CarriedStatistics
-from lmrc.statistics import readout
+from lmrc.methods.chance import one_way_seeds
 from lmrc.training.device import usual_defaults
 
 
@@ -20,10 +21,13 @@ class AmendableClasses(CarriedStatistics):
 
     @usual_defaults()
     def forget(self, label: Any) -> Self:
-        """Take out a class: label vectors, statistics, pooled samples; its head if it was alone.
+        """Take out a class: label vectors, statistics, exemplars, and how its head responds to it.
 
-        It is never predicted again. The weights still carry what they have learnt from its images;
-        ``docs/privacy.md`` says what that means.
+        The head goes where the class was alone in it. What prediction makes of the statistics is
+        made anew from those of the other classes, and the seed moves on (so does an int
+        ``random_state``): the class's label vectors cannot be drawn again from it. The class is
+        never predicted again. The shared weights still carry what they have learnt from its
+        images; ``docs/privacy.md`` says what that means.
 
         Parameters
         ----------
@@ -34,21 +38,40 @@ class AmendableClasses(CarriedStatistics):
         if len(self.classes_) == 1:
             raise ValueError(f"{label!r} is the only class: remove the whole model instead")
         head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
-        alone = len(self.heads_[head]) == 1
+        end = sum(self._sizes[: head + 1])
+        others = [other for other in range(end - self._sizes[head], end) if other != row]
         draft = copy.copy(self)  # attributes are replaced, never changed in place
-        draft.network_ = copy.deepcopy(self.network_)
-        draft.network_.head.remove_label_vector(row)
-        if alone:
-            draft.network_.head.remove_head(head)
-        draft.heads_ = [rest for h in self.heads_ if len(rest := h[h != label])]
-        draft.classes_ = np.delete(self.classes_, row)
-        draft.class_weight = reweighed(self.class_weight, label)
-        draft.memory_ = self.memory_.without(row) if self.memory_ else None
-        if self.statistics_:
-            draft.statistics_ = self._class_statistics().without(row).tensors()
-            draft.readout_ = readout.without_class(self.readout_, row, head if alone else None)
+        # Where the caller is in inference mode, there are no gradients.
+        with torch.inference_mode(False):
+            draft.network_ = copy.deepcopy(self.network_)
+            heads = draft.network_.head
+            rng = torch.Generator().manual_seed(draft.move_seed_on())
+            if others:
+                heads.erase(head, row, others, rng)
+            else:
+                heads.remove_head(head)
+            heads.remove_label_vector(row)
+            sizes = [size - (i == head) for i, size in enumerate(self._sizes)]
+            draft.classes_ = shortest_type(np.delete(self.classes_, row))
+            draft.heads_ = np.split(draft.classes_, np.cumsum([n for n in sizes if n])[:-1])
+            draft.class_weight = reweighed(self.class_weight, label)
+            draft.memory_ = self.memory_.without(row) if self.memory_ else None
+            if self.statistics_:
+                draft.forget_statistics(row)
         self.__dict__ = draft.__dict__
         return self
+
+    def move_seed_on(self) -> int:
+        """Let nothing be drawn again from the seed so far; return one that is stored nowhere.
+
+        The same calls give the same seeds. They come of the heads' weights, too, which no one can
+        tell once some of them have gone.
+        """
+        secret = self.network_.head.weight.detach().cpu().numpy().tobytes()
+        self.seed_, other = one_way_seeds(self.seed_, secret)
+        if isinstance(self.random_state, (int, np.integer)):
+            self.random_state = self.seed_
+        return other
 
     def rename(self, label: Any, name: Any) -> Self:
         """Give a class another name: a misspelt one cannot be learnt anew once its data is gone.
@@ -70,7 +93,8 @@ class AmendableClasses(CarriedStatistics):
         labels[row] = name
         draft = copy.copy(self)
         kind = read_labels([name], 1).dtype  # which may be longer
-        draft.classes_ = np.array(labels, np.promote_types(self.classes_.dtype, kind))
+        renamed = np.array(labels, np.promote_types(self.classes_.dtype, kind))
+        draft.classes_ = shortest_type(renamed)
         draft.heads_ = np.split(draft.classes_, np.cumsum(self._sizes)[:-1])
         draft.class_weight = reweighed(self.class_weight, label, name)
         self.__dict__ = draft.__dict__

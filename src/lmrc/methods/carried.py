@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.chance import KEEP
-from lmrc.nets.network import Network, on_device
+from lmrc.methods.chance import FORGET, KEEP
+from lmrc.nets.network import Network, Trunk, on_device
 from lmrc.statistics import readout
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.keep import brought_up_to_date
@@ -78,14 +78,38 @@ class CarriedStatistics(IncrementalClassifier):
         if self.statistics == "none":
             self.statistics_, self.readout_ = {}, {}
             return
-        chance = torch.Generator().manual_seed(self._seed(KEEP))
         batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
         width, old = self._width(network), None
-        tuned = self.predict_with not in ("wta", "lda")
         before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
         if self.n_batches_:
             before = self._class_statistics()
             old = on_device(network.trunk.mean.device, self.network_).trunk
+        tuned = self.predict_with not in ("wta", "lda")
+        self._predict_by(before, old, network, batch, pool, KEEP, tuned)
+
+    def forget_statistics(self, row: int) -> None:
+        """Take out a class's statistics, and make anew what `predict` makes of the others'.
+
+        To leave out its rows would not do: those of the others tell of it, as they were fitted
+        to tell it from them.
+        """
+        network = self.network_
+        pool = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
+        rest = self._class_statistics().without(row)
+        tuned = "head_weight" in self.readout_
+        self._predict_by(rest, None, network, Memory.empty(pool.x), pool, FORGET, tuned)
+
+    def _predict_by(
+        self,
+        before: ClassStatistics,
+        old: Trunk | None,
+        network: Network,
+        batch: Memory,
+        pool: Memory,
+        purpose: int,
+        tuned: bool,
+    ) -> None:
+        chance = torch.Generator().manual_seed(self._seed(purpose))
         statistics, non_negative, real = brought_up_to_date(
             before,
             old,
@@ -98,6 +122,8 @@ class CarriedStatistics(IncrementalClassifier):
             generator=chance,
             tuned=tuned,
         )
+        if not len(batch):
+            non_negative = self._rectified(network, chance)
         self.statistics_ = statistics.tensors()
         if tuned:
             self.readout_ = readout.tune(
@@ -165,6 +191,14 @@ class CarriedStatistics(IncrementalClassifier):
                 f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
                 "the features, and statistics='none' keeps none: set it to 'low-rank', say"
             )
+
+    def _rectified(self, network: Network, generator: torch.Generator) -> bool:
+        """Tell whether features end in a ReLU, by noise in place of images."""
+        trunk = network.trunk
+        noise = torch.randn(64, *self.input_shape_, generator=generator).to(trunk.mean.device)
+        with torch.no_grad():
+            features = trunk.features(trunk.mean + noise * trunk.std, self.feature_layers)
+        return bool(features.min() >= 0)
 
     def _width(self, network: Network) -> int:
         """Return the number of features that statistics are of."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmrc.data.inputs import shortest_type
 from lmrc.nets.backbones import build
 from lmrc.nets.network import Network, build_trunk
 from lmrc.training.device import pick_device
@@ -34,7 +35,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         "class": type(model).__name__,
         "settings": settings,
         "classes": model.classes_.tolist(),
-        "label_type": model.classes_.dtype.str,
+        "label_type": shortest_type(model.classes_).dtype.str,
         "head_sizes": [len(head) for head in model.heads_],
         "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
         **{name: getattr(model, name) for name in model.saved_values},

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+MIXED = 0.7  # part of a response along two label vectors, as of an image that is like both
 TINY = 1e-12  # vectors that are shorter keep a direction and are not made as long as others
 
 
@@ -92,6 +93,40 @@ class MultiHead(nn.Module):
     def remove_label_vector(self, row: int) -> None:
         """Take out the label vector of one class; the others' stay."""
         self.label_vectors = without_row(self.label_vectors, row)
+
+    def erase(self, head: int, row: int, others: Sequence[int], rng: torch.Generator) -> None:
+        """Let a head respond to one of its classes as to an image that is none of them.
+
+        What it responds along the class's label vectors goes to a random mixture of two other
+        classes', and these directions are drawn anew. Without the mixture the class would show by
+        a response that is far from all others; without the new draw, by directions of zeros.
+
+        With one other class there is no mixture: that class would be taken for all that neither
+        was. The directions away from its label vectors are rotated at random instead.
+        """
+        own, rest = self.by_turn[row].cpu().double(), self.by_turn[list(others)].cpu().double()
+        basis = torch.linalg.qr(own.T)[0]  # (dim, turns)
+        if len(rest) > 1:
+            two = rest[torch.randperm(len(rest), generator=rng)[:2]]
+            shares = torch.rand(2, 1, 1, generator=rng, dtype=torch.double)
+            mixture = MIXED * F.normalize((shares * two).sum(dim=0), dim=1)
+            mixture -= mixture @ basis @ basis.T  # nothing of the class's own vectors
+            change, scale = mixture.T @ own - basis @ basis.T, 1.0
+        else:
+            away = torch.linalg.qr(rest[0].T, mode="complete")[0][:, rest.shape[1] :]
+            noise = torch.randn(away.shape[1], away.shape[1], generator=rng, dtype=torch.double)
+            change, scale = away @ torch.linalg.qr(noise)[0] @ away.T - away @ away.T, 0.0
+
+        def erased(weights: Tensor) -> Tensor:  # (dim, n)
+            new = weights.cpu().double()
+            new = new + change @ new
+            fresh = torch.randn(basis.shape[1], new.shape[1], generator=rng, dtype=torch.double)
+            found: Tensor = (new + scale * new.std() * basis @ fresh).to(weights)
+            return found
+
+        weight, bias = self.weight.detach().clone(), self.bias.detach().clone()
+        weight[head], bias[head] = erased(weight[head]), erased(bias[head][:, None])[:, 0]
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
     def remove_head(self, head: int) -> None:
         """Take out a head that governs no class any more."""

@@ -84,9 +84,10 @@ def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None
     def amended(version: store.Model) -> store.Model | None:
         model = model_from(path, *version, device="cpu")
         if label not in model.classes_.tolist():
-            weights = model.class_weight
-            model.class_weight = reweighed(weights, label, new)
-            return version if model.class_weight == weights else pack(model)
+            model.class_weight = reweighed(model.class_weight, label, new)
+            if new is None:
+                model.move_seed_on()  # or the label vectors that were still to come would follow
+            return pack(model)
         changed = change(model)
         if changed is None:
             return None

@@ -83,9 +83,9 @@ def brought_up_to_date(
 
     for row in torch.unique(batch.y).tolist():  # in order
         found[row] = look_at(row, batch.of_class(row).x)
+    for row in torch.unique(pool.y).tolist():
+        look_at(row, pool.of_class(row).x)
     if old is not None:
-        for row in torch.unique(pool.y).tolist():
-            look_at(row, pool.of_class(row).x)
         before = before.carried(drift.fit())
     for row, summary in found.items():
         before = before.learnt(row, summary)

@@ -313,16 +313,6 @@ def _similarities(
     )
 
 
-def without_class(readout: Mapping[str, Tensor], row: int, head: int | None) -> dict[str, Tensor]:
-    """Return a readout that does not know a class, nor the head that governed it alone."""
-    kept = {}
-    for name, tensor in readout.items():
-        axis, index = (0, head) if name.startswith("head") else (1, row)
-        parts = tensor.tensor_split([index, index + 1], dim=axis) if index is not None else None
-        kept[name] = torch.cat([parts[0], parts[2]], dim=axis) if parts else tensor
-    return kept
-
-
 def check(readout: Mapping[str, Tensor], statistics: ClassStatistics, head: MultiHead) -> None:
     """Refuse a readout that is not of these statistics and heads."""
     classes, turns, width = statistics.means.shape
