@@ -114,6 +114,18 @@ def test_frozen_weights_stay():
     assert not torch.equal(network[1].weight, before[1])
 
 
+def test_a_network_is_in_training_mode_whatever_was_asked_of_it_between_epochs():
+    network, modes = nn.Linear(2, 1), []
+
+    def losses(batch):
+        modes.append(network.training)
+        return squared_error(network)(batch)
+
+    for _ in train(network.eval(), losses, batches(), PLAN, seed=lambda epoch: epoch):
+        network.eval()
+    assert modes == [True] * 9
+
+
 def test_training_works_where_the_caller_has_switched_gradients_off():
     network = nn.Linear(2, 1)
     with torch.no_grad():
