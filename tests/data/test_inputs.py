@@ -93,6 +93,7 @@ def test_labels_are_ints_or_strings(y, dtype):
     [
         ([1, 2], "3 in X, 2 in y"),
         ([1.5, 2.0, 3.0], "Unknown label type.*1.5"),
+        (["a\0", "a", "b"], r"the label 'a\\x00' ends in a zero"),
         ([1, "a", 2], "y holds int, str"),
         ([1.0, np.nan, 3.0], "NaN"),
         (np.array([1, "a", 2], dtype=object), "int, str"),

@@ -420,6 +420,21 @@ def test_a_network_that_the_last_step_spoils_is_no_model():
     np.testing.assert_array_equal(model.decision_function(X), answers)
 
 
+def test_a_class_batch_whose_statistics_are_no_numbers_leaves_the_model_as_it_was(monkeypatch):
+    model = quick(statistics="shared").fit(X, Y)
+    before = model.similarities(X)
+    keep = LMRCClassifier.keep
+
+    def spoil(self, network, samples):
+        keep(self, network, samples)
+        self.readout_["lda_bias"][0] = np.nan
+
+    monkeypatch.setattr(LMRCClassifier, "keep", spoil)
+    with pytest.raises(TrainingError, match=r"diverged, lda_bias .* lower learning_rate"):
+        model.partial_fit(X2, Y2)
+    np.testing.assert_array_equal(model.similarities(X), before)
+
+
 # --- On disk --------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
@@ -260,10 +260,19 @@ def as_label_array(labels: Any) -> Any:
     return labels
 
 
+def text_labels(labels: Iterable[str]) -> Array:
+    """Return text as an array; NumPy drops zeros at its end, and two classes could become one."""
+    names = list(labels)
+    for name in names:
+        if name.endswith("\0"):
+            raise ValueError(f"the label {name!r:.100} ends in a zero character: remove that")
+    return np.array(names, dtype=str)
+
+
 def _checked_labels(values: Any, name: str) -> Array:
     y: Array = np.asanyarray(as_label_array(values))
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):
-        y = y.astype(str)  # what pandas makes of a column of text
+        y = text_labels(y.flat).reshape(y.shape)  # what pandas makes of a column of text
     if y.ndim != 1:
         raise ValueError(f"{name} must be of shape (n,), got {y.shape}; pass one label per sample.")
     if y.dtype.kind not in "iuU" and len(y):

@@ -14,7 +14,14 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrc.data.dataset import Array, Dataset, check_limit, draw_share, limit_note
+from lmrc.data.dataset import (
+    Array,
+    Dataset,
+    check_limit,
+    draw_share,
+    limit_note,
+    text_labels,
+)
 from lmrc.data.images import (
     SUFFIXES,
     Mode,
@@ -324,7 +331,7 @@ def read_files(
                 raise _none_of(label, of_class, use)
 
     pixels = _packed(progress(images(), "reading images", most), shape, most)
-    return pixels, np.array(labels, dtype=str)
+    return pixels, text_labels(labels)
 
 
 def _none_of(label: str, files: Sequence[Path], use: str) -> ValueError:
@@ -351,7 +358,7 @@ def _streamed(
         "with the same result",
         stacklevel=3,
     )
-    labels = np.repeat(list(files), [len(part) for part in parts])
+    labels = np.repeat(text_labels(files), [len(part) for part in parts])
     good = images.readable(skipped)
     lost = sorted(set(files) - set(np.unique(labels[good]).tolist()))
     if use and lost:

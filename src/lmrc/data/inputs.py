@@ -17,7 +17,7 @@ from PIL.Image import Image
 from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
-from lmrc.data.dataset import as_label_array
+from lmrc.data.dataset import as_label_array, text_labels
 from lmrc.data.images import pixels_of
 from lmrc.data.streamed import Streamed
 
@@ -162,7 +162,7 @@ def _of_one_kind(labels: NDArray[Any]) -> NDArray[Any]:
     for types, dtype in (((str,), str), ((bool, np.bool_), bool), ((int, np.integer), np.int64)):
         # To Python, True is a number; as labels, True and 1 side by side are a slip.
         if all(issubclass(k, types) and (dtype is bool or k is not bool) for k in kinds):
-            return labels.astype(dtype)
+            return text_labels(labels) if dtype is str else labels.astype(dtype)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise ValueError(
         f"Unknown label type: labels are ints or strings, all of one type, but y holds {names}"
@@ -265,5 +265,5 @@ def channel_statistics(inputs: Tensor, values: int = 3 * 2**22) -> tuple[Tensor,
     squares = [(part.double() / scale - mean).square().sum(axes) for part in parts()]
     variance = torch.stack(squares).sum(0).view(shape) / count
     # A constant channel carries nothing: leave it at zero instead of dividing by zero.
-    std = torch.where(variance > 0, variance.sqrt(), 1.0)
-    return mean.float(), std.float()
+    std = variance.sqrt().float()
+    return mean.float(), torch.where(std > 0, std, 1.0)

@@ -28,7 +28,7 @@ from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
 from lmrc.methods.saving import save
-from lmrc.methods.state import pool_in_force
+from lmrc.methods.state import pool_in_force, refuse_diverged
 from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
 from lmrc.nets.pretrained import load_trunk
@@ -258,6 +258,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         # Where the caller is in inference mode, there are no gradients.
         with torch.inference_mode(False), usual_defaults(), repeatable(draft.deterministic):
             draft._learn(X, y, classes)
+            refuse_diverged(draft)
         self.__dict__ = draft.__dict__
         return self
 
@@ -292,8 +293,7 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         network.trunk.freeze(not first if self.freeze == "later" else self.freeze)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
-        title = f"class batch {self.n_batches_ + 1}"
-        progress = Progress(title, self.verbose if ranks.is_first else 0)
+        progress = Progress(f"class batch {self.n_batches_ + 1}", self.verbose * ranks.is_first)
         records = self._train(network, frozen, samples, n_known)
         for record in progress.epochs(records, self.epochs_now):
             self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]

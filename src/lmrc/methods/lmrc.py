@@ -337,7 +337,7 @@ class LMRCClassifier(AmendableClasses):
     def check_saved(self) -> None:
         """Refuse a threshold that is no number, and statistics that are not of these classes."""
         super().check_saved()
-        if not isinstance(self.threshold_, (int, float)):
+        if not self.legal_values["threshold"].test(self.threshold_):
             raise ValueError(f"its threshold is {self.threshold_!r}")
 
     @property

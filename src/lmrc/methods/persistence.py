@@ -90,6 +90,13 @@ def model_from(
     try:
         cls = _class_of(path, description["class"], method)
         settings = dict(description["settings"])
+        if type(settings.get("random_state")) not in (int, type(None)):
+            raise ValueError(f"random_state={settings['random_state']!r} is no whole number")
+        # A file of the user's is none of the model's; and to compile, which may take many minutes,
+        # is for who has the machine to choose.
+        settings["weights"] = None
+        if settings.get("compile") is True:
+            settings["compile"] = "auto"
         settings["halve_at"] = tuple(settings["halve_at"])
         if isinstance(settings.get("class_weight"), list):
             settings["class_weight"] = dict(settings["class_weight"])

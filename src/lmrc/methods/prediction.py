@@ -54,7 +54,13 @@ class Prediction(ClassifierMixin):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
                     found = scores(self.network_, part.to(device))
-                yield found.float().cpu().numpy()
+                values = found.float().cpu().numpy()
+                if not np.isfinite(values).all():  # the first class would win, whatever X is
+                    raise ValueError(
+                        "the network's outputs for X are not finite numbers: X holds values far "
+                        "from those it was trained on, or the model is spoilt"
+                    )
+                yield values
 
     def _as_it_is(self) -> Self:
         """Return what stays as it is now, though another thread lets this one learn or forget.

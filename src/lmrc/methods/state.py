@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lmrc.data.inputs import shortest_type
 from lmrc.nets.backbones import build
-from lmrc.nets.network import Network, build_trunk
+from lmrc.nets.network import Network, build_trunk, check_input_shape
 from lmrc.training.device import pick_device
+from lmrc.training.loop import TrainingError
 from lmrc.training.memory import Memory
 
 Tensors = dict[str, dict[str, Tensor]]
 
-LARGEST_INPUT = 2**27  # values; a model file that asks for more has been made up
+MAX_HISTORY = 20_000  # epochs, the last ones, that a model file holds
+MAX_LABELS = 2**26  # bytes of all labels; NumPy gives each as many as the longest has
+
+_LABEL_TYPE = re.compile(r"[<>|=]?[biuU]\d{1,9}")
 
 
 def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
@@ -40,6 +45,13 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
         **{name: getattr(model, name) for name in model.saved_values},
     }
+    description["history_"] = model.history_[-MAX_HISTORY:]
+    tensors = _tensors_of(model)
+    check_numbers(tensors)
+    return description, tensors
+
+
+def _tensors_of(model: Any) -> Tensors:
     tensors: Tensors = {"weights": {}, "labels": {}}
     for name, tensor in model.network_.state_dict().items():
         tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
@@ -47,7 +59,38 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         tensors["pool"] = {"x": pool.x, "y": pool.y}
     for name in model.saved_tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
-    return description, {group: members for group, members in tensors.items() if members}
+    return {group: members for group, members in tensors.items() if members}
+
+
+def check_numbers(tensors: Tensors) -> None:
+    """Refuse, with a ValueError, tensors that would make every prediction the same.
+
+    Those with NaN or infinity in them, and zeros where they divide.
+    """
+    for group, members in tensors.items():
+        for name, tensor in members.items():
+            last = name.rpartition(".")[2]
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise ValueError(f"{name} ({group}) holds NaN or infinity")
+            if name == "trunk.std" and not bool((tensor > 0).all()):
+                raise ValueError(f"{name} ({group}), by which inputs are divided, is not positive")
+            if last == "running_var" and not bool((tensor >= 0).all()):
+                raise ValueError(f"{name} ({group}) holds variances below 0")
+            if name == "head.label_vectors" and not bool(
+                ((tensor.float().norm(dim=-1) - 1).abs() < 0.01).all()
+            ):
+                raise ValueError(f"{name} ({group}) are not vectors of length 1")
+
+
+def refuse_diverged(model: Any) -> None:
+    """Refuse what training made of a model where it is no more numbers."""
+    try:
+        check_numbers(_tensors_of(model))
+    except ValueError as error:
+        rate = model.learning_rate
+        raise TrainingError(
+            f"training diverged, {error}: lower learning_rate (now {rate:g})"
+        ) from error
 
 
 def pool_in_force(model: Any) -> Memory | None:
@@ -80,27 +123,21 @@ def unpack(
 
     Of those that are built in, it is known what heads they make: their sizes are checked first.
     """
-    classes, head_sizes = description["classes"], description["head_sizes"]
-    if len(set(classes)) != len(classes) or min(head_sizes) < 1 or sum(head_sizes) != len(classes):
-        raise ValueError(f"{len(classes)} classes do not make heads of {head_sizes}")
-    # Without a type in files of before it was written down.
-    model.classes_ = np.array(classes, dtype=description.get("label_type"))
-    if len(set(model.classes_.tolist())) != len(classes):
-        raise ValueError(f"labels of type {model.classes_.dtype} do not tell the classes apart")
-    model.heads_ = np.split(model.classes_, np.cumsum(head_sizes)[:-1])
+    check_numbers(tensors)
+    model.classes_ = _classes(description)
+    model.heads_ = np.split(model.classes_, np.cumsum(description["head_sizes"])[:-1])
     for name in model.saved_values:
         setattr(model, name, description[name])
-    counts = all(type(n) is int and n >= 0 for n in (model.seed_, model.n_batches_))
-    epochs = type(model.history_) is list and all(type(at) is dict for at in model.history_)
-    if not counts or not epochs:
-        raise ValueError("its seed, class batches or history are not what they should be")
+    _check_values(model)
     model.input_shape_ = tuple(model.input_shape_)
-    if not all(type(side) is int for side in model.input_shape_):  # True would do for a 1
-        raise ValueError(f"inputs cannot be of shape {model.input_shape_}")
+    check_input_shape(model.input_shape_)
+    names = description["feature_names"]
     if len(model.input_shape_) == 1:
         model.n_features_in_ = model.input_shape_[0]
-    if description["feature_names"]:
-        model.feature_names_in_ = np.array(description["feature_names"], dtype=object)
+    if names:
+        if not all(type(name) is str for name in names) or (len(names),) != model.input_shape_:
+            raise ValueError("the names of its features are not one text for each")
+        model.feature_names_in_ = np.array(names, dtype=object)
     weights = {**tensors["weights"], **tensors.get("labels", {})}
     if built_in:
         _check_sizes(model, weights)
@@ -114,6 +151,39 @@ def unpack(
     model.check_saved()
     model.memory_ = _pool(model, tensors["pool"]) if "pool" in tensors else None
     model.shape_settings_ = {name: getattr(model, name) for name in model.shaping_parameters}
+
+
+def _classes(description: dict[str, Any]) -> NDArray[Any]:
+    """Return the classes of a description as an array."""
+    classes, sizes = description["classes"], description["head_sizes"]
+    kinds = {type(label) for label in classes}
+    if len(kinds) != 1 or not kinds <= {str, int, bool} or type(classes) is not list:
+        raise ValueError("its classes are not labels of one kind")
+    if not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) != len(classes):
+        raise ValueError(f"{len(classes)} classes do not make its {len(sizes)} heads")
+    if kinds == {str} and 4 * len(classes) * max(map(len, classes)) > MAX_LABELS:
+        raise ValueError("its labels are too long for so many classes")
+    kind = description.get("label_type")  # none in files of before it was written down
+    if kind is not None and not _LABEL_TYPE.fullmatch(kind):
+        raise ValueError(f"its labels are of type {kind!r}")
+    # Text has the length that it needs: as the file has it, it could take all memory.
+    labels = np.array(classes, dtype=str if kind and "U" in kind else kind)
+    if labels.tolist() != classes or len(set(classes)) != len(classes):
+        raise ValueError(f"labels of type {labels.dtype} do not tell its classes apart")
+    return labels
+
+
+def _check_values(model: Any) -> None:
+    """Refuse plain values of a description that no model has."""
+    for name, most in (("seed_", 2**128), ("n_batches_", 2**31)):
+        value = getattr(model, name)
+        if type(value) is not int or not 0 <= value < most:
+            raise ValueError(f"its {name} is no number in 0…{most - 1}")
+    if type(model.history_) is not list or not all(
+        type(epoch) is dict and all(type(value) in (int, float) for value in epoch.values())
+        for epoch in model.history_
+    ):
+        raise ValueError("its history_ is not made of numbers by epoch")
 
 
 def _pool(model: Any, pool: dict[str, Tensor]) -> Memory:
@@ -133,15 +203,17 @@ def _check_sizes(model: Any, weights: dict[str, Tensor]) -> None:
     On the meta device, where nothing is allocated: a made-up description is not to take all memory
     before it is found out.
     """
-    if math.prod(model.input_shape_) > LARGEST_INPUT:
-        raise ValueError(f"inputs of shape {model.input_shape_} are too large")
     with torch.device("meta"):
         width = weights["head.weight"].shape[-1]
         head = model.make_head(width, len(model.heads_), len(model.classes_))
-        wanted = {f"head.{name}": t.shape for name, t in head.state_dict().items()}
+        wanted = {f"head.{name}": t for name, t in head.state_dict().items()}
         if isinstance(model.backbone, str):
             backbone = build(model.backbone, model.input_shape_)
-            wanted |= {f"trunk.backbone.{n}": t.shape for n, t in backbone.state_dict().items()}
-    for name, shape in wanted.items():
-        if name not in weights or weights[name].shape != shape:
-            raise ValueError(f"{name} is not of shape {tuple(shape)}, as the settings have it")
+            wanted |= {f"trunk.backbone.{n}": t for n, t in backbone.state_dict().items()}
+        of_channels = torch.empty(model.input_shape_[0], *[1] * (len(model.input_shape_) - 1))
+        wanted |= {"trunk.mean": of_channels, "trunk.std": of_channels}
+    for name, like in wanted.items():
+        found = weights.get(name)
+        if found is None or found.shape != like.shape or found.dtype != like.dtype:
+            kind = f"shape {tuple(like.shape)} in {str(like.dtype).removeprefix('torch.')}"
+            raise ValueError(f"{name} is not of {kind}, as the settings have it")

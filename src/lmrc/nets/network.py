@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from lmrc.nets.backbones import Factory, InputShape, build
 from lmrc.nets.folded import fold
+
+LARGEST_INPUT = 2**24  # values of one input: a model file that asks for more is forged
 
 
 class Notes:
@@ -173,16 +176,34 @@ def on_device(device: torch.device, network: Network) -> Network:
     return network if here == device else copy.deepcopy(network).to(device)
 
 
+def check_input_shape(shape: InputShape) -> None:
+    """Refuse inputs that are neither vectors nor images, or larger than any network takes."""
+    if len(shape) not in (1, 3) or not all(type(side) is int and side > 0 for side in shape):
+        raise ValueError(f"inputs cannot be of shape {shape}")
+    if math.prod(shape) > LARGEST_INPUT:
+        raise ValueError(
+            f"inputs of shape {shape} have over {LARGEST_INPUT:,} values: bring them to a smaller "
+            "size"
+        )
+
+
 def build_trunk(
     backbone: str | nn.Module | Factory, input_shape: InputShape, mean: Tensor, std: Tensor
 ) -> tuple[Trunk, int]:
-    """Make a trunk and find the width of its features by a dry pass."""
+    """Make a trunk and find the width of its features by a dry pass.
+
+    For backbones of ours without memory, on the meta device: inputs may be large.
+    """
+    check_input_shape(input_shape)
     trunk = Trunk(build(backbone, input_shape).cpu(), mean, std)
-    was_training, x = trunk.training, torch.zeros(2, *input_shape)
+    was_training, place = trunk.training, "meta" if isinstance(backbone, str) else "cpu"
     try:
         with torch.no_grad():
-            features = trunk.eval()(x)
-            both = trunk.features(x, 2) if trunk.width_before(2) else features
+            tried, x = trunk.eval(), torch.zeros(2, *input_shape, device=place)
+            if isinstance(backbone, str):
+                tried = copy.deepcopy(trunk).to(place)
+            features = tried(x)
+            both = tried.features(x, 2) if tried.width_before(2) else features
     except (RuntimeError, AttributeError, TypeError, IndexError) as error:
         raise ValueError(
             f"the backbone does not map inputs of shape (batch, "

@@ -78,6 +78,9 @@ class ClassStatistics:
             if tuple(tensor.shape) != wanted[name] or tensor.dtype != torch.float32:
                 shape = f"shape {wanted[name]} in float32"
                 raise ValueError(f"the statistics' {name} is not of {shape}")
+        for name, least in (("counts", 1), ("diagonal", 0)):
+            if name in wanted and not bool((self.tensors()[name] >= least).all()):
+                raise ValueError(f"the statistics' {name} holds values below {least}")
 
     def carried(self, drift: LinearMap) -> Self:
         """Return them where the features have moved: μ W + b, and Wᵀ Σ W."""
