@@ -183,6 +183,7 @@ def test_csv(place, learn):
         (b"path,label\n\xff\xfe,one\n", "UTF-8"),
         (b"path,label\n" + bytes(2**17), "a line has more than 65,536 letters"),
         ("x" * 10**4 + "\n", "x … x"),
+        ("path,label\n" + "gone.png,one\n" * 1000, "none of the first 1,000 images of"),
     ],
 )
 def test_csv_that_cannot_be_used(place, learn, text, told):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
@@ -43,6 +45,9 @@ _LABEL_COLUMNS = ("label", "class")
 _GUESS_COLUMNS = ("rank", "similarity")  # of `lmrc predict --csv`, whose classes are no labels
 
 _LONGEST_LINE = 2**16  # letters
+_ALL_MISSING = (
+    1000  # files; where none of the first so many is there, the others are not looked for
+)
 
 _LOOKED_AT = 10  # files of a class, for their colour: all of a large folder would take long
 
@@ -227,7 +232,14 @@ def _listed(source: Path) -> Files:
         raise ValueError(f"{source} is not a CSV file in UTF-8: {error}") from error
     if not files:
         raise ValueError(f"{source} lists no images: add lines below its header")
-    return {label: Names(source.parent, names) for label, names in sorted(files.items())}
+    found = {label: Names(source.parent, names) for label, names in sorted(files.items())}
+    first = list(islice(chain.from_iterable(found.values()), _ALL_MISSING))
+    if len(first) == _ALL_MISSING and not any(map(os.path.exists, first)):
+        raise ValueError(
+            f"none of the first {_ALL_MISSING:,} images of {source} is there, such as {first[0]}: "
+            "paths are from the folder of the CSV file"
+        )
+    return found
 
 
 def _lines(file: TextIO) -> Iterator[str]:
