@@ -219,11 +219,12 @@ def test_forget_says_which_versions_go_and_the_log_what_came(place, learn, call)
 
 
 def test_weights_of_classes_are_forgotten_with_them(place, call):
-    X, y = np.zeros((12, 6, 6), np.uint8), np.repeat(["ape", "yak", "emu"], 4)
-    weights = {"yak": 2.0, "emu": 3.0}
+    X, y = np.zeros((12, 6, 6), np.uint8), np.repeat(["ape", "aardvark", "emu"], 4)
+    weights = {"aardvark": 2.0, "emu": 3.0}
     lmrc.LMRCClassifier(backbone="mlp", epochs=1, class_weight=weights).fit(X, y).save("m")
-    assert call("forget", "m", "yak")[0] == 0
-    assert b"yak" not in contents(place / "m")
+    assert call("forget", "m", "aardvark")[0] == 0
+    # A short name may be among the bytes of random weights by chance.
+    assert b"aardvark" not in contents(place / "m")
     assert lmrc.load("m").class_weight == {"emu": 3.0}
 
 
