@@ -245,6 +245,14 @@ def test_several_values_may_follow_an_option(call, asked, words):
     assert asked["memory"] == [20, 50]
 
 
+def test_exemplars_may_be_counted_in_total(call, asked):
+    words = ("--memory-total", "2000", "500", "--set", "exemplars=herding")
+    assert call("reproduce", "rehearsal", *words)[0] == 0
+    assert (asked["memory"], asked["total"]) == ([2000, 500], True)
+    for wrong in (("rehearsal", "--memory", "20"), ("incremental",)):
+        assert call("reproduce", *wrong, *words)[0] == 2
+
+
 @pytest.mark.parametrize("order", [[3, 1, 2], [["a", "b"], ["b"]]])
 def test_an_order_may_be_a_file(call, asked, tmp_path, order):
     (tmp_path / "order.json").write_text(json.dumps(order))

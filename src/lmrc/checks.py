@@ -221,7 +221,8 @@ def _taught(classifier: Any, n_batches: int, n_per_class: int = 20) -> Any:
 
 
 def _without_pool(classifier: Any) -> Any:
-    return clone(classifier).set_params(memory_per_class=0)
+    pools = {"memory_per_class", "memory_total"} & set(classifier.get_params())
+    return clone(classifier).set_params(**dict.fromkeys(pools, 0))
 
 
 def _state(model: Any) -> tuple[Any, list[tuple[str, Tensor]]]:

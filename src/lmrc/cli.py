@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from lmrc import __version__
+from lmrc.experiments.options import one_by_one
 from lmrc.experiments.warned import in_one_line
 from lmrc.outside import cut, say
 from lmrc.practice.commands import COMMANDS
@@ -129,7 +130,12 @@ def reproduce(
             min=1, help="Classes of the first class batch; the others have equally many each."
         ),
     ] = None,
-    memory: Annotated[list[str] | None, typer.Option(help="Pool sizes, one or several.")] = None,
+    memory: Annotated[
+        list[str] | None, typer.Option(help="Exemplars of each class, one number or several.")
+    ] = None,
+    memory_total: Annotated[
+        list[str] | None, typer.Option(help="Exemplars of all classes together, likewise.")
+    ] = None,
     size: Annotated[
         str | None,
         typer.Option(
@@ -236,7 +242,8 @@ def reproduce(
             "epochs": epochs,
             "batches": batches,
             "first_classes": first_classes,
-            "memory": options.pool_sizes(memory),
+            "memory": options.pool_sizes(memory, memory_total),
+            "total": bool(memory_total) or None,
             "size": options.image_size(size),
             "limit": limit,
             "validate": options.share("--validate", validate),
@@ -302,7 +309,7 @@ def main() -> None:
         # Not standalone: typer would frame errors and print several lines.
         with warnings.catch_warnings(), _together(arguments):
             warnings.showwarning = _show_warning
-            code = app(_one_by_one(arguments), standalone_mode=False, prog_name="lmrc")
+            code = app(one_by_one(arguments), standalone_mode=False, prog_name="lmrc")
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
         code = INTERRUPTED
@@ -344,31 +351,6 @@ def _rank() -> int:
     """Return this process's number among those that ``torchrun`` has started."""
     rank = os.environ.get("RANK", "0")
     return int(rank) if rank.isdecimal() else 0
-
-
-def _one_by_one(arguments: list[str]) -> list[str]:
-    """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
-
-    And none ``--ray``, which then has an empty one.
-
-    >>> _one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
-    ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
-    """
-    if "reproduce" not in arguments:
-        return arguments
-    result: list[str] = []
-    option, is_first = None, False
-    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
-        if argument.startswith("-") or argument in list(Experiment):
-            option = argument if argument in ("--methods", "--memory", "--set") else None
-            is_first = True
-        elif option:
-            result += [] if is_first else [option]
-            is_first = False
-        result.append(argument)
-        if argument == "--ray" and (following.startswith("-") or following in list(Experiment)):
-            result.append("")
-    return result
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

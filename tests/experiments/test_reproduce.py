@@ -144,6 +144,19 @@ def test_rehearsal_has_the_layout_of_table_1(tmp_path):
         assert row == [method, *ours]
 
 
+def test_exemplars_may_be_counted_in_total(tmp_path):
+    changes = SMALL | {"methods": ["finetune"], "memory": [20], "total": True, "batches": 2}
+    main("rehearsal", "digits", tmp_path, **changes, settings={"exemplars": "herding"})
+    records = read_records(tmp_path)
+    assert {r.method for r in records} == {"Fine-tuning + 20 in total"}
+    wanted = {"memory_per_class": 0, "memory_total": 20, "exemplars": "herding"}
+    assert wanted.items() <= records[0].settings.items()
+    assert {r.extra["stored_bytes"]["images"] for r in records} == {20 * 64}
+    assert rows(tmp_path)[0] == ["method", "20 in total"]
+    with pytest.raises(FileExistsError, match="total"):
+        main("rehearsal", "digits", tmp_path, **changes | {"total": None})
+
+
 def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression):
     records = read_records(suppression)
     ends = {r.method: r.extra["outputs"] for r in records if r.record.batch == 1}

@@ -2,6 +2,8 @@ import torch
 
 from lmrc.training.memory import Memory
 
+BOTH = torch.arange(2)
+
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
@@ -11,7 +13,7 @@ def pool(n_per_class, classes, per_class, memory=None, seed=0):
     y = torch.tensor(classes).repeat_interleave(n_per_class)
     x = torch.arange(float(len(y)))[:, None] + 1000 * y[:, None]
     start = Memory.empty(x) if memory is None else memory
-    return start.updated(x, y, per_class, generator(seed))
+    return start.updated(x, y, per_class, torch.randperm(len(y), generator=generator(seed)))
 
 
 def test_holds_so_many_of_each_class_with_their_labels():
@@ -52,7 +54,7 @@ def test_the_draw_is_random_and_by_seed():
 
 def test_bytes_beside_floats_are_scaled():
     images = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
-    memory = Memory.empty(images).updated(images, torch.zeros(2, dtype=torch.long), 2, generator())
+    memory = Memory.empty(images).updated(images, torch.zeros(2, dtype=torch.long), 2, BOTH)
     floats = torch.full((2, 1, 2, 2), 0.5)
-    mixed = memory.updated(floats, torch.ones(2, dtype=torch.long), 2, generator())
+    mixed = memory.updated(floats, torch.ones(2, dtype=torch.long), 2, BOTH)
     assert mixed.x[:, 0, 0, 0].tolist() == [1.0, 1.0, 0.5, 0.5]

@@ -15,10 +15,12 @@ _TWO_BATCHES = "it is about two class batches of two classes"
 _NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
 _READS_NOTHING = "only consolidation and heads read another run's records"
 
+_WITHOUT = {"--memory": _NO_POOL, "--memory-total": _NO_POOL}
+
 _ABOUT_TRAINING = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--batches"),
     *("--first-classes", "--announce-classes", "--blurry", "--disjoint"),
-    *("--methods", "--backbone", "--epochs", "--memory", "--set"),
+    *("--methods", "--backbone", "--epochs", "--memory", "--memory-total", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
 )
 
@@ -27,18 +29,21 @@ REFUSED: dict[str, dict[str, str]] = {
     "softmax-suppression": {
         "--batches": _TWO_BATCHES,
         **dict.fromkeys(("--first-classes", "--blurry", "--disjoint"), _TWO_BATCHES),
-        "--memory": _NO_POOL,
+        **_WITHOUT,
         "--from": _READS_NOTHING,
     },
-    "incremental": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
+    "incremental": {**_WITHOUT, "--from": _READS_NOTHING},
     "rehearsal": {"--from": _READS_NOTHING},
     "capacity": dict.fromkeys(_ABOUT_TRAINING, _NO_TRAINING),
-    "consolidation": {"--methods": "it is LMRC against LM", "--memory": _NO_POOL},
-    "heads": {"--memory": _NO_POOL},
-    "ladder": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
-    "rotations": {"--memory": _NO_POOL, "--from": _READS_NOTHING},
+    "consolidation": {"--methods": "it is LMRC against LM", **_WITHOUT},
+    "heads": _WITHOUT,
+    "ladder": {**_WITHOUT, "--from": _READS_NOTHING},
+    "rotations": {**_WITHOUT, "--from": _READS_NOTHING},
 }
 
+
+#: Options that several values may follow.
+_SEVERAL = ("--methods", "--memory", "--memory-total", "--set")
 
 _MAX_ORDER = 2**20  # bytes of a file of labels
 
@@ -47,6 +52,7 @@ _OWN_OPTION = {
     "backbone": "--backbone",
     "epochs": "--epochs",
     "memory_per_class": "--memory",
+    "memory_total": "--memory-total",
     "random_state": "--seeds",
     "device": "--device",
 }
@@ -54,6 +60,35 @@ _OWN_OPTION = {
 
 class UsageError(ValueError):
     """What was typed cannot be meant so."""
+
+
+def one_by_one(arguments: list[str]) -> list[str]:
+    """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
+
+    And none ``--ray``, which then has an empty one.
+
+    >>> one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
+    ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
+    """
+    if "reproduce" not in arguments:
+        return arguments
+    result: list[str] = []
+    option, is_first = None, False
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+        if argument.startswith("-") or argument in REFUSED:
+            option = (
+                argument
+                if argument in ("--methods", "--memory", "--memory-total", "--set")
+                else None
+            )
+            is_first = True
+        elif option:
+            result += [] if is_first else [option]
+            is_first = False
+        result.append(argument)
+        if argument == "--ray" and (following.startswith("-") or following in REFUSED):
+            result.append("")
+    return result
 
 
 def check_options(experiment: str, given: list[str]) -> None:
@@ -75,12 +110,15 @@ def several(given: list[str] | None) -> list[str] | None:
     return [part.strip() for text in given for part in text.split(",")] if given else None
 
 
-def pool_sizes(given: list[str] | None) -> list[int] | None:
-    """Read ``--memory``."""
-    sizes = several(given)
+def pool_sizes(given: list[str] | None, total: list[str] | None = None) -> list[int] | None:
+    """Read ``--memory`` or ``--memory-total``."""
+    if given and total:
+        raise UsageError("--memory and --memory-total contradict each other: give one of them")
+    sizes = several(given or total)
     for text in sizes or []:
         if not text.isdecimal():
-            raise UsageError(f"--memory {text!r} is no whole number of images per class, as 20 is")
+            option, of = ("--memory-total", "in total") if total else ("--memory", "per class")
+            raise UsageError(f"{option} {text!r} is no whole number of images {of}, as 20 is")
     return [int(text) for text in sizes] if sizes else None
 
 

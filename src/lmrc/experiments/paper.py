@@ -9,7 +9,16 @@ from lmrc.experiments.recipe import RECIPES, Recipe, load_recipe, names_tasks
 from lmrc.experiments.runs import title_of
 
 #: What makes a result another one than the paper's, beside the learners' settings.
-_PROTOCOL = ("batches", "metric", "limit", "validate", "classes", "first_classes", "blurry")
+_PROTOCOL = (
+    "batches",
+    "metric",
+    "limit",
+    "validate",
+    "classes",
+    "first_classes",
+    "blurry",
+    "total",
+)
 
 #: Settings for which the paper prints a range, or nothing.
 _LEFT_OPEN = ("response_weight", "threshold", "penalty", "distillation_weight")

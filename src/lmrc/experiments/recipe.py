@@ -43,6 +43,8 @@ class Recipe:
         listed; or the classes of each task, where some may recur.
     memory : list of int
         Pool sizes per class.
+    total : bool or None
+        Whether they are of all classes together instead.
     batches : int
         Class batches.
     metric : {"accuracy", "top5"}
@@ -95,6 +97,7 @@ class Recipe:
     first_classes: int | None = None
     record_outputs: bool = False
     announce_classes: bool | None = None
+    total: bool | None = None
     blurry: float | None = None
     disjoint: float | None = None
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)

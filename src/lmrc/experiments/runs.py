@@ -98,7 +98,7 @@ def plan(recipe: Recipe, keep_models: bool = False) -> list[Run]:
 
 def title_of(recipe: Recipe, method: str, memory: int) -> str:
     """Return a method's name for tables, with its pool size."""
-    return pooled(find_method(method, recipe.variants).title, memory)
+    return pooled(find_method(method, recipe.variants).title, memory, recipe.total)
 
 
 def finished(folder: Path, run: Run) -> int:
@@ -189,9 +189,8 @@ def measure(
     learner, learnt = _learner(recipe, run, left, done, **where)
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
-    takes_classes = "classes" in signature(learner.partial_fit).parameters
-    announced = bool(recipe.announce_classes) and takes_classes
-    for record, readouts in evaluate_readouts(stream, learner, announced, start=learnt):
+    told = "classes" in signature(learner.partial_fit).parameters and recipe.announce_classes
+    for record, readouts in evaluate_readouts(stream, learner, bool(told), start=learnt):
         entry = RunRecord(
             method=run.title,
             seed=run.seed,
@@ -240,8 +239,8 @@ def check_settings(
     for run in runs:
         if steps and run.title not in steps:
             raise UsageError(f"{run.method} is no step of {recipe.experiment}: leave it out")
-        if run.memory and not takes(methods[run.method], "memory_per_class"):
-            raise UsageError(f"{run.method} keeps no images: it has no memory_per_class")
+        if run.memory and not takes(methods[run.method], _room(recipe)):
+            raise UsageError(f"{run.method} keeps no images: it has no {_room(recipe)}")
         if not recipe.announce_classes and _is_scikit(methods[run.method].cls):
             raise UsageError(f"{run.method} must know all classes at first: add --announce-classes")
         learner = fresh_learner(recipe, run, **where)
@@ -280,9 +279,14 @@ def _learner(
 def fresh_learner(recipe: Recipe, run: Run, **where: Any) -> Any:
     """Return the learner of a run, which has learnt nothing yet."""
     # 0, too: a class may have exemplars by default.
-    own = {"random_state": run.seed, "memory_per_class": run.memory, **where}
+    memory = {"memory_per_class": 0, "memory_total": 0, _room(recipe): run.memory}
+    own = {"random_state": run.seed, **memory, **where}
     method = find_method(run.method, recipe.variants)
     return make_learner(method, recipe.settings_of(run.method) | own)
+
+
+def _room(recipe: Recipe) -> str:
+    return "memory_total" if recipe.total else "memory_per_class"
 
 
 def _is_scikit(cls: type) -> bool:

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
-from lmrc.methods.chance import EPOCH, NETWORK, POOL, derived_seed, draw_seed
+from lmrc.methods.chance import EPOCH, NETWORK, derived_seed, draw_seed
+from lmrc.methods.exemplars import CHOICES, Exemplars
 from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
@@ -48,7 +49,7 @@ from lmrc.training.step import Losses
 from lmrc.training.weighting import class_weights, weighted
 
 
-class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
+class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstimator, ABC):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Fitted attributes
@@ -100,6 +101,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     #: What each parameter may be, checked before each class batch; a method adds its own.
     legal_values: ClassVar[dict[str, Legal]] = {
         "memory_per_class": legal.integer(0),
+        "memory_total": legal.integer(0),
+        "exemplars": legal.one_of(*CHOICES),
         "class_weight": legal.class_weight(),
         "weights": legal.path(),
         "freeze": legal.one_of(True, False, "later"),
@@ -125,6 +128,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
         *,
         backbone: str | nn.Module | Factory = "auto",
         memory_per_class: int = 0,
+        memory_total: int = 0,
+        exemplars: Literal["random", "herding"] = "random",
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
         freeze: bool | Literal["later"] = False,
@@ -148,6 +153,8 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
     ) -> None:
         self.backbone = backbone
         self.memory_per_class = memory_per_class
+        self.memory_total = memory_total
+        self.exemplars = exemplars
         self.class_weight = class_weight
         self.weights = weights
         self.freeze = freeze
@@ -275,12 +282,12 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_batches_, self.memory_ = 0, None
             self.seed_ = ranks.agree(lambda: draw_seed(self.random_state))
-        self.memory_ = pool_in_force(self)
-        n_known = len(self.classes_)
+        self.memory_, n_known = pool_in_force(self), len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
             self.classes_ = np.concatenate([self.classes_, new])
             self.heads_ = [*self.heads_, new]
+        self._check_budget()
 
         # The model as it is goes on as the frozen copy; what is trained is a new one.
         frozen = None if first else on_device(device, self.network_)
@@ -365,13 +372,6 @@ class IncrementalClassifier(CheckedParameters, Prediction, BaseEstimator, ABC):
 
     def _augmentation_of(self, n_samples: int) -> str:  # for LMRC+ it depends on them
         return self.augmentation
-
-    def _remember(self, x: Tensor, targets: Tensor) -> None:
-        """Draw the pool's share of this class batch."""
-        if self.memory_per_class > 0:
-            memory = self.memory_ or Memory.empty(x)
-            generator = torch.Generator().manual_seed(self._seed(POOL))
-            self.memory_ = memory.updated(x, targets, self.memory_per_class, generator)
 
     # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
 

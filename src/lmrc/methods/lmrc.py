@@ -87,6 +87,13 @@ class LMRCClassifier(AmendableClasses):
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none. Where it is lowered, the others are
         dropped before the next class batch is learnt.
+    memory_total : int, default=0
+        Instead of ``memory_per_class``: samples of all classes together, the same number of each,
+        fewer as classes arrive.
+    exemplars : {"random", "herding"}, default="random"
+        How these samples are chosen. "herding": so that the mean of their features is near the
+        class's (iCaRL, Rebuffi et al., CVPR 2017). Another choice is a method of your own:
+        ``choose_exemplars``.
     rehearsals : int, default=1
         How often each of these samples comes in an epoch.
     class_weight : {"balanced", None} or dict, default=None
@@ -209,6 +216,8 @@ class LMRCClassifier(AmendableClasses):
         predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "wta",
         mirror: bool = False,
         memory_per_class: int = 0,
+        memory_total: int = 0,
+        exemplars: Literal["random", "herding"] = "random",
         rehearsals: int = 1,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
@@ -234,6 +243,8 @@ class LMRCClassifier(AmendableClasses):
         super().__init__(
             backbone=backbone,
             memory_per_class=memory_per_class,
+            memory_total=memory_total,
+            exemplars=exemplars,
             class_weight=class_weight,
             weights=weights,
             freeze=freeze,

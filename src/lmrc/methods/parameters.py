@@ -107,6 +107,7 @@ class CheckedParameters:
     #: Parameters that shape the network: fixed by the first class batch.
     shaping_parameters: ClassVar[tuple[str, ...]]
     memory_per_class: int
+    memory_total: int
     compile: bool | str
     deterministic: bool
     get_params: Callable[..., dict[str, Any]]
@@ -124,6 +125,11 @@ class CheckedParameters:
                 f"{name}: compile=True does not go with deterministic=True, as compiled code is "
                 "picked by its speed, which differs from time to time: set it to 'auto'"
             )
+        if self.memory_per_class and self.memory_total:
+            raise ValueError(
+                f"{name}: memory_per_class={self.memory_per_class} and "
+                f"memory_total={self.memory_total} contradict each other: set one of them to 0"
+            )
         self._check_shape()
 
     def _check_shape(self) -> None:
@@ -138,11 +144,12 @@ class CheckedParameters:
                 )
 
     def _refuse_pool(self, reason: str) -> None:
-        if self.memory_per_class > 0:
-            raise ValueError(
-                f"{type(self).__name__}: memory_per_class={self.memory_per_class} has no use here, "
-                f"as {reason}: set it to 0"
-            )
+        for key in ("memory_per_class", "memory_total"):
+            if value := getattr(self, key):
+                raise ValueError(
+                    f"{type(self).__name__}: {key}={value} has no use here, as {reason}: set it to "
+                    "0"
+                )
 
 
 def _is_integer(value: Any) -> bool:

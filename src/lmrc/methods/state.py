@@ -94,10 +94,10 @@ def refuse_diverged(model: Any) -> None:
 
 
 def pool_in_force(model: Any) -> Memory | None:
-    """Return the rehearsal pool as ``memory_per_class`` is now: it may have been lowered."""
+    """Return the exemplars that there is room for now: it may have been lowered."""
     pool: Memory | None = model.memory_
     if pool and not model.keeps_data:
-        pool = pool.at_most(model.memory_per_class)
+        pool = pool.at_most(model.exemplars_per_class)
     return pool or None
 
 

@@ -29,8 +29,10 @@ def roll_back(path: Path, say: Say) -> None:
     if "pool" in newest["files"]:
         with well_formed(path):
             stored = len(read_tensors(path, newest["files"]["pool"])["y"])
-            each = newest["model"]["settings"]["memory_per_class"]
+            settings = newest["model"]["settings"]
+            each, all_of_it = settings["memory_per_class"], settings.get("memory_total")
         more = f", and keeps {each} of each class from now on" if each else ""
+        more = f", and keeps {all_of_it} in all from now on" if all_of_it else more
         say(f"it stores {count(stored, 'image')}{more}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
@@ -22,29 +22,33 @@ from lmrc.report.summary import (
     percent_of,
     summarize_methods,
 )
-from lmrc.report.titles import parted, places
+from lmrc.report.titles import parted, places, unit
 
 
 @dataclass(frozen=True)
 class Table1:
-    """Average incremental accuracy, ours and the paper's, by method and pool size; its colours."""
+    """Average incremental accuracy, ours and the paper's, by method and pool size; its colours.
+
+    Pool sizes are per class, or in total: `unit`.
+    """
 
     methods: list[str]
     places: dict[str, int]
     pools: list[int]
     ours: dict[tuple[str, int], Spread | None]
     paper: dict[tuple[str, int], float]
+    unit: str
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: Table 1, ours and the paper's side by side."""
     metric = streams.metric_of(description)
     summaries = summarize_methods(records, metric)
-    table = _table1(summaries, description.paper)
+    table = _table1(summaries, description)
     body, drawings = _html(table, summaries, metric), {}
     if len(table.pools) > 1:  # of one alone, there is no line to draw
         drawings = {"rehearsal": _drawing(table, metric)}
-        caption = f"Average incremental {metric_name(metric)} by images kept of each class." + (
+        caption = f"Average incremental {metric_name(metric)} by images kept, {table.unit}." + (
             " Hollow, dotted: the paper's." if table.paper else ""
         )
         body += html.figure(drawings["rehearsal"], "rehearsal", caption)
@@ -73,17 +77,19 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
 
 
-def _table1(summaries: Sequence[MethodSummary], paper: Mapping[str, float]) -> Table1:
+def _table1(summaries: Sequence[MethodSummary], description: Description) -> Table1:
     ours = {parted(s.method): s.average for s in summaries}
-    printed = {key: share for t, share in paper.items() if (key := parted(t)) in ours}
-    methods = list(dict.fromkeys(method for method, _ in ours))
-    return Table1(methods, places(methods), sorted({pool for _, pool in ours}), ours, printed)
+    paper = description.paper.items()
+    printed = {key: share for t, share in paper if (key := parted(t)) in ours}
+    methods, pools = list(dict.fromkeys(m for m, _ in ours)), sorted({pool for _, pool in ours})
+    counted = unit(description.recipe.get("total"))
+    return Table1(methods, places(methods), pools, ours, printed, counted)
 
 
 def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Markup:
     head = ["method"]
     for pool in table.pools:
-        head += [f"{pool} per class", *(["paper"] if table.paper else [])]
+        head += [f"{pool} {table.unit}", *(["paper"] if table.paper else [])]
     rows = []
     for method in table.methods:
         cells = []
@@ -102,7 +108,7 @@ def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Mar
 def _markdown(table: Table1) -> str:
     head = ["method"]
     for pool in table.pools:
-        head += [f"{pool} per class (%)", *(["paper (%)"] if table.paper else [])]
+        head += [f"{pool} {table.unit} (%)", *(["paper (%)"] if table.paper else [])]
     lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
     for method in table.methods:
         cells = [markdown_cell(method)]
@@ -145,7 +151,7 @@ def _drawing(table: Table1, metric: str) -> Drawing:
                 linewidth=1.4,
             )
         axes.set(
-            xlabel="images kept of each class",
+            xlabel=f"images kept, {table.unit}",
             ylabel=f"average incremental\n{metric_name(metric)} (%)",
         )
         axes.set_xticks(table.pools)
@@ -170,9 +176,9 @@ def _headline(table: Table1) -> str:
         pools = ", ".join(map(str, leaders))
         where = "at every pool size" if len(leaders) == len(table.pools) else "where compared"
         does = f"is best {where}:" if len(table.methods) > 1 else "has"
-        return f"{name} {does} {numbers} with {pools} images per class."
+        return f"{name} {does} {numbers} with {pools} images {table.unit}."
     parts = []
     for pool, found in leaders.items():
         lead, shares = name_best(found)
         parts.append(f"{lead} with {pool} ({shares} %)")
-    return f"Best by images per class: {'; '.join(parts)}." if parts else ""
+    return f"Best by images {table.unit}: {'; '.join(parts)}." if parts else ""

@@ -16,6 +16,7 @@ from lmrc.report.shape import (
     WORDS,
     distinct,
     fields,
+    flag,
     label,
     maybe,
     number,
@@ -154,6 +155,7 @@ _RECIPE = fields(
     {
         "methods": maybe(_METHODS),
         "memory": maybe(_POOLS),
+        "total": maybe(flag),
         "seeds": whole(1, MAX_RUNS),
         "metric": one_of("accuracy", "top5"),
         "settings": table(plain),

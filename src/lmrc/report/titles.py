@@ -14,21 +14,28 @@ from lmrc.report.records import Command, RunRecord
 _PLACES = {method.title.casefold(): place for place, method in enumerate(METHODS.values())}
 
 
-def pooled(title: str, memory: int) -> str:
-    """Return the title of a method with a pool of stored images.
+def pooled(title: str, memory: int, total: bool | None = False) -> str:
+    """Return the title of a method with exemplars: so many of each class, or in total.
 
     Examples
     --------
     >>> from lmrc.report.titles import parted, pooled
     >>> pooled("LMRC", 20), pooled("LMRC", 0), parted("LMRC + 20 per class")
     ('LMRC + 20 per class', 'LMRC', ('LMRC', 20))
+    >>> pooled("LMRC", 2000, total=True)
+    'LMRC + 2000 in total'
     """
-    return f"{title} + {memory} per class" if memory else title
+    return f"{title} + {memory} {unit(total)}" if memory else title
+
+
+def unit(total: bool | None) -> str:
+    """Return what a number of exemplars counts."""
+    return "in total" if total else "per class"
 
 
 def parted(title: str) -> tuple[str, int]:
     """Part the title of a method with a pool into its two; 0 without one."""
-    found = re.fullmatch(r"(.+) \+ (\d{1,9}) per class", title, flags=re.DOTALL)
+    found = re.fullmatch(r"(.+) \+ (\d{1,9}) (?:per class|in total)", title, flags=re.DOTALL)
     return (found[1], int(found[2])) if found else (title, 0)
 
 
@@ -43,7 +50,10 @@ def asked_by_each(
     """Return title and seed of the runs that each command asks for."""
     titles = _titles({method for command in commands for method in command.methods}, recipe)
     return [
-        {(pooled(titles[method], memory), seed) for method, memory, seed in command.runs}
+        {
+            (pooled(titles[method], memory, recipe.get("total")), seed)
+            for method, memory, seed in command.runs
+        }
         for command in commands
     ]
 
@@ -77,7 +87,9 @@ def in_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[Ru
     """
     titles = _titles(recipe.get("methods") or [], recipe)
     asked = [
-        pooled(title, memory) for memory in recipe.get("memory") or [0] for title in titles.values()
+        pooled(title, memory, recipe.get("total"))
+        for memory in recipe.get("memory") or [0]
+        for title in titles.values()
     ]
     position = {title: i for i, title in reversed([*enumerate(asked)])}
     return sorted(records, key=lambda record: position.get(record.method, len(asked)))

@@ -1,4 +1,4 @@
-"""The rehearsal pool: a few samples of every class, drawn at random once (Sec. 3.3)."""
+"""The exemplar buffer: a few samples of every class, chosen once (Sec. 3.3)."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class Memory:
         kept = _first_of_each(self.y, per_class)
         return Memory(self.x[kept], self.y[kept])
 
-    def updated(self, x: Tensor, y: Tensor, per_class: int, generator: torch.Generator) -> Memory:
+    def updated(self, x: Tensor, y: Tensor, per_class: int, ranked: Tensor) -> Memory:
         """Return a pool that also holds the classes of y, at most ``per_class`` samples of each.
 
-        What is in the pool stays (up to ``per_class``): a class is filled up, never redrawn.
+        What is in the pool stays (up to ``per_class``): a class is filled up, never redrawn, with
+        those of its samples whose positions come first in ``ranked``.
         """
         held = self.at_most(per_class)
         room = per_class - torch.bincount(held.y, minlength=int(y.max()) + 1 if len(y) else 0)
-        shuffled = torch.randperm(len(y), generator=generator)
-        chosen = shuffled[_first_of_each(y[shuffled], room)]
+        chosen = ranked[_first_of_each(y[ranked], room)]
         return Memory(join(held.x, x[chosen]), torch.cat([held.y, y[chosen]]))
 
 
