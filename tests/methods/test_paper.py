@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from lmrc import LMRCClassifier
+from lmrc import (
+    EWCClassifier,
+    FineTuneClassifier,
+    JointClassifier,
+    LMRCClassifier,
+    LMRCPlusClassifier,
+    LwFClassifier,
+)
 from lmrc.checks import blobs
 
 
@@ -69,3 +76,39 @@ def test_chance_and_schedule_are_those_of_the_first_release():
         model.partial_fit(X[part], y[part])
     before = [-0.127368, -0.469018, -1.196124, -1.49834]
     assert [h["loss"] for h in model.history_] == pytest.approx(before, rel=1e-3)
+
+
+#: How all methods learn unless they are told otherwise: a measured number stands for these.
+TRAINING = {
+    "memory_per_class": 0,
+    "epochs": 70,
+    "first_epochs": None,
+    "batch_size": 128,
+    "learning_rate": 0.05,
+    "first_learning_rate": None,
+    "schedule": "halving",
+    "halve_at": (50 / 70, 60 / 70),
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "average_last": 0,
+}
+OWN = {"label_dim": 100, "threshold": 0.15, "max_tries": 10_000, "response_weight": 1.0}
+OWN |= {"rotations": "none", "objective": "cosine", "scale": 16.0, "statistics": "none"}
+PLUS = {"response_weight": 3.0, "rotations": "all", "objective": "both", "statistics": "low-rank"}
+PLUS |= {"epochs": 60, "first_epochs": 100, "learning_rate": 0.02, "first_learning_rate": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        (LMRCClassifier, OWN),
+        (LMRCPlusClassifier, OWN | PLUS | {"schedule": "cosine", "feature_layers": 2}),
+        (FineTuneClassifier, {}),
+        (JointClassifier, {}),
+        (EWCClassifier, {"penalty": 1000.0}),
+        (LwFClassifier, {"distillation_weight": 1.0, "temperature": 2.0}),
+    ],
+)
+def test_methods_learn_as_their_results_were_measured(method, own):
+    settings, expected = method().get_params(), TRAINING | own
+    assert {name: settings[name] for name in expected} == expected
