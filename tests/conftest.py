@@ -2,6 +2,7 @@ import errno
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +27,10 @@ def call(monkeypatch, capsys):
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["lmrc", *words])
+        heard = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as end:
             cli.main()
+        signal.signal(signal.SIGINT, heard)
         said = capsys.readouterr()
         return end.value.code or 0, said.out, said.err
 

@@ -187,6 +187,33 @@ def test_ctrl_c_is_one_line_and_code_130(call, demo_fails):
     assert call("demo") == (130, "", "lmrc: interrupted\n")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="there are no such signals")
+@pytest.mark.parametrize("second", ["while the first is dealt with", "while Python ends"])
+def test_two_interrupts_end_as_one_does(second):
+    script = """if True:
+        import atexit, os, signal, sys
+        from lmrc import cli
+
+        def interrupt(*_, **__):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def work(*_, **__):
+            try:
+                interrupt()
+            finally:
+                if sys.argv[1] == "while the first is dealt with":
+                    interrupt()
+                    print("still here")
+
+        atexit.register(interrupt)
+        cli.app = work
+        cli.main()
+    """
+    done = subprocess.run([sys.executable, "-c", script, second], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_demo_passes_on_what_was_asked(monkeypatch, call):
     asked = {}
     monkeypatch.setattr(

@@ -17,9 +17,10 @@ from typing import Annotated
 
 import typer
 
-from lmrc import __version__
+from lmrc import __version__, interrupts
 from lmrc.experiments.options import one_by_one
 from lmrc.experiments.warned import in_one_line
+from lmrc.interrupts import INTERRUPTED
 from lmrc.outside import cut, say
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
@@ -34,8 +35,6 @@ app = typer.Typer(
 
 for _command in COMMANDS:
     app.command()(_command)
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def _print_version(asked: bool) -> None:
@@ -305,6 +304,7 @@ def main() -> None:
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     arguments = [word for word in sys.argv[1:] if word != "--debug"]  # wherever it stands
     debug = len(arguments) < len(sys.argv) - 1
+    interrupts.listen()
     try:
         # Not standalone: typer would frame errors and print several lines.
         with warnings.catch_warnings(), _together(arguments):
@@ -323,6 +323,7 @@ def main() -> None:
         else:
             _tell(error, code)
     if code == INTERRUPTED:
+        interrupts.ignore()
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
 

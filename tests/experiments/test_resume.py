@@ -183,6 +183,18 @@ def test_training_that_goes_astray_is_told_in_a_line(call):
         assert "Traceback" not in errors
 
 
+def test_a_full_disk_is_told_in_a_line_and_the_run_goes_on_later(call, limit_disk):
+    words = ["incremental", "--methods", "finetune", "--epochs", 1, "--seeds", 1]
+    limit_disk(1000)  # for a lock, and no model
+    code, errors = call(*words)
+    assert code == 1
+    assert "finetune-s0: [Errno 28] No space left on device" in errors
+    assert "Traceback" not in errors
+    limit_disk(10**9)
+    assert call(*words)[0] == 0
+    assert_nothing_is_left(Path("runs/incremental-digits"))
+
+
 def test_a_run_goes_on_with_another_way_to_compute(call):
     words = ["incremental", "--methods", "own.UncompiledClassifier", "--epochs", 1, "--seeds", 1]
     code, errors = call(*words)

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from dataclasses import replace
@@ -13,6 +14,7 @@ from lmrc.report.records import (
     by_method_and_seed,
     read_description,
     read_records,
+    replace_file,
     write_description,
 )
 
@@ -199,3 +201,16 @@ def test_a_description_with_one_command_is_read_as_before(tmp_path):
     del old["recipe"]  # as the demo wrote it
     (tmp_path / "run.json").write_text(json.dumps(old))
     assert read_description(tmp_path).commands == [Command("lmrc x")]
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_leaves_no_draft(tmp_path, monkeypatch):
+    page = tmp_path / "report.html"
+    replace_file(page, b"before")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(type(page), "replace", full)
+    with pytest.raises(OSError, match=r"No space left .*report\.html"):
+        replace_file(page, b"after")
+    assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(page, b"before")]

@@ -23,7 +23,6 @@ from lmrc.experiments.warned import in_one_line
 from lmrc.outside import cut, say
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.training.device import pick_device
-from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square
 
@@ -163,8 +162,10 @@ def _work(
 
 
 def _tell(run: Run, error: Exception) -> None:
-    """Say why a run failed; where training went astray, that is no matter of the code."""
-    if isinstance(error, TrainingError):
-        say(cut(f"{run.name}: {error}"), file=sys.stderr)
+    """Say why a run failed; in a line where that is no matter of a method's code."""
+    foreseen = isinstance(error, (OSError, MemoryError))  # a full disk, say
+    if foreseen or type(error).__module__.startswith("lmrc."):
+        said = " ".join(str(error).split()) or type(error).__name__
+        say(cut(f"{run.name}: {said}"), file=sys.stderr)
     else:
         traceback.print_exception(error, file=sys.stderr)

@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count, product, takewhile
 from pathlib import Path
@@ -299,5 +300,12 @@ def class_names(records: Iterable[RunRecord]) -> dict[str, str]:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of either."""
     draft = path.with_name(f".{path.name}.part")
-    draft.write_bytes(content)
-    draft.replace(path)
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            draft.unlink()
+        if isinstance(error, OSError) and error.errno:
+            error.filename = str(path)  # which a full disk does not say
+        raise

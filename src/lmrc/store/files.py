@@ -19,6 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, deserialize
 
+from lmrc.outside import cut
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -41,18 +43,7 @@ class ModelFileError(ValueError):
     """A model folder cannot be read: missing, damaged, or from a newer lmrc."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(in_short(message))
-
-
-def in_short(message: str, most: int = MAX_MESSAGE) -> str:
-    """Return a message in one line, its middle left out where it is long.
-
-    >>> in_short("a name of " + 1000 * "x", 30)
-    'a name of xxxxxxxxxxx … xxxxxx'
-    """
-    line = " ".join(message.split())
-    end = most // 5
-    return line if len(line) <= most else f"{line[: most - end - 3]} … {line[-end:]}"
+        super().__init__(cut(" ".join(message.split()), MAX_MESSAGE))
 
 
 def is_full(error: OSError) -> bool:
