@@ -39,3 +39,11 @@ def test_the_settings_are_those_in_force(description, score):
     assert "<dt>mirror</dt><dd>no</dd>" in html
     for name in ("halve at", "weights", "verbose", "compile"):
         assert f"<dt>{name}</dt>" not in html
+
+
+def test_names_of_classes_do_not_become_part_of_the_page(description):
+    heads = [np.array(["<script>a", "<script>b"]), np.array(["<script>c"])]
+    score = score_model(np.array([[0.9, 0.1, 0.2]]), heads, np.array(["<script>c"]))
+    html = assemble(description, build(description, score))
+    assert "<script" not in html
+    assert "<td>&lt;script&gt;a</td>" in html  # what it was taken for
