@@ -100,12 +100,12 @@ def test_the_page_of_one_pool_has_no_figure_for_it(tmp_path, description, pooled
             append_record(tmp_path, record)
     html = write_report(tmp_path).read_text("utf-8")
     assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9"]
-    assert "by images kept of each class" not in html
+    assert "by images kept, per class" not in html
     assert {path.name for path in tmp_path.iterdir()} == {
         "records.jsonl", "run.json", "table.csv", "report.html",
     }  # fmt: skip
     both = replace(description, experiment="rehearsal")
-    assert "by images kept of each class" in render(both, pooled)
+    assert "by images kept, per class" in render(both, pooled)
 
 
 def rival(records, name, factor):
