@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import lmrc
 from lmrc.nets.backbones import build
 from lmrc.practice import checkpoint
-from lmrc.store import folder
+from lmrc.store import folder, unfinished
 
 FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", "cpu")
 
@@ -296,6 +296,38 @@ def test_a_killed_learn_goes_on_bit_for_bit(place, learn, killed, call, same_fil
     assert "nothing of m is unfinished" in learn("--resume", code=2)[2]
 
 
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("source", 7),
+        ("settings", [1]),
+        ("size", {}),
+        ("size", ["8", "8"]),
+        ("val", "x"),
+        ("keep", "x"),
+        ("device", ["cpu"]),
+        ("method", "x"),
+        ("method", ["x"]),
+        ("records", 3),
+        ("records", [{"loss": "x"}]),
+        ("seconds", "x"),
+        ("settings", {"epochs": "x"}),
+        ("settings", {"x": 1}),
+    ],
+)
+def test_a_forged_request_is_refused(place, learn, part, value):
+    request = {"source": str(place / "week1")}
+    content = {"request": request, "digest": ""}
+    (content if part in ("records", "seconds") else request)[part] = value
+    with folder.writing("m") as held:
+        unfinished.write(held, content, {})
+    code = 2 if isinstance(value, dict) and value else 1
+    err = learn("--resume", code=code)[2]
+    assert err.count("\n") == 1
+    assert "--debug" not in err
+    assert "dropped" in learn("--discard")[1]
+
+
 def test_an_interrupted_learn_can_be_discarded(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
     assert learn("--discard")[1] == "what was unfinished in m is dropped\n"
@@ -410,7 +442,7 @@ def test_readers_need_no_lock(model, call):
 def test_the_state_for_resume_makes_room_for_the_model(place, learn, limit_disk):
     learn("week1", "-q", fast=True)
     weights = sum(p.stat().st_size for p in (place / "m").glob("weights-*"))
-    limit_disk(2.2 * weights)  # for weights and momentum once, and then not for the new weights
+    limit_disk(3 * weights)  # for weights and momentum once, and then not for the new weights
     learn("week2", "-q", "--checkpoint-every", "0")
     assert lmrc.load("m").classes_.tolist() == ["one", "zero", "three", "two"]
     assert not list((place / "m").glob("training-*"))

@@ -143,7 +143,10 @@ def learn(
     keep: Annotated[
         int | None,
         typer.Option(
-            min=1, show_default="as before, 2 at first", help="Versions to keep, this one included."
+            min=1,
+            max=100,
+            show_default="as before, 2 at first",
+            help="Versions to keep, with this.",
         ),
     ] = None,
     device: Device = "auto",

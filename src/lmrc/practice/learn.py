@@ -21,7 +21,7 @@ from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.defaults import in_words
 from lmrc.practice.info import earlier_with_images
 from lmrc.practice.models import open_model, spelt_as_known
-from lmrc.practice.settings import SMALL_STEP, as_before, begun, changed
+from lmrc.practice.settings import METHODS, SMALL_STEP, as_before, begun, changed
 from lmrc.practice.usage import (
     Say,
     UsageError,
@@ -182,13 +182,37 @@ def _gone_on_with(place: Path, kept: unfinished.Kept, now: Request | None) -> Re
 
 
 def _remembered(place: Path, kept: unfinished.Kept) -> Request:
+    content, _ = kept
+    records, seconds = content.get("records", []), content.get("seconds", 0)
     try:
-        return Request(**kept[0]["request"])
-    except (KeyError, TypeError) as error:
+        request = Request(**content["request"])
+        _check_request(request)
+        if type(seconds) not in (int, float) or not all(
+            type(value) in (int, float) for record in records for value in record.values()
+        ):
+            raise TypeError("epochs that are no numbers")
+        return request
+    except (KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(
             f"what is unfinished in {place} was asked by another lmrc: go on with that, or "
             f"--discard it ({error})"
         ) from error
+
+
+def _check_request(request: Request) -> None:
+    """Refuse, with a TypeError, what no command asks for; settings are checked as all are."""
+    sides = request.size if isinstance(request.size, list | tuple) else [request.size, request.size]
+    if not (
+        isinstance(request.source, str)
+        and isinstance(request.settings, dict)
+        and isinstance(request.device, str)
+        and (request.size is None or (len(sides) == 2 and all(type(s) is int for s in sides)))
+        and isinstance(request.val, int | float)
+        and 0 <= request.val <= 0.9
+        and (request.keep is None or (type(request.keep) is int and request.keep > 0))
+        and (request.method is None or request.method in METHODS)
+    ):
+        raise TypeError("options that lmrc learn does not take")
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
