@@ -15,6 +15,7 @@ from lmrc.nets.backbones import Factory, InputShape, build
 from lmrc.nets.folded import fold
 
 LARGEST_INPUT = 2**24  # values of one input: a model file that asks for more is forged
+LARGE_INPUT = 2**18  # 3 × 295 × 295: from here on, a pass takes some hundred megabytes
 
 
 class Notes:
@@ -192,15 +193,17 @@ def build_trunk(
 ) -> tuple[Trunk, int]:
     """Make a trunk and find the width of its features by a dry pass.
 
-    For backbones of ours without memory, on the meta device: inputs may be large.
+    For backbones of ours and large inputs without memory, on the meta device: which imports torch's
+    compiler, a second of work or more.
     """
     check_input_shape(input_shape)
     trunk = Trunk(build(backbone, input_shape).cpu(), mean, std)
-    was_training, place = trunk.training, "meta" if isinstance(backbone, str) else "cpu"
+    without_memory = isinstance(backbone, str) and math.prod(input_shape) > LARGE_INPUT
+    was_training, place = trunk.training, "meta" if without_memory else "cpu"
     try:
         with torch.no_grad():
             tried, x = trunk.eval(), torch.zeros(2, *input_shape, device=place)
-            if isinstance(backbone, str):
+            if without_memory:
                 tried = copy.deepcopy(trunk).to(place)
             features = tried(x)
             both = tried.features(x, 2) if tried.width_before(2) else features

@@ -26,5 +26,6 @@ def put_off(*names: str) -> None:
     work or more, for functions that a command may never call.
     """
     for name in names:
-        if name not in sys.modules and find_spec(name):
+        if name not in sys.modules and (spec := find_spec(name)):
             sys.modules[name] = _Later(name)
+            sys.modules[name].__spec__ = spec  # torch's compiler asks for it
