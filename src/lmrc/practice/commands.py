@@ -142,12 +142,7 @@ def learn(
     ] = 0.0,
     keep: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=100,
-            show_default="as before, 2 at first",
-            help="Versions to keep, with this.",
-        ),
+        typer.Option(min=1, max=100, show_default="as before, 2 at first", help="Versions kept."),
     ] = None,
     device: Device = "auto",
     resume: Annotated[bool, Flag("--resume", help="Go on where it was stopped.")] = False,
