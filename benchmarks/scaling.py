@@ -115,9 +115,9 @@ def measure(n_heads: int, n_classes: int, options: argparse.Namespace) -> dict[s
 def widen(model: Any, n_heads: int, n_classes: int) -> None:
     """Give a model so many heads with random weights, and classes with random label vectors."""
     old = model.network_.head
-    head = MultiHead(old.weight.shape[-1], DIM, n_heads, n_classes).to(old.weight.device)
+    head = MultiHead(old.weight.shape[-1], DIM, n_heads).to(old.weight.device)
     torch.nn.init.normal_(head.weight, std=0.05)
-    head.label_vectors.copy_(F.normalize(torch.randn(n_classes, DIM), dim=1))
+    model.labels_ = {"vectors": F.normalize(torch.randn(n_classes, DIM), dim=1)}
     model.network_.head = head.eval()
     model.classes_ = np.arange(n_classes)
     model.heads_ = np.array_split(model.classes_, n_heads)

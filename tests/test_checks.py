@@ -59,8 +59,8 @@ class Moves(LMRCClassifier):
 
     def grow(self, network, n_new):
         super().grow(network, n_new)
-        vectors = torch.randn_like(network.head.label_vectors)
-        network.head.label_vectors.copy_(nn.functional.normalize(vectors))
+        vectors = torch.randn_like(self.labels_["vectors"])
+        self.labels_ = {"vectors": nn.functional.normalize(vectors)}
 
 
 class Learns(FineTuneClassifier):

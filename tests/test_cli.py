@@ -134,7 +134,7 @@ def test_warnings_are_one_line(call, monkeypatch):
         (["reproduce", "heads", "--validate", "10"], "--validate 10 is no share between 0 and 1"),
         (["reproduce", "heads", "--set", "lambda"], "'lambda' is not NAME=VALUE"),
         (["reproduce", "heads", "--set", "epochs=3"], "use --epochs"),
-        (["reproduce", "heads", "--set", "penalty=3"], "none of lmrc, lwf-mt, lm takes"),
+        (["reproduce", "heads", "--set", "penalty_weight=3"], "none of lmrc, lwf-mt, lm takes"),
         (["reproduce", "heads", "--methods", "lm", "--set", "response_weight=3"], "none of lm "),
         (["reproduce", "heads", "--set", "rehersals=3"], "did you mean rehearsals?"),
         (["reproduce", "rehearsal", "--methods", "lm,joint"], "memory_per_class=2 has no use here"),

@@ -24,33 +24,23 @@ from lmrc.statistics import readout
 from lmrc.statistics.classes import Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather
-from lmrc.training import augment, pieces
+from lmrc.training import augment, cutmix
 from lmrc.training.memory import Memory, _first_of_each
 
 WEIGHT = float(os.environ.get("TRY_WEIGHT", "0.5"))
 TEMPERATURE = 0.2
 
 
-class Seen:
-    """A network whose features of an input are at hand."""
-
-    def __init__(self, head: Any, features: Tensor) -> None:
-        self.head, self.features = head, features
-
-    def __call__(self, x: Tensor) -> Any:
-        """Return what the head makes of them."""
-        return self.head(self.features)
-
-
 class Contrastive(LMRCPlusClassifier):
     """Features of a class in one turn draw near each other, and away from all others."""
 
-    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
+    needs_features = True
+
+    def losses(self, outputs: Any, old_outputs: Any, batch: Any) -> Any:
         """Return the terms of LMRC+, and one more."""
-        features = network.trunk(batch.x)
-        terms = dict(super().losses(Seen(network.head, features), frozen, batch))
-        group = network.head.row(batch.y, batch.turn)
-        terms["contrast"] = WEIGHT * contrast(features.float(), group)
+        terms = dict(super().losses(outputs, old_outputs, batch))
+        group = batch.y * batch.n_rotations + batch.rotation
+        terms["contrast"] = WEIGHT * contrast(batch.features.float(), group)
         return terms
 
 
@@ -66,17 +56,14 @@ def contrast(features: Tensor, group: Tensor) -> Tensor:
 class Distilled(LMRCPlusClassifier):
     """Features are held in direction to what they were, beside the heads' answers."""
 
-    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
+    needs_features = True
+
+    def losses(self, outputs: Any, old_outputs: Any, batch: Any) -> Any:
         """Return the terms of LMRC+, and one more."""
-        features = network.trunk(batch.x)
-        if frozen is None:
-            return super().losses(Seen(network.head, features), None, batch)
-        with torch.no_grad():
-            backbone = frozen._folded[0] if frozen._folded else frozen.trunk.backbone
-            before = backbone(frozen.trunk.normalise(batch.x))
-        now, then = Seen(network.head, features), Seen(frozen.head, before)
-        terms = dict(super().losses(now, then, batch))
-        terms["features"] = -WEIGHT * F.cosine_similarity(features.float(), before.float(), dim=1)
+        terms = dict(super().losses(outputs, old_outputs, batch))
+        if batch.old_features is not None:
+            now, then = batch.features.float(), batch.old_features.float()
+            terms["features"] = -WEIGHT * F.cosine_similarity(now, then, dim=1)
         return terms
 
 
@@ -84,7 +71,7 @@ class Always(LMRCPlusClassifier):
     """With ``augment="mixed"``: images have pieces of others in every mini-batch, not in half."""
 
     def _train(self, *args: Any) -> Any:
-        pieces.SHARE = 1.0
+        cutmix.PROBABILITY = 1.0
         return super()._train(*args)
 
 
@@ -120,7 +107,7 @@ class Read(LMRCPlusClassifier):
         for name, (mapped, real) in self.READ.items():
             statistics = base if mapped else unpooled
             how = settings if real else settings | {"real": {}}
-            self._others[name] = readout.tune(args[0], statistics, *args[2:], **how)
+            self._others[name] = readout.tune(*args[:2], statistics, *args[3:], **how)
 
     def similarities_by_readout(self, X: Any) -> dict[str, Any]:
         """Return those of LMRC+, of each of `READ`, and sums."""
@@ -172,9 +159,9 @@ class Margin(LMRCPlusClassifier):
         def with_margin(o: Tensor, vectors: Tensor, sizes: Any) -> Any:
             assert len(sizes) == 1  # no exemplars: the new head alone
             (c,) = plain(o, vectors, sizes)  # (n, 1, vectors)
-            right = F.one_hot(self._right, c.shape[-1])[:, None].bool()
             angle = c.clamp(-1 + 1e-5, 1 - 1e-5).acos() + WEIGHT
-            return [torch.where(right, angle.clamp(max=torch.pi).cos(), c)]
+            nearer = angle.clamp(max=torch.pi).cos()
+            return [torch.where(self._right[:, None], nearer, c)]
 
         objectives.cosines = with_margin
         try:
@@ -182,12 +169,10 @@ class Margin(LMRCPlusClassifier):
         finally:
             objectives.cosines = plain
 
-    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
-        """Return the terms of LMRC+, with the margin on the right label vector."""
-        turns = network.head.by_turn.shape[1]
-        skipped = turns * sum(self._sizes[:-1])
-        self._right = network.head.row(batch.y, batch.turn) - skipped
-        return super().losses(network, frozen, batch)
+    def losses(self, outputs: Any, old_outputs: Any, batch: Any) -> Any:
+        """Return the terms of LMRC+, with the margin on the right label vectors."""
+        self._right = batch.targets[:, batch.n_known * batch.n_rotations :] > 0
+        return super().losses(outputs, old_outputs, batch)
 
 
 class Simplex(LMRCPlusClassifier):
@@ -202,7 +187,8 @@ class Simplex(LMRCPlusClassifier):
         drawn = torch.randn(self.label_dim, n, generator=chance, dtype=torch.float64)
         frame = torch.linalg.qr(drawn)[0]  # (dim, n), orthonormal columns
         vectors = F.normalize(corners @ frame.T, dim=1).view(n_new, self.turns, -1)
-        network.head.label_vectors[-n_new:] = vectors.to(network.head.label_vectors)
+        drawn = self.labels_["vectors"]
+        self.labels_ = {"vectors": torch.cat([drawn[:-n_new], vectors.to(drawn)])}
 
 
 class Colour(LMRCPlusClassifier):

@@ -445,7 +445,7 @@ def test_new_settings_of_a_method_keep_out_of_folders_that_have_it(
     """As when a later lmrc has found a better strength for one of the methods."""
     out = shutil.copytree(incremental, tmp_path / "runs")
     methods = {"methods": ["lmrc", "lm", "lwf-mt"]}
-    own = {method: {"penalty": 3.0, "temperature": 3.0}}
+    own = {method: {"penalty_weight": 3.0, "temperature": 3.0}}
     if keeps_out:
         with pytest.raises(FileExistsError, match=r"other settings \((penalty, )?temperature"):
             main("incremental", "digits", out, **SMALL, **methods, by_method=own)

@@ -543,9 +543,9 @@ class Watched(FineTuneClassifier):
 
     seen: list
 
-    def losses(self, network, frozen, batch):
+    def losses(self, outputs, old_outputs, batch):
         self.seen.append(batch)
-        return super().losses(network, frozen, batch)
+        return super().losses(outputs, old_outputs, batch)
 
 
 def watch(X, y, **settings):

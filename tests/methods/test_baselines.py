@@ -20,9 +20,10 @@ from lmrc import (
 from lmrc.checks import blobs
 from lmrc.methods.ewc import fisher_diagonal
 from lmrc.nets.multihead import GrowingLinear
-from lmrc.nets.network import Network, Trunk
+from lmrc.nets.network import Frozen, Network, Trunk
 from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
+from lmrc.training.objective import Objective
 
 (X, Y), (X2, Y2), _ = blobs()
 
@@ -42,7 +43,7 @@ def second_step(model):
         for p in network.parameters():
             p += 0.05 * torch.randn_like(p)
     x, y = torch.from_numpy(X2).float(), torch.from_numpy(Y2)
-    return network, frozen, MiniBatch(x, y, None)
+    return network, frozen, MiniBatch(x, y, torch.bincount(y, minlength=4), n_known=2)
 
 
 def gradient_norms(term, network):
@@ -63,7 +64,7 @@ def gradient_norms(term, network):
 )
 def test_the_regulariser_has_a_gradient(model, name):
     network, frozen, batch = second_step(model.partial_fit(X, Y))
-    norms = gradient_norms(model.losses(network, frozen, batch)[name], network)
+    norms = gradient_norms(Objective(model, network, Frozen(frozen))(batch)[name], network)
     assert norms["trunk.backbone.1.weight"] > 1e-6
     assert norms["head.weight"] > 1e-6
     assert all(p.grad is None for p in frozen.parameters())
@@ -73,36 +74,36 @@ def test_the_regulariser_has_a_gradient(model, name):
 
 
 def test_penalty_is_zero_at_the_old_weights_and_grows_with_distance_and_fisher():
-    model = quick(EWCClassifier, penalty=1.0).partial_fit(X, Y)
+    model = quick(EWCClassifier, penalty_weight=1.0).partial_fit(X, Y)
     network, frozen, _ = second_step(model)
     same = copy.deepcopy(frozen)
     same.head.add_classes(2)
-    assert model.weight_penalty(same, frozen).item() == 0
-    near = model.weight_penalty(network, frozen).item()
+    assert model.penalty(same, frozen)["ewc"].item() == 0
+    near = model.penalty(network, frozen)["ewc"].item()
     assert near > 0
     model.fisher_ = {name: 2 * f for name, f in model.fisher_.items()}
-    assert model.weight_penalty(network, frozen).item() == pytest.approx(2 * near, rel=1e-4)
+    assert model.penalty(network, frozen)["ewc"].item() == pytest.approx(2 * near, rel=1e-4)
 
 
 def test_penalty_by_hand():
     old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[1.5], [4.0], [9.0]]))
-    model = quick(EWCClassifier, penalty=10.0, learning_rate=1e-3)
+    model = quick(EWCClassifier, penalty_weight=10.0, learning_rate=1e-3)
     fisher = {"head.weight": torch.tensor([[1.0], [3.0]]), "head.bias": torch.ones(2)}
     model.fisher_ = fisher
     # ½ · 10 · (1 · 0.5² + 3 · 2²); the third class is new and free.
-    assert model.weight_penalty(new, old).item() == pytest.approx(5 * 12.25)
+    assert model.penalty(new, old)["ewc"].item() == pytest.approx(5 * 12.25)
     model.set_params(learning_rate=0.1)  # stiffness is held to 1 / learning rate = 10
-    assert model.weight_penalty(new, old).item() == pytest.approx(0.5 * (10 * 0.25 + 10 * 4))
+    assert model.penalty(new, old)["ewc"].item() == pytest.approx(0.5 * (10 * 0.25 + 10 * 4))
 
 
 def test_the_penalty_holds_where_samples_of_known_classes_are_at_hand_too():
     """Exemplars, or a known class that comes again."""
     model = quick(EWCClassifier).partial_fit(X, Y)
     network, frozen, batch = second_step(model)
-    with_known = replace(batch, known=batch.y < 3)
-    term = model.losses(network, frozen, batch)["ewc"]
+    objective = Objective(model, network, Frozen(frozen))
+    term = objective(batch)["ewc"]
     assert term > 0
-    assert torch.equal(model.losses(network, frozen, with_known)["ewc"], term)
+    assert torch.equal(objective(replace(batch, n_known=3, reviews=True))["ewc"], term)
 
 
 def linear(weight):
@@ -198,7 +199,7 @@ def test_ewc_holds_weights_that_are_single_numbers():
 def test_ewc_holds_the_weights_that_matter():
     moved = {}
     for penalty in (0.0, 1e5):
-        model = quick(EWCClassifier, penalty=penalty).partial_fit(X, Y)
+        model = quick(EWCClassifier, penalty_weight=penalty).partial_fit(X, Y)
         before, fisher = model.network_.trunk.backbone[3].weight.clone(), model.fisher_
         model.set_params(epochs=20).partial_fit(X2, Y2)
         change = (model.network_.trunk.backbone[3].weight - before).square()
@@ -213,7 +214,7 @@ def test_single_head_distillation_by_hand():
     model = quick(LwFClassifier, distillation_weight=3.0)
     old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[0.5], [1.0], [4.0]]))
     x = torch.tensor([[2.0]])
-    terms = model.losses(new, old, MiniBatch(x, torch.tensor([2]), None))
+    terms = model.losses(new(x), old(x), MiniBatch(x, torch.tensor([2]), torch.ones(3), 2))
     logits = torch.tensor([1.0, 2.0, 8.0])
     torch.testing.assert_close(terms["new"], -logits.log_softmax(0)[2:])
     taught = torch.tensor([2.0, 4.0]).div(2).softmax(0)
@@ -226,7 +227,7 @@ def test_multi_head_losses_and_scores_by_hand():
     model.heads_ = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
     old, new = linear(torch.tensor([[1.0], [2.0], [3.0]])), linear(torch.arange(5.0)[:, None])
     x = torch.tensor([[2.0]])
-    terms = model.losses(new, old, MiniBatch(x, torch.tensor([4]), None))
+    terms = model.losses(new(x), old(x), MiniBatch(x, torch.tensor([4]), torch.ones(5), 3))
     torch.testing.assert_close(terms["new"], -torch.tensor([6.0, 8.0]).log_softmax(0)[1:])
     first = -(torch.tensor([1.0, 2.0]).softmax(0) * torch.tensor([0.0, 1.0]).log_softmax(0)).sum()
     # A head of one class has nothing to distil: its softmax is 1 whatever it says.

@@ -12,9 +12,10 @@ from lmrc import CapacityError, CapacityWarning, LMRCClassifier, load
 from lmrc.checks import blobs
 from lmrc.methods.label_vectors import LabelVectors
 from lmrc.nets.multihead import MultiHead
-from lmrc.nets.network import Network, Trunk
+from lmrc.nets.network import Frozen, Network, Trunk
 from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
+from lmrc.training.objective import Objective
 from lmrc.training.step import means
 
 
@@ -37,14 +38,14 @@ def taught(n_batches, **settings):
 
 
 def network(*heads):
-    """A network in R² whose heads answer x, turned: each by a (cos, sin)."""
+    """A network in R² whose heads respond with x, rotated: each by a (cos, sin)."""
     head = MultiHead(2, 2, n_heads=len(heads))
     for weight, (cos, sin) in zip(head.weight.data, heads, strict=True):
         weight.copy_(torch.tensor([[cos, -sin], [sin, cos]]))
-    head.add_label_vectors(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
     return Network(Trunk(nn.Identity(), torch.zeros(2), torch.ones(2)), head)
 
 
+VECTORS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
 STRAIGHT, A_BIT_LEFT, MORE_LEFT, BACK = (1, 0), (0.8, 0.6), (0.6, 0.8), (-1, 0)
 EAST = torch.tensor([[3.0, 0.0]])  # a head answers with its own turn; length does not matter
 
@@ -52,14 +53,25 @@ EAST = torch.tensor([[3.0, 0.0]])  # a head answers with its own turn; length do
 def learning(model, trained, pool=()):
     """The model as it is while it learns, with samples of these classes in its pool."""
     model.heads_ = [np.array([i]) for i in range(len(trained.head))]
+    model.labels_ = {"vectors": VECTORS}
     model.memory_ = Memory(torch.zeros(len(pool), 2), torch.tensor(pool)) if pool else None
     return model
 
 
-def terms(model, trained, frozen, x=EAST, y=(1,), known=None, pool=()):
+def objective(model, trained, frozen):
+    return Objective(model, trained, None if frozen is None else Frozen(frozen))
+
+
+def mini_batch(x, y, frozen):
+    """One of a task after so many heads of a class each."""
+    y, n_known = torch.tensor(y), 0 if frozen is None else len(frozen.head)
+    return MiniBatch(x, y, torch.ones(3), n_known, bool((y < n_known).any()))
+
+
+def terms(model, trained, frozen, x=EAST, y=(1,), pool=()):
     learning(model, trained, pool)
-    batch = MiniBatch(x, torch.tensor(y), None if known is None else torch.tensor(known))
-    return {name: term.tolist() for name, term in model.losses(trained, frozen, batch).items()}
+    found = objective(model, trained, frozen)(mini_batch(x, y, frozen))
+    return {name: term.tolist() for name, term in found.items()}
 
 
 def test_first_batch_has_the_new_classes_loss_alone():
@@ -69,18 +81,18 @@ def test_first_batch_has_the_new_classes_loss_alone():
 def test_response_loss_compares_each_old_head_with_its_frozen_self():
     trained = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT)  # the last head is the new one
     frozen = network(A_BIT_LEFT, BACK)
-    got = terms(quick(response_weight=5.0), trained, frozen)
-    # Eq. 1: the new head's (0.8, 0.6) against the label vector (0, 1).
+    got = terms(quick(response_weight=5.0), trained, frozen, y=(2,))
+    # Eq. 1: the new head's (0.8, 0.6) against the label vector (-1, 0).
     # Eq. 7: (0.6, 0.8)·(0.8, 0.6) = 0.96 and (1, 0)·(-1, 0) = -1.
-    assert got == {"new": approx([-0.6]), "response": approx([-5 * (0.96 - 1)])}
+    assert got == {"new": approx([0.8]), "response": approx([-5 * (0.96 - 1)])}
 
 
 def test_total_is_equation_8():
     trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(A_BIT_LEFT)
-    batch = MiniBatch(EAST.repeat(2, 1), torch.tensor([0, 1]), None)
+    batch = mini_batch(EAST.repeat(2, 1), [1, 2], frozen)
     model = learning(quick(response_weight=2.0), trained)
-    loss = means(model.losses(trained, frozen, batch)).sum()
-    assert loss.item() == approx(-((0.8 + 0.6) / 2 + 2 * 0.96))
+    loss = means(objective(model, trained, frozen)(batch)).sum()
+    assert loss.item() == approx(-((0.6 - 0.8) / 2 + 2 * 0.96))
 
 
 def test_lm_is_without_response_loss():
@@ -90,28 +102,29 @@ def test_lm_is_without_response_loss():
 
 def test_with_a_pool_every_head_learns_every_class():
     trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
-    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 1), (True, False), pool=(0, 1))
-    assert got["new"] == approx([-0.8, -0.6])
-    assert got["review"] == approx([-(0.6 + 1), -(0.8 + 0)])  # Eq. 9
+    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 2), pool=(0, 1))
+    assert got["new"] == approx([-0.8, 0.8])
+    assert got["review"] == approx([-(0.6 + 1), 0.6 + 1])  # Eq. 9
     assert got["response"] == approx([-(0.96 - 1)] * 2)  # Eq. 10: over all samples
 
 
 def test_without_a_pool_only_known_classes_are_reviewed():
     trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
-    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 1), (True, False))
-    assert got["new"] == approx([-0.8, -0.6])
+    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 2))
+    assert got["new"] == approx([-0.8, 0.8])
     assert got["review"] == approx([-(0.6 + 1), 0])
 
 
 def test_a_batch_without_new_classes_has_no_new_classes_loss():
     trained, frozen = network(MORE_LEFT, A_BIT_LEFT), network(MORE_LEFT, A_BIT_LEFT)
-    got = terms(quick(), trained, frozen, EAST, (1,), (True,))
+    got = terms(quick(), trained, frozen, EAST, (1,))
     assert got == {"review": approx([-(0.8 + 0.6)]), "response": approx([-2])}
 
 
 def test_the_winner_takes_all():
     model = quick()
     model.heads_ = [np.array([0, 1]), np.array([2])]
+    model.labels_ = {"vectors": VECTORS}
     # Eq. 2: head 1 answers (0.6, 0.8) and governs (1, 0) and (0, 1); head 2 answers (-1, 0).
     got = model.scores(network(MORE_LEFT, BACK), EAST)
     torch.testing.assert_close(got, torch.tensor([[0.6, 0.8, 1.0]]))
@@ -123,29 +136,35 @@ def test_scores_of_uneven_heads_are_each_heads_own():
     head = MultiHead(4, 6)
     for _ in sizes:
         head.open_head()
-    head.add_label_vectors(nn.functional.normalize(torch.randn(sum(sizes), 6)))
+    vectors = nn.functional.normalize(torch.randn(sum(sizes), 6))
     net = Network(Trunk(nn.Identity(), torch.zeros(4), torch.ones(4)), head)
     model = quick()
-    model.heads_ = [np.zeros(size) for size in sizes]
+    model.labels_, model.heads_ = {"vectors": vectors}, [np.zeros(size) for size in sizes]
     x = torch.randn(7, 4)
     governor = np.repeat(np.arange(5), sizes)
-    one_by_one = [net(x)[:, h] @ c for h, c in zip(governor, head.label_vectors, strict=True)]
+    one_by_one = [net(x)[:, h] @ c for h, c in zip(governor, vectors, strict=True)]
     torch.testing.assert_close(model.scores(net, x), torch.stack(one_by_one, dim=1))
 
 
 # --- Where gradients flow -------------------------------------------------------------------------
 
 
-def gradients(model, known=None):
-    """Gradients of one step of the second class batch, by name, heads apart."""
+def gradients(model, jolt=0.0):
+    """Gradients of one step of the second task, by name, heads apart.
+
+    A jolt takes the old head off its old responses, where the Response Loss is at its best.
+    """
     frozen = model.network_
     trained = copy.deepcopy(frozen).train()
     trained.head.open_head()
-    trained.head.add_label_vectors(torch.eye(100)[:2])
+    with torch.no_grad():
+        trained.head.weight[0] += jolt * torch.randn_like(trained.head.weight[0])
+    model.heads_ = [*model.heads_, np.array([8, 9])]
+    model.labels_ = {"vectors": torch.cat([model.labels_["vectors"], torch.eye(100)[:2]])}
     X, _ = blobs()[1]
     x = torch.from_numpy(X).float()
-    batch = MiniBatch(x, torch.full((len(x),), 3), known)
-    means(model.losses(trained, frozen, batch)).sum().backward()
+    batch = MiniBatch(x, torch.full((len(x),), 3), torch.ones(4), 2)
+    means(objective(model, trained, frozen)(batch)).sum().backward()
     assert all(p.grad is None for p in frozen.parameters())
     first = trained.trunk.backbone[1].weight.grad
     old, new = trained.head.weight.grad
@@ -153,26 +172,13 @@ def gradients(model, known=None):
 
 
 def test_gradients_reach_backbone_old_heads_and_new_head():
-    assert all(norm > 1e-4 for norm in gradients(jolted(taught(1))).values())
+    assert all(norm > 1e-4 for norm in gradients(taught(1), jolt=0.1).values())
 
 
 def test_lm_leaves_old_heads_alone():
     norms = gradients(taught(1, response_weight=0.0))
     assert norms["old"] == 0
     assert norms["new"] > 0 < norms["backbone"]
-
-
-def jolted(model):
-    """Take the old head off its frozen self's answers, where the Response Loss is at its best."""
-    frozen_losses = model.losses
-
-    def losses(trained, frozen, batch):
-        with torch.no_grad():
-            trained.head.weight[0] += 0.1 * torch.randn_like(trained.head.weight[0])
-        return frozen_losses(trained, frozen, batch)
-
-    model.losses = losses
-    return model
 
 
 def test_response_loss_is_at_its_best_where_nothing_has_moved():
@@ -209,14 +215,14 @@ def test_losses_see_the_frozen_copy_in_evaluation_mode_and_the_network_in_traini
     modes = []
 
     class Watched(LMRCClassifier):
-        def losses(self, network, frozen, batch):
-            modes.append((network.training, frozen and frozen.training))
-            return super().losses(network, frozen, batch)
+        def penalty(self, network, old_network):
+            modes.append((network.training, old_network.training))
+            return super().penalty(network, old_network)
 
     model = Watched(epochs=1, random_state=0, backbone=nn.Sequential(nn.Linear(8, 4), nn.Dropout()))
     for X, y in blobs()[:2]:
         model.partial_fit(X, y)
-    assert modes == [(True, None), (True, False)]
+    assert modes == [(True, False)]
 
 
 # --- What it does -------------------------------------------------------------------------------

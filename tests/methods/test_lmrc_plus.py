@@ -8,9 +8,11 @@ from torch import nn
 from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
 from lmrc.methods import base, prediction
+from lmrc.nets.network import Frozen
 from lmrc.statistics import covariances, gather, readout
 from lmrc.statistics.readout import READOUTS
 from lmrc.training.batches import MiniBatch
+from lmrc.training.objective import Objective
 
 N = 12
 
@@ -92,19 +94,15 @@ def test_scores_without_statistics_are_the_mean_over_turns():
         np.testing.assert_allclose(got, np.mean(cosines, axis=0), atol=1e-5)
 
 
-def test_the_old_heads_are_held_on_the_turned_images():
+def test_the_old_heads_are_held_on_the_rotated_images():
     model = taught(1)
-    x = torch.from_numpy(X[:6]).permute(0, 3, 1, 2)
-    batch = MiniBatch(x, torch.zeros(6, dtype=torch.long), None, torch.zeros(6, dtype=torch.long))
-    asked = []
-
-    def frozen(x):
-        asked.append(x)
-        return model.network_(x)
-
-    frozen.head = model.network_.head
-    terms = model.losses(model.network_, frozen, MiniBatch(x, batch.y, batch.y == 0, batch.turn))
-    assert asked[0] is x  # the very tensor: a captured step has its answer ready
+    x, zeros = torch.from_numpy(X[:6]).permute(0, 3, 1, 2), torch.zeros(6, dtype=torch.long)
+    batch = MiniBatch(x, zeros, torch.tensor([6, 0]), 2, True, rotation=zeros)
+    old = Frozen(model.network_)
+    seen = []
+    old.trunk.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
+    terms = Objective(model, model.network_, old)(batch)
+    assert seen[0] is x
     torch.testing.assert_close(terms["response"], torch.full((6,), -3.0))
 
 
@@ -208,7 +206,7 @@ def test_a_forgotten_class_leaves_no_statistics():
 def test_a_pool_may_lack_a_class_and_may_go():
     model = taught(2, predict_with="both", memory_per_class=3).forget(1)
     model.partial_fit(*BATCHES[2])  # the pool is of 0, 2 and 3
-    assert model.history_[-1]["across"] > 0
+    assert model.history_[-1]["balanced"] > 0
     model.partial_fit(X[Y == 2], Y[Y == 2])  # known classes alone
     assert np.bincount(model.memory_.y).tolist() == [3] * 5
     model.set_params(memory_per_class=0).partial_fit(*BATCHES[0])
@@ -337,13 +335,13 @@ def test_the_first_class_batch_may_have_another_learning_rate():
 
 def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monkeypatch, tmp_path):
     short = taught(1)
-    assert (short.augmentation, "pieces" in short.history_[-1]) == ("strong", False)
+    assert (short.augmentation, "cutmix" in short.history_[-1]) == ("strong", False)
     n_images = len(BATCHES[1][1])
     monkeypatch.setattr("lmrc.methods.lmrc_plus.LONG", 2)  # mini-batches
     before = taught(1, batch_size=n_images, epochs=2, first_epochs=1)
     assert before.augmentation == "strong"
     after = before.partial_fit(*BATCHES[1])
-    assert [entry.get("pieces") for entry in after.history_] == [None, 0.5, 0.5]
+    assert [entry.get("cutmix") for entry in after.history_] == [None, 0.5, 0.5]
     after.save(tmp_path / "m")
     assert load(tmp_path / "m").augmentation == "mixed"
 

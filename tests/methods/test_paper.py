@@ -20,26 +20,23 @@ from lmrc.checks import blobs
 class Plain(LMRCClassifier):
     """Losses and scores of the paper, written out."""
 
-    def losses(self, network, frozen, batch):
-        o = network(batch.x)
-        c = network.head.label_vectors[batch.y]
+    def losses(self, o, v, batch):
+        c = self.labels_["vectors"][batch.y]
         similarity = (o * c[:, None]).sum(dim=-1)
-        k = 0 if frozen is None else len(frozen.head)
+        k = 0 if v is None else v.shape[1]
         terms = {}
-        if len(network.head) > k:
+        if o.shape[1] > k:
             terms["new"] = -similarity[:, -1]  # Eq. 1
         if k and self.memory_per_class > 0:
             terms["review"] = -similarity[:, :k].sum(dim=1)  # Eq. 9
-        elif k and batch.known is not None:
-            terms["review"] = -similarity[:, :k].sum(dim=1) * batch.known
-        if frozen is not None:
-            with torch.no_grad():
-                v = frozen(batch.x)
+        elif k and batch.reviews:
+            terms["review"] = -similarity[:, :k].sum(dim=1) * (batch.y < batch.n_known)
+        if v is not None:
             terms["response"] = -self.response_weight * (o[:, :k] * v).sum(dim=(1, 2))  # Eq. 7
         return terms
 
     def scores(self, network, x):
-        o, c = network(x), network.head.label_vectors
+        o, c = network(x), self.labels_["vectors"]
         governor = itertools.chain(*([k] * len(head) for k, head in enumerate(self.heads_)))
         return torch.stack([(o[:, k] * c[i]).sum(dim=1) for i, k in enumerate(governor)], dim=1)
 
@@ -105,7 +102,7 @@ PLUS |= {"epochs": 60, "first_epochs": 100, "learning_rate": 0.02, "first_learni
         (LMRCPlusClassifier, OWN | PLUS | {"schedule": "cosine", "feature_layers": 2}),
         (FineTuneClassifier, {}),
         (JointClassifier, {}),
-        (EWCClassifier, {"penalty": 1000.0}),
+        (EWCClassifier, {"penalty_weight": 1000.0}),
         (LwFClassifier, {"distillation_weight": 1.0, "temperature": 2.0}),
     ],
 )

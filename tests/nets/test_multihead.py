@@ -84,15 +84,6 @@ def test_new_weights_are_spread_as_a_linear_layers():
     torch.testing.assert_close(head.weight.std(), torch.tensor(0.1 / 3**0.5), rtol=0.02, atol=0)
 
 
-def test_label_vectors_are_appended_and_never_trained():
-    head = heads(1)
-    head.add_label_vectors(torch.eye(4)[:2])
-    head.add_label_vectors(torch.eye(4)[2:3])
-    assert torch.equal(head.label_vectors, torch.eye(4)[:3])
-    assert "label_vectors" in head.state_dict()
-    assert "label_vectors" not in dict(head.named_parameters())
-
-
 def test_growing_linear_keeps_old_outputs():
     torch.manual_seed(0)
     head, x = GrowingLinear(6), torch.randn(5, 6)

@@ -25,17 +25,19 @@ def statistics():
 
 def heads():
     torch.manual_seed(0)
-    head = MultiHead(WIDTH, 20, turns=4)
+    head = MultiHead(WIDTH, 20)
     for _ in SIZES:
         head.open_head()
-    head.add_label_vectors(F.normalize(torch.randn(5, 4, 20), dim=-1))
     return head
 
 
-def tuned(head, kept, *, sizes=SIZES, non_negative=False, **settings):
+VECTORS = F.normalize(torch.randn(5, 4, 20, generator=torch.Generator().manual_seed(9)), dim=-1)
+
+
+def tuned(head, kept, *, sizes=SIZES, vectors=VECTORS, non_negative=False, **settings):
     generator = torch.Generator().manual_seed(3)
     settings |= {"scale": 16.0, "non_negative": non_negative, "generator": generator}
-    return readout.tune(head, kept, sizes, **settings)
+    return readout.tune(head, vectors, kept, sizes, **settings)
 
 
 def accuracy(score):
@@ -65,8 +67,10 @@ def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
     first = tuned(head, kept)
     assert torch.equal(head.weight, before)
     assert all(torch.equal(first[name], again) for name, again in tuned(head, kept).items())
-    untuned = accuracy(lambda x: readout.winner_takes_all(head, x, SIZES))
-    assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, first)) > untuned + 0.3
+    untuned = accuracy(lambda x: readout.winner_takes_all(head, VECTORS, x, SIZES))
+    assert (
+        accuracy(lambda x: readout.winner_takes_all(head, VECTORS, x, SIZES, first)) > untuned + 0.3
+    )
 
 
 def test_real_features_teach_what_statistics_have_wrong():
@@ -79,7 +83,7 @@ def test_real_features_teach_what_statistics_have_wrong():
     def right(real):
         found = tuned(head, wrong, real=real)
         return [
-            accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, found)),
+            accuracy(lambda x: readout.winner_takes_all(head, VECTORS, x, SIZES, found)),
             accuracy(lambda x: readout.linear(found, "linear", x)),
         ]
 
@@ -92,7 +96,7 @@ def test_real_features_leave_room_for_those_made_up_from_statistics():
     """As where the exemplars of all classes are black images, say: they tell nothing."""
     head, kept = heads(), statistics()
     found = tuned(head, kept, real={c: torch.zeros(4, 3, WIDTH) for c in range(5)})
-    assert accuracy(lambda x: readout.winner_takes_all(head, x, SIZES, found)) > 0.9
+    assert accuracy(lambda x: readout.winner_takes_all(head, VECTORS, x, SIZES, found)) > 0.9
 
 
 @pytest.mark.parametrize("non_negative", [True, False])
@@ -136,8 +140,8 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently():
         mean = torch.tensor([[middle, 0.0]], dtype=torch.float64)
         kept = kept.learnt(row, Summary(mean, spread.diag().double(), 100.0))
     head = MultiHead(2, 4, n_heads=1)
-    head.add_label_vectors(F.normalize(torch.randn(2, 4), dim=-1))
-    found = tuned(head, kept, sizes=[2])
+    vectors = F.normalize(torch.randn(2, 1, 4), dim=-1)
+    found = tuned(head, kept, sizes=[2], vectors=vectors)
     at = torch.tensor([[[3.6, 0.0], [6.0, 0.0]]])  # beyond the half, nearer to the wide class
     assert readout.linear(found, "lda", at).argmax(dim=1).tolist() == [1, 1]
     assert readout.linear(found, "linear", at).argmax(dim=1).tolist() == [0, 1]
@@ -149,7 +153,7 @@ def test_looks_at_an_image_are_averaged():
     x, again = features(0, 6).float(), features(1, 6).float()
 
     def scores(x, **settings):
-        return readout.scores_by(("wta", "tuned"), head, x, SIZES, found, **settings)
+        return readout.scores_by(("wta", "tuned"), head, VECTORS, x, SIZES, found, **settings)
 
     one, other = scores(x), scores(again)
     for way, got in scores(torch.cat([x, again], dim=1), looks=2).items():
@@ -159,8 +163,8 @@ def test_looks_at_an_image_are_averaged():
 def test_heads_are_given_the_last_features_alone():
     head, x = heads(), features(0, 6).float()
     more = torch.cat([torch.full((4, 6, 3), 7.0), x], dim=-1)
-    (got,) = readout.scores_by(("wta",), head, more, SIZES, {}).values()
-    torch.testing.assert_close(got, readout.winner_takes_all(head, x, SIZES))
+    (got,) = readout.scores_by(("wta",), head, VECTORS, more, SIZES, {}).values()
+    torch.testing.assert_close(got, readout.winner_takes_all(head, VECTORS, x, SIZES))
 
 
 def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
@@ -168,12 +172,12 @@ def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
     governor = [0, 0, 1, 2, 2]
     expected = torch.stack(
         [
-            sum((head(x[r])[:, k] * head.label_vectors[c, r]).sum(dim=1) for r in range(4)) / 4
+            sum((head(x[r])[:, k] * VECTORS[c, r]).sum(dim=1) for r in range(4)) / 4
             for c, k in enumerate(governor)
         ],
         dim=1,
     )
-    torch.testing.assert_close(readout.winner_takes_all(head, x, SIZES), expected)
+    torch.testing.assert_close(readout.winner_takes_all(head, VECTORS, x, SIZES), expected)
 
 
 def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_rounding():
@@ -187,9 +191,9 @@ def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_
         "head_bias": torch.zeros(1, 20),
     }
     head = MultiHead(WIDTH, 20, n_heads=1)
-    head.add_label_vectors(F.normalize(torch.randn(2, 20, generator=generator), dim=-1))
+    vectors = F.normalize(torch.randn(2, 1, 20, generator=generator), dim=-1)
     kept |= {name.replace("linear", "lda"): kept[name] for name in ("linear_weight", "linear_bias")}
-    ways = readout.scores_by(readout.READOUTS[1:], head, x, [2], kept)
+    ways = readout.scores_by(readout.READOUTS[1:], head, vectors, x, [2], kept)
     for scores in ways.values():
         assert len(scores.diff(dim=1).unique()) > 50  # near and far apart are not the same
     disagree = ways["linear"].argmax(dim=1) != ways["tuned"].argmax(dim=1)
@@ -203,7 +207,7 @@ def test_heads_and_linear_classifier_count_alike_whatever_their_scales(monkeypat
     head, kept = heads(), statistics()
     found = tuned(head, kept)
     ways = readout.scores_by(
-        ("tuned", "linear", "both"), head, features(0, 6).float(), SIZES, found
+        ("tuned", "linear", "both"), head, VECTORS, features(0, 6).float(), SIZES, found
     )
     parts = [ways["both"] - ways["linear"], ways["linear"]]
     for part in parts:

@@ -274,8 +274,8 @@ def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all(mon
     statistics = ClassStatistics.from_tensors("low-rank", kept)
     statistics.check(100, 4, 768)
     monkeypatch.setattr(readout, "STEPS", 0)
-    heads = MultiHead(512, 100, n_heads=10, n_classes=100, turns=4)
+    heads = MultiHead(512, 100, n_heads=10)
     settings = {"scale": 16.0, "non_negative": True, "generator": torch.Generator()}
-    kept |= readout.tune(heads, statistics, [10] * 10, **settings)
+    kept |= readout.tune(heads, torch.zeros(100, 4, 100), statistics, [10] * 10, **settings)
     assert kept.keys() >= {"factors", "lda_weight", "head_weight"}
     assert sum(tensor.nbytes for tensor in kept.values()) < 10e6

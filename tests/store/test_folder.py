@@ -100,8 +100,8 @@ def edit(model, change):
 
 
 def test_newer_formats_are_named(model):
-    edit(model, lambda manifest: manifest.update(format_version=2))
-    with pytest.raises(ModelFileError, match=r"format 2, .* upgrade lmrc"):
+    edit(model, lambda manifest: manifest.update(format_version=3))
+    with pytest.raises(ModelFileError, match=r"format 3, .* upgrade lmrc"):
         folder.read(model)
 
 

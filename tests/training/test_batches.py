@@ -70,8 +70,8 @@ def test_order_is_by_seed_alone():
 def test_known_marks_classes_that_were_there_before():
     y = torch.tensor([0, 1, 2, 3] * 3)
     for batch in epoch(torch.zeros(12, 1), y, n_known=2):
-        assert torch.equal(batch.known, batch.y < 2)
-    assert all(batch.known is None for batch in epoch(torch.zeros(12, 1), y + 2, n_known=2))
+        assert (batch.n_known, batch.reviews) == (2, True)
+    assert not any(batch.reviews for batch in epoch(torch.zeros(12, 1), y + 2, n_known=2))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from lmrc.training.ahead import Ahead, rows_of_block
 from lmrc.training.batches import Batches
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.loop import Optimisation, train
+from lmrc.training.objective import Objective
 
 CPU = torch.device("cpu")
 SETTINGS = [
@@ -70,22 +73,40 @@ def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
             assert taken[name].data_ptr() % 16 == 0  # and reads 16 bytes at a time
 
 
+@dataclass
+class Method:
+    """What a step needs of a method."""
+
+    losses: Callable
+    needs_old_outputs: bool = True
+    needs_features: bool = False
+
+    def penalty(self, network, old_network):
+        return {}
+
+
 def taught(graph, plan, seed=lambda epoch: epoch, **settings):
     """Train with a frozen network and a term of every part of a mini-batch."""
     trained, frozen = network(), Frozen(network(seed=1))
 
-    def losses(batch):
-        answers = trained(batch.x)
-        weight = 1.0 if batch.known is None else 1.0 + batch.known
-        turned = 0.0 if batch.turn is None else 0.1 * batch.turn
-        weight = weight if batch.share is None else weight + batch.share
-        with torch.no_grad():
-            before = frozen(batch.x)
-        new = nn.functional.cross_entropy(answers, batch.y, reduction="none")
-        return {"new": weight * new + turned, "old": (answers - before).square().sum(1)}
+    def losses(outputs, old_outputs, batch):
+        weight = 1.0 + (batch.y < batch.n_known) * batch.reviews
+        rotated = 0.0 if batch.rotation is None else 0.1 * batch.rotation
+        weight = weight if batch.lam is None else weight + batch.lam
+        new = nn.functional.cross_entropy(outputs, batch.y, reduction="none")
+        moved = (batch.features - batch.old_features).square().sum(1)
+        old = (outputs - old_outputs).square().sum(1)
+        return {"new": weight * new + rotated, "old": old, "moved": 0.1 * moved}
 
+    objective = Objective(Method(losses, needs_features=True), trained, frozen)
     records = train(
-        trained, losses, batches(**settings), plan, seed=seed, frozen=frozen, graph=graph
+        trained,
+        objective,
+        batches(**settings),
+        plan,
+        seed=seed,
+        prepare=objective.prepare,
+        graph=graph,
     )
     return trained.state_dict(), list(records)
 
@@ -138,20 +159,21 @@ def test_epochs_of_one_seed_are_all_learnt_whole(settings):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_frozen_network_is_asked_a_block_at_a_time():
-    asked, frozen = [], Frozen(network())
-    frozen.register_forward_hook(lambda module, inputs, out: asked.append(len(inputs[0])))
-    trained = network()
+@pytest.mark.parametrize("needed", [True, False])
+def test_the_old_network_runs_a_block_at_a_time_and_where_it_is_needed(needed):
+    sizes, old, trained = [], Frozen(network()), network()
+    old.trunk.register_forward_hook(lambda module, inputs, out: sizes.append(len(inputs[0])))
 
-    def losses(batch):
-        return {"old": (trained(batch.x) - frozen(batch.x).detach()).square().sum(1)}
+    def losses(outputs, old_outputs, batch):
+        assert (old_outputs is not None) == needed
+        return {"old": (outputs - (old_outputs if needed else 0)).square().sum(1)}
 
     plan = Optimisation(1, 0.01, (), 0.0, 0.0)
-    data = batches(n=48)
-    list(train(trained, losses, data, plan, seed=lambda epoch: 0, frozen=frozen, graph=True))
-    # Two steps as they are; a block to see its shape; ten steps of blocks of six, in which the
-    # losses are given the answer.
-    assert [n for n in asked if n != 4] == [24, 24, 24]
+    objective = Objective(Method(losses, needs_old_outputs=needed), trained, old)
+    training = {"seed": lambda epoch: 0, "prepare": objective.prepare, "graph": True}
+    list(train(trained, objective, batches(n=48), plan, **training))
+    # Two steps as they are; a block to see its shape; ten steps of blocks of six.
+    assert sizes == ([4, 4, 24, 24, 24] if needed else [])
 
 
 class Recorded:

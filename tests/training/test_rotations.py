@@ -19,36 +19,35 @@ def served(rotations, augment="none", seed=0):
         yield batches.at(positions)
 
 
-def test_all_turns_come_together_each_with_its_label_and_turn():
-    for plain, turned in zip(served("none"), served("all"), strict=True):
+def test_all_rotations_come_together_each_with_its_label_and_turn():
+    for plain, rotated in zip(served("none"), served("all"), strict=True):
         n = len(plain.y)
-        assert plain.turn is None
-        assert turned.turn.tolist() == np.repeat(range(4), n).tolist()
-        assert torch.equal(turned.y, plain.y.repeat(4))
-        assert torch.equal(turned.known, plain.known.repeat(4))
-        for i, (image, turn) in enumerate(zip(turned.x, turned.turn.tolist(), strict=True)):
+        assert plain.rotation is None
+        assert rotated.rotation.tolist() == np.repeat(range(4), n).tolist()
+        assert torch.equal(rotated.y, plain.y.repeat(4))
+        for i, (image, turn) in enumerate(zip(rotated.x, rotated.rotation.tolist(), strict=True)):
             assert np.array_equal(image, np.rot90(plain.x[i % n], turn, axes=(1, 2)))
 
 
 def test_one_turn_is_drawn_by_the_epochs_seed():
     turns = []
-    for plain, turned in zip(served("none"), served("one"), strict=True):
-        turns += turned.turn.tolist()
-        assert torch.equal(turned.y, plain.y)
-        for before, after, turn in zip(plain.x, turned.x, turned.turn.tolist(), strict=True):
+    for plain, rotated in zip(served("none"), served("one"), strict=True):
+        turns += rotated.rotation.tolist()
+        assert torch.equal(rotated.y, plain.y)
+        for before, after, turn in zip(plain.x, rotated.x, rotated.rotation.tolist(), strict=True):
             assert np.array_equal(after, np.rot90(before, turn, axes=(1, 2)))
     assert len(set(turns)) > 1
-    assert turns == [turn for batch in served("one") for turn in batch.turn.tolist()]
-    assert turns != [turn for batch in served("one", seed=1) for turn in batch.turn.tolist()]
+    assert turns == [turn for batch in served("one") for turn in batch.rotation.tolist()]
+    assert turns != [turn for batch in served("one", seed=1) for turn in batch.rotation.tolist()]
 
 
-def test_images_are_cropped_and_mirrored_before_they_are_turned():
-    for plain, turned in zip(served("none", "crop+flip"), served("all", "crop+flip"), strict=True):
-        quarter = turned.x[len(plain.y) : 2 * len(plain.y)]
+def test_images_are_cropped_and_mirrored_before_they_are_rotated():
+    for plain, rotated in zip(served("none", "crop+flip"), served("all", "crop+flip"), strict=True):
+        quarter = rotated.x[len(plain.y) : 2 * len(plain.y)]
         assert torch.equal(quarter, plain.x.rot90(dims=(2, 3)))
 
 
-def test_what_cannot_be_turned_is_refused():
+def test_what_cannot_be_rotated_is_refused():
     check_square((3, 8, 8))
     with pytest.raises(ValueError, match="X is vectors"):
         check_square((8,))

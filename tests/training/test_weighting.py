@@ -1,28 +1,55 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lmrc import LMRCClassifier, load
+from lmrc.nets.network import Frozen, Network, Trunk
 from lmrc.training.batches import MiniBatch
-from lmrc.training.weighting import class_weights, weighted
+from lmrc.training.objective import Objective
+from lmrc.training.weighting import class_weights
+
+
+class Method:
+    """One whose losses are ones, and which notes its mini-batches."""
+
+    needs_old_outputs = needs_features = False
+
+    def __init__(self):
+        self.seen = []
+
+    def losses(self, outputs, old_outputs, batch):
+        self.seen.append(batch)
+        return {"new": torch.ones(len(batch.y)), "mean": torch.tensor(2.0)}
+
+    def penalty(self, network, old_network):
+        return {"held": torch.tensor(3.0)}
+
+
+def terms_of(method, weights, y, **more):
+    network = Network(Trunk(nn.Identity(), torch.zeros(1), torch.ones(1)), nn.Linear(1, 2))
+    objective = Objective(method, network, Frozen(network), weights)
+    return objective(MiniBatch(torch.zeros(len(y), 1), y, torch.bincount(y), **more))
 
 
 def test_terms_per_sample_are_weighted_and_scalars_are_not():
     y = torch.tensor([0, 0, 0, 1])
-    weights = class_weights("balanced", y, [0, 1])
-    terms = weighted(lambda _: {"new": torch.ones(4), "penalty": torch.tensor(2.0)}, weights)(
-        MiniBatch(torch.zeros(4, 1), y, None)
-    )
+    terms = terms_of(Method(), class_weights("balanced", y, [0, 1]), y)
     assert torch.allclose(terms["new"], torch.tensor([2 / 3, 2 / 3, 2 / 3, 2.0]))
-    assert terms["penalty"] == 2
+    assert (terms["mean"], terms["held"]) == (2, 3)
+
+
+def test_with_cutmix_a_sample_weighs_as_both_its_classes():
+    weights, y = torch.tensor([1.0, 2.0]), torch.tensor([0, 0, 0, 1])
+    terms = terms_of(Method(), weights, y, lam=torch.full((4,), 0.75))
+    expected = 0.75 * weights[y] + 0.25 * weights[y.flip(0)]
+    torch.testing.assert_close(terms["new"], expected)
 
 
 def test_a_class_that_counts_more_counts_as_more_samples():
-    y = torch.tensor([0, 0, 0, 1])
-    seen = []
-    losses = weighted(lambda batch: seen.append(batch) or {}, torch.tensor([1.0, 3.0]))
-    losses(MiniBatch(torch.zeros(4, 1), y, None, counts=torch.bincount(y)))
-    assert seen[0].counts.tolist() == [3, 3]
+    method, y = Method(), torch.tensor([0, 0, 0, 1])
+    terms_of(method, torch.tensor([1.0, 3.0]), y)
+    assert method.seen[0].counts.tolist() == [3, 3]
 
 
 def test_a_rare_class_is_found_more_often():

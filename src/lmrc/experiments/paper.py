@@ -21,7 +21,7 @@ _PROTOCOL = (
 )
 
 #: Settings for which the paper prints a range, or nothing.
-_LEFT_OPEN = ("response_weight", "threshold", "penalty", "distillation_weight")
+_LEFT_OPEN = ("response_weight", "threshold", "penalty_weight", "distillation_weight")
 
 
 def paper_values(recipe: Recipe) -> dict[str, float]:

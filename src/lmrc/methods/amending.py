@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmrc.data.inputs import read_labels, shortest_type
 from lmrc.methods.carried import CarriedStatistics
 from lmrc.methods.chance import one_way_seeds
+from lmrc.nets.multihead import without_row
 from lmrc.training.device import usual_defaults
 
 
@@ -47,10 +48,11 @@ class AmendableClasses(CarriedStatistics):
             heads = draft.network_.head
             rng = torch.Generator().manual_seed(draft.move_seed_on())
             if others:
-                heads.erase(head, row, others, rng)
+                vectors = self._vectors_of(heads.weight.device)
+                heads.erase(head, vectors[row], vectors[others], rng)
             else:
                 heads.remove_head(head)
-            heads.remove_label_vector(row)
+            draft.labels_ = {"vectors": without_row(self.labels_["vectors"], row)}
             sizes = [size - (i == head) for i, size in enumerate(self._sizes)]
             draft.classes_ = shortest_type(np.delete(self.classes_, row))
             draft.heads_ = np.split(draft.classes_, np.cumsum([n for n in sizes if n])[:-1])

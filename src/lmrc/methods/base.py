@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -40,13 +39,13 @@ from lmrc.training.compiling import made_fast
 from lmrc.training.device import Execution, repeatable, usual_defaults
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
-from lmrc.training.mixing import mixed
+from lmrc.training.objective import Objective
 from lmrc.training.progress import Progress
 from lmrc.training.ranks import current
 from lmrc.training.rotations import copies
 from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
-from lmrc.training.weighting import class_weights, weighted
+from lmrc.training.weighting import class_weights
 
 
 class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstimator, ABC):
@@ -187,16 +186,18 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         """Make room in the network for ``n_new`` classes. It is a copy: change it in place."""
 
     @abstractmethod
-    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
+    def losses(self, outputs: Any, old_outputs: Any, batch: MiniBatch) -> Losses:
         """Return the terms to minimise, by name: per sample (n,), or a scalar.
 
         Parameters
         ----------
-        network : Network
-            In training, already grown.
-        frozen : Network or None
-            The network as it was before this class batch, in evaluation mode; None at the first.
+        outputs : Tensor, or what else the head returns
+            What the network in training makes of ``batch.x``.
+        old_outputs : the same, or None
+            What the network as it was before this task makes of it, in evaluation mode and without
+            gradients; None at the first task, and where ``needs_old_outputs`` is False.
         batch : MiniBatch
+            ``batch.targets`` are soft with CutMix.
         """
 
     @abstractmethod
@@ -204,6 +205,15 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         """Return one score per class, (n, n_classes): the highest wins."""
 
     # --- What a method may define ----------------------------------------------------------------
+
+    #: Whether `losses` reads ``old_outputs``: else the old network need not run.
+    needs_old_outputs: bool = True
+    #: Whether `losses` reads ``batch.features`` and ``batch.old_features``.
+    needs_features: bool = False
+
+    def penalty(self, network: Network, old_network: Network) -> Losses:
+        """Return terms of the weights alone, as scalars; not called at the first task."""
+        return {}
 
     def start(self, frozen: Network | None, x: Tensor) -> Network:
         """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
@@ -326,14 +336,14 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
             rotations=self.rotations,
             ranks=current(),
         )
-        losses: Callable[[MiniBatch], Losses] = partial(self.losses, network, frozen)
+        weights = None
         if self.class_weight is not None:
-            of_class = class_weights(self.class_weight, batches.y, self.classes_.tolist())
-            losses = weighted(losses, of_class)
+            weights = class_weights(self.class_weight, batches.y, self.classes_.tolist())
+        objective = Objective(self, network, frozen, weights)
         with made_fast(network, frozen, batches, execution) as delayed:
             yield from train(
                 network,
-                mixed(losses, network, frozen),
+                objective,
                 batches,
                 Optimisation(
                     self.epochs_now,
@@ -344,8 +354,8 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
                     self.schedule,
                     min(self.average_last, self.epochs_now),
                 ),
+                prepare=objective.prepare,
                 seed=lambda epoch: self._seed(EPOCH, epoch),
-                frozen=frozen,
                 bf16=execution.bf16,
                 graph=execution.graph,
                 delayed=delayed,

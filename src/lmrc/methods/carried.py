@@ -20,7 +20,7 @@ from lmrc.statistics.keep import brought_up_to_date
 from lmrc.training.augment import flips
 from lmrc.training.device import usual_defaults
 from lmrc.training.memory import Memory
-from lmrc.training.rotations import TURNS, all_turns
+from lmrc.training.rotations import N_ROTATIONS, all_rotations
 
 
 class CarriedStatistics(IncrementalClassifier):
@@ -39,15 +39,16 @@ class CarriedStatistics(IncrementalClassifier):
     mirror: bool
     scale: float
     label_dim: int
+    labels_: dict[str, Tensor]  # "vectors": the label vectors, (classes[, rotations], dim)
     statistics_: dict[str, Tensor]
     readout_: dict[str, Tensor]
 
-    saved_tensors: ClassVar[tuple[str, ...]] = ("statistics_", "readout_")
+    saved_tensors: ClassVar[tuple[str, ...]] = ("labels_", "statistics_", "readout_")
 
     @property
     def turns(self) -> int | None:
         """Turns in which images are learnt and looked at; None where they are not turned."""
-        return None if self.rotations == "none" else TURNS
+        return None if self.rotations == "none" else N_ROTATIONS
 
     @property
     def _mirrored(self) -> bool:  # whether mirror images are looked at: only where they were learnt
@@ -128,6 +129,7 @@ class CarriedStatistics(IncrementalClassifier):
         if tuned:
             self.readout_ = readout.tune(
                 network.head,
+                self._vectors_of(network.head.weight.device),
                 statistics,
                 self._sizes,
                 scale=self.scale,
@@ -141,12 +143,18 @@ class CarriedStatistics(IncrementalClassifier):
     def scores_by(self, ways: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some `lmrc.statistics.readout.READOUTS`: (n, n_classes) each."""
         inputs = torch.cat([x, x.flip(-1)]) if self._mirrored else x
-        inputs = inputs if self.turns is None else all_turns(inputs)
+        inputs = inputs if self.turns is None else all_rotations(inputs)
         features = network.trunk.features(inputs, self.feature_layers)
         features = features.view(self.turns or 1, -1, features.shape[-1])
         kept = getattr(self, "readout_", {})  # Winner-Take-All needs nothing
         looks = 1 + self._mirrored
-        return readout.scores_by(ways, network.head, features, self._sizes, kept, looks)
+        vectors = self._vectors_of(features.device)
+        return readout.scores_by(ways, network.head, vectors, features, self._sizes, kept, looks)
+
+    def _vectors_of(self, device: torch.device) -> Tensor:
+        """Return the label vectors as (classes, rotations, dim)."""
+        vectors = self.labels_["vectors"].to(device)
+        return vectors if vectors.ndim == 3 else vectors[:, None]
 
     @property
     def readouts_(self) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from lmrc.methods.chance import KEEP
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
 from lmrc.nets.network import Network
-from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
 
@@ -35,8 +34,8 @@ class EWCClassifier(FineTuneClassifier):
 
     Parameters
     ----------
-    penalty : float, default=1000.0
-        Strength λ.
+    penalty_weight : float, default=1000.0
+        Strength λ of the penalty.
 
     Attributes
     ----------
@@ -46,14 +45,14 @@ class EWCClassifier(FineTuneClassifier):
 
     saved_tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
     legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
-        "penalty": legal.real(0)
+        "penalty_weight": legal.real(0)
     }
 
     fisher_: dict[str, Tensor]
 
-    def __init__(self, *, penalty: float = 1000.0, **settings: Any) -> None:
+    def __init__(self, *, penalty_weight: float = 1000.0, **settings: Any) -> None:
         super().__init__(**settings)
-        self.penalty = penalty
+        self.penalty_weight = penalty_weight
 
     def start(self, frozen: Network | None, x: Tensor) -> Network:
         """Return the network to train; bring the Fisher information to where it is.
@@ -65,23 +64,18 @@ class EWCClassifier(FineTuneClassifier):
             self.fisher_ = {n: self.fisher_[n].to(p) for n, p in frozen.named_parameters()}
         return super().start(frozen, x)
 
-    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
-        """Return the cross-entropy and the penalty for moving weights that mattered."""
-        terms = dict(super().losses(network, frozen, batch))
-        if frozen is not None and self.penalty > 0:
-            terms["ewc"] = self.weight_penalty(network, frozen)
-        return terms
-
-    def weight_penalty(self, network: Network, frozen: Network) -> Tensor:
+    def penalty(self, network: Network, old_network: Network) -> Losses:
         """Return ½ λ Σ F (θ − θ*)², over the weights that were there before."""
-        old = {name: p.detach() for name, p in frozen.named_parameters()}
+        if self.penalty_weight == 0:
+            return {}
+        old = {name: p.detach() for name, p in old_network.named_parameters()}
         both = zip(old.values(), network.parameters(), strict=True)
         new = [before_growth(p, o.shape) for o, p in both]
         # A stiffness over 1 / learning rate makes SGD overshoot and diverge. A weight that stiff
         # does not move anyway, so it is enough to hold it that hard.
         fisher = flat(self.fisher_[name] for name in old)
-        stiffness = (self.penalty * fisher).clamp(max=1 / self.learning_rate)
-        return 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()
+        stiffness = (self.penalty_weight * fisher).clamp(max=1 / self.learning_rate)
+        return {"ewc": 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()}
 
     def keep(self, network: Network, samples: Memory) -> None:
         """Add this class batch's Fisher information to that of the earlier ones."""

@@ -28,14 +28,14 @@ class LabelVectors:
     on_full: Literal["relax", "raise"]
     seed: int
 
-    def beside(self, known: Tensor, n_new: int, in_force: float) -> tuple[Tensor, float]:
+    def beside(self, known: Tensor | None, n_new: int, in_force: float) -> tuple[Tensor, float]:
         """Draw one vector for each new class, far from those of all classes: (n_new, dim)."""
         mapping = LabelMapping(
             self.dim,
             max(self.threshold, in_force),
             self.max_tries,
             self.seed,
-            vectors=known.cpu().numpy(),
+            vectors=None if known is None else known.cpu().numpy(),
         )
         vectors = mapping.extend(n_new, on_full=self.on_full)
         self._warn_if_nearly_full(mapping, n_new)

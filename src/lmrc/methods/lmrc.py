@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -282,7 +283,7 @@ class LMRCClassifier(AmendableClasses):
 
     def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> MultiHead:
         """Return normalised linear heads."""
-        return MultiHead(width, self.label_dim, n_heads, n_classes, self.turns)
+        return MultiHead(width, self.label_dim, n_heads)
 
     def grow(self, network: Network, n_new: int) -> None:
         """Open a head for the new classes and draw their label vectors (Algorithm 1)."""
@@ -290,26 +291,40 @@ class LMRCClassifier(AmendableClasses):
             self.label_dim, self.threshold, self.max_tries, self.on_full, self._seed(LABELS)
         )
         in_force = getattr(self, "threshold_", self.threshold)
+        known = self.labels_["vectors"] if hasattr(self, "labels_") else None
         if self.turns is None:
-            vectors, self.threshold_ = draw.beside(network.head.label_vectors, n_new, in_force)
+            vectors, self.threshold_ = draw.beside(known, n_new, in_force)
         else:
             vectors, self.threshold_ = draw.for_turns(n_new, self.turns, in_force)
-        network.head.add_label_vectors(vectors)
+        vectors = vectors.to(network.head.weight)
+        if known is not None:  # earlier ones never move
+            vectors = torch.cat([known.to(vectors), vectors])
+        self.labels_ = {"vectors": vectors}
         network.head.open_head()
 
-    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
+    def start(self, frozen: Network | None, x: Tensor) -> Network:
+        """Return the network to train; bring the label vectors to where it is."""
+        if frozen is not None:
+            self.labels_ = {"vectors": self.labels_["vectors"].to(frozen.head.weight.device)}
+        return super().start(frozen, x)
+
+    @property
+    def needs_old_outputs(self) -> bool:  # type: ignore[override]
+        """Whether there is a Response Loss."""
+        return self.response_weight > 0
+
+    def losses(self, outputs: Tensor, old_outputs: Tensor | None, batch: MiniBatch) -> Losses:
         """Return the terms of Eq. 8, or of Eq. 10 where samples of known classes are at hand."""
-        o = network(batch.x)  # (n, heads, dim), unit vectors
-        k = 0 if frozen is None else len(frozen.head)  # heads before this class batch
+        o = outputs  # (n, heads, dim), unit vectors
+        k = sum(end <= batch.n_known for end in itertools.accumulate(self._sizes))  # old heads
         # Split once: backward that is one kernel, where slices would be filled up with zeros.
-        old, new = o.split([k, o.shape[1] - k], dim=1)
-        setting = Setting(self._sizes, self._pooled[:k], self.scale)
-        objective = OBJECTIVES[self.objective]
-        terms = dict(objective(old, new, network.head, batch, setting))  # Eqs. 1, 9
-        if frozen is not None and self.response_weight > 0:
-            with torch.no_grad():
-                v = frozen(batch.x)  # (n, k, dim): the response vectors, Eq. 6
-            terms["response"] = -self.response_weight * (old * v).sum(dim=(1, 2))  # Eq. 7
+        old, new = torch.split(o, [k, o.shape[1] - k], dim=1)
+        vectors = self._vectors_of(o.device).flatten(0, 1)
+        setting = Setting(vectors, self._sizes, self._pooled[:k], self.scale)
+        terms = dict(OBJECTIVES[self.objective](old, new, batch, setting))  # Eqs. 1, 9
+        if old_outputs is not None:  # (n, k, dim): the response vectors, Eq. 6
+            response = (old * old_outputs).sum(dim=(1, 2))
+            terms["response"] = -self.response_weight * response  # Eq. 7
         return terms
 
     def _train(
@@ -348,6 +363,11 @@ class LMRCClassifier(AmendableClasses):
     def check_saved(self) -> None:
         """Refuse a threshold that is no number, and statistics that are not of these classes."""
         super().check_saved()
+        of_each = () if self.turns is None else (self.turns,)
+        wanted = (len(self.classes_), *of_each, self.label_dim)
+        vectors = self.labels_.get("vectors", torch.zeros(0))
+        if tuple(vectors.shape) != wanted or vectors.dtype != torch.float32:
+            raise ValueError(f"its label vectors are not of shape {wanted} in float32")
         if not self.legal_values["threshold"].test(self.threshold_):
             raise ValueError(f"its threshold is {self.threshold_!r}")
 
@@ -356,4 +376,4 @@ class LMRCClassifier(AmendableClasses):
         """Label vectors, rows as ``classes_``."""
         if "network_" not in vars(self):
             raise AttributeError("label_vectors_ is there once a class batch has been learnt")
-        return np.array(self.network_.head.label_vectors.cpu().numpy())
+        return np.array(self.labels_["vectors"].cpu().numpy())

@@ -106,7 +106,7 @@ class LMRCPlusClassifier(LMRCClassifier):
     def augmentation(self) -> str:
         """What ``augment`` comes to for these inputs; "auto", what it came to the last time."""
         history = getattr(self, "history_", [])
-        return self._stronger(bool(history) and "pieces" in history[-1])
+        return self._stronger(bool(history) and "cutmix" in history[-1])
 
     def _augmentation_of(self, n_samples: int) -> str:
         return self._stronger(self.epochs_now * n_samples >= LONG * self.batch_size)

@@ -56,17 +56,18 @@ class LwFClassifier(FineTuneClassifier):
         self.distillation_weight = distillation_weight
         self.temperature = temperature
 
-    def losses(self, network: Network, frozen: Network | None, batch: MiniBatch) -> Losses:
-        """Return the cross-entropy and the distillation of the old network's answers."""
-        logits = network(batch.x)
-        log_p = self.log_softmax(logits)
-        terms = {"new": -log_p.gather(1, batch.y[:, None])[:, 0]}
-        if frozen is not None and self.distillation_weight > 0:
-            with torch.no_grad():
-                taught = self.log_softmax(frozen(batch.x) / self.temperature).exp()
-            n_old = taught.shape[1]
-            answered = self.log_softmax(logits[:, :n_old] / self.temperature)
-            terms["distillation"] = -self.distillation_weight * (taught * answered).sum(dim=1)
+    @property
+    def needs_old_outputs(self) -> bool:  # type: ignore[override]
+        """Whether there is anything to distil."""
+        return self.distillation_weight > 0
+
+    def losses(self, outputs: Tensor, old_outputs: Tensor | None, batch: MiniBatch) -> Losses:
+        """Return the cross-entropy and the distillation of the old network's outputs."""
+        terms = {"new": -(batch.targets * self.log_softmax(outputs)).sum(dim=1)}
+        if old_outputs is not None:
+            teacher = self.log_softmax(old_outputs / self.temperature).exp()
+            student = self.log_softmax(outputs[:, : teacher.shape[1]] / self.temperature)
+            terms["distillation"] = -self.distillation_weight * (teacher * student).sum(dim=1)
         return terms
 
     def log_softmax(self, logits: Tensor) -> Tensor:

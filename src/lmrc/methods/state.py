@@ -15,6 +15,7 @@ from torch import Tensor
 from lmrc.data.inputs import shortest_type
 from lmrc.nets.backbones import build
 from lmrc.nets.network import Network, build_trunk, check_input_shape
+from lmrc.store.upgrade import MODEL_FORMAT
 from lmrc.training.device import pick_device
 from lmrc.training.loop import TrainingError
 from lmrc.training.memory import Memory
@@ -37,6 +38,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     if not isinstance(model.random_state, (int, np.integer)):
         settings["random_state"] = None  # what it came to is in seed_
     description = {
+        "format": MODEL_FORMAT,
         "class": type(model).__name__,
         "settings": settings,
         "classes": model.classes_.tolist(),
@@ -52,9 +54,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 
 
 def _tensors_of(model: Any) -> Tensors:
-    tensors: Tensors = {"weights": {}, "labels": {}}
-    for name, tensor in model.network_.state_dict().items():
-        tensors["labels" if name.endswith("label_vectors") else "weights"][name] = tensor
+    tensors: Tensors = {"weights": dict(model.network_.state_dict())}
     if pool := pool_in_force(model):
         tensors["pool"] = {"x": pool.x, "y": pool.y}
     for name in model.saved_tensors:
@@ -76,7 +76,7 @@ def check_numbers(tensors: Tensors) -> None:
                 raise ValueError(f"{name} ({group}), by which inputs are divided, is not positive")
             if last == "running_var" and not bool((tensor >= 0).all()):
                 raise ValueError(f"{name} ({group}) holds variances below 0")
-            if name == "head.label_vectors" and not bool(
+            if (group, name) == ("labels", "vectors") and not bool(
                 ((tensor.float().norm(dim=-1) - 1).abs() < 0.01).all()
             ):
                 raise ValueError(f"{name} ({group}) are not vectors of length 1")
@@ -138,7 +138,7 @@ def unpack(
         if not all(type(name) is str for name in names) or (len(names),) != model.input_shape_:
             raise ValueError("the names of its features are not one text for each")
         model.feature_names_in_ = np.array(names, dtype=object)
-    weights = {**tensors["weights"], **tensors.get("labels", {})}
+    weights = tensors["weights"]
     if built_in:
         _check_sizes(model, weights)
     mean, std = weights["trunk.mean"], weights["trunk.std"]

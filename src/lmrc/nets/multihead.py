@@ -38,46 +38,22 @@ class MultiHead(nn.Module):
         Number of features.
     dim : int
         Dimension d of the label vectors.
-    n_heads, n_classes : int
-        Heads and classes to begin with.
-    turns : int or None
-        Label vectors of a class, one for each turn of its images; None: one, without an axis.
+    n_heads : int
+        Heads to begin with.
 
     Attributes
     ----------
     weight : Parameter of shape (heads, dim, width)
     bias : Parameter of shape (heads, dim)
-    label_vectors : Tensor of shape (classes, dim) or (classes, turns, dim)
-        The label vectors of each class, in order of arrival. Never trained.
     """
 
-    label_vectors: Tensor
-
-    def __init__(
-        self,
-        width: int,
-        dim: int,
-        n_heads: int = 0,
-        n_classes: int = 0,
-        turns: int | None = None,
-    ) -> None:
+    def __init__(self, width: int, dim: int, n_heads: int = 0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(n_heads, dim, width))
         self.bias = nn.Parameter(torch.zeros(n_heads, dim))
-        shape = (n_classes, dim) if turns is None else (n_classes, turns, dim)
-        self.register_buffer("label_vectors", torch.zeros(shape))
 
     def __len__(self) -> int:
         return len(self.weight)
-
-    @property
-    def by_turn(self) -> Tensor:
-        """The label vectors as (classes, turns, dim), whether images are turned or not."""
-        return self.label_vectors if self.label_vectors.ndim == 3 else self.label_vectors[:, None]
-
-    def row(self, y: Tensor, turn: Tensor | None) -> Tensor:
-        """Return which of all label vectors belong to classes, and to turns of their images."""
-        return y if turn is None else y * self.label_vectors.shape[1] + turn
 
     def open_head(self) -> None:
         """Add one head; those that are there keep their weights."""
@@ -86,15 +62,7 @@ class MultiHead(nn.Module):
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight[None]]))
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias[None]]))
 
-    def add_label_vectors(self, vectors: Tensor) -> None:
-        """Append the label vectors of new classes; earlier ones never move."""
-        self.label_vectors = torch.cat([self.label_vectors, vectors.to(self.label_vectors)])
-
-    def remove_label_vector(self, row: int) -> None:
-        """Take out the label vector of one class; the others' stay."""
-        self.label_vectors = without_row(self.label_vectors, row)
-
-    def erase(self, head: int, row: int, others: Sequence[int], rng: torch.Generator) -> None:
+    def erase(self, head: int, own: Tensor, rest: Tensor, rng: torch.Generator) -> None:
         """Let a head respond to one of its classes as to an image that is none of them.
 
         What it responds along the class's label vectors goes to a random mixture of two other
@@ -103,8 +71,17 @@ class MultiHead(nn.Module):
 
         With one other class there is no mixture: that class would be taken for all that neither
         was. The directions away from its label vectors are rotated at random instead.
+
+        Parameters
+        ----------
+        head : int
+        own : Tensor of shape (rotations, dim)
+            Label vectors of the class.
+        rest : Tensor of shape (others, rotations, dim)
+            Those of the head's other classes.
+        rng : torch.Generator
         """
-        own, rest = self.by_turn[row].cpu().double(), self.by_turn[list(others)].cpu().double()
+        own, rest = own.cpu().double(), rest.cpu().double()
         basis = torch.linalg.qr(own.T)[0]  # (dim, turns)
         if len(rest) > 1:
             two = rest[torch.randperm(len(rest), generator=rng)[:2]]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -16,27 +14,6 @@ from lmrc.nets.folded import fold
 
 LARGEST_INPUT = 2**24  # values of one input: a model file that asks for more is forged
 LARGE_INPUT = 2**18  # 3 × 295 × 295: from here on, a pass takes some hundred megabytes
-
-
-class Notes:
-    """Features as they were asked for, in order; `again` begins to give them once more."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[Tensor, Tensor]] = []
-        self.again()
-
-    def __call__(self, x: Tensor, find: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the features noted at this point, if they are of x; else find and note them."""
-        self.at += 1
-        if self.at <= len(self.taken) and self.taken[self.at - 1][0] is x:
-            return self.taken[self.at - 1][1]
-        found = find(x)
-        self.taken.append((x, found))
-        return found
-
-    def again(self) -> None:
-        """Begin the second round."""
-        self.at = 0
 
 
 class Trunk(nn.Module):
@@ -54,21 +31,6 @@ class Trunk(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.is_frozen = False
-        self._notes: Notes | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return features; while they are `noted`, those of the first round in the second."""
-        found: Tensor = self._notes(x, super().__call__) if self._notes else super().__call__(x)
-        return found
-
-    @contextmanager
-    def noted(self) -> Iterator[Notes]:
-        """Note features, to give them again in a second round of the same questions."""
-        self._notes = Notes()
-        try:
-            yield self._notes
-        finally:
-            self._notes = None
 
     def freeze(self, frozen: bool) -> None:
         """Leave the backbone out of the training, its BatchNorm statistics too; or let it in."""
@@ -127,15 +89,13 @@ class Network(nn.Module):
 
 
 class Frozen(Network):
-    """A network as it was before a class batch, to be asked and not to be trained.
-
-    Shares the network's weights. Where its answer to an input is known already, that is given.
+    """A network as it was before a task, in evaluation mode; it shares the network's weights.
 
     Parameters
     ----------
     network : Network
     bf16 : bool
-        Whether it is asked in bfloat16; on a GPU it is made ready for that.
+        Whether it runs in bfloat16; on a GPU a ResNet is folded for that.
     """
 
     def __init__(self, network: Network, bf16: bool = False) -> None:
@@ -146,29 +106,19 @@ class Frozen(Network):
         folded = fold(network.trunk.backbone, dtype) if on_gpu else None
         # In a tuple, it is no part of the module: its weights are the backbone's once more.
         self._folded = (folded,) if folded else ()
-        self.was_asked = False  # and gave one tensor, so that it is worth to ask ahead
-        self._answered: tuple[Tensor, Any] | None = None
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return what the encoder makes of x."""
+        if self._folded:
+            (backbone,) = self._folded
+            folded: Tensor = backbone(self.trunk.normalise(x))
+            return folded
+        features: Tensor = self.trunk(x)
+        return features
 
     def forward(self, x: Tensor) -> Any:
         """Return what the network makes of x."""
-        if self._answered and self._answered[0] is x:
-            return self._answered[1]
-        if self._folded:
-            (backbone,) = self._folded
-            answer = self.head(backbone(self.trunk.normalise(x)))
-        else:
-            answer = super().forward(x)
-        self.was_asked = isinstance(answer, Tensor)
-        return answer
-
-    @contextmanager
-    def answering(self, x: Tensor, answer: Any) -> Iterator[None]:
-        """Give this answer when asked for x."""
-        self._answered = x, answer
-        try:
-            yield
-        finally:
-            self._answered = None
+        return self.head(self.features(x))
 
 
 def on_device(device: torch.device, network: Network) -> Network:

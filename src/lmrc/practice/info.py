@@ -20,7 +20,7 @@ NO_IMAGES = "no images are stored in this model"
 
 
 MOST_ROOM = 10**9  # classes; more is no number that anyone wants to read
-BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked", "label_vectors"}
+BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def describe(path: Path) -> dict[str, Any]:
         heads = _heads(description["classes"], description["head_sizes"])
         classes = list(itertools.chain(*heads))
         input_shape = _input_shape(description["input_shape_"])
-        vectors, _ = files["labels"]["head.label_vectors"]
+        vectors, _ = files["labels"]["vectors"]
         turns, dim, threshold = vectors[1:-1], vectors[-1], description["threshold_"]
         if len(vectors) - len(turns) != 2 or vectors[0] != len(classes):
             raise ValueError(f"label vectors of shape {vectors}")

@@ -50,6 +50,7 @@ def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
 
 def tune(
     head: MultiHead,
+    vectors: Tensor,
     statistics: ClassStatistics,
     sizes: Sequence[int],
     *,
@@ -68,6 +69,8 @@ def tune(
     ----------
     head : MultiHead
         Left as it is.
+    vectors : Tensor of shape (classes, rotations, dim)
+        Label vectors.
     statistics : ClassStatistics
         Of the features that the heads are given, or of more that come before them.
     sizes : sequence of int
@@ -97,7 +100,7 @@ def tune(
     weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
 
     def of_heads(x: Tensor) -> Tensor:
-        return scale * _similarities(x[..., -weight.shape[-1] :], weight, bias, head.by_turn, sizes)
+        return scale * _similarities(x[..., -weight.shape[-1] :], weight, bias, vectors, sizes)
 
     slopes, offsets = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
     size = slopes.norm(dim=-1).mean() + TINY  # Adam's steps are of one size: weights are, too
@@ -205,6 +208,7 @@ def check_possible(ways: Sequence[str], kept: Mapping[str, Tensor]) -> None:
 def scores_by(
     ways: Sequence[str],
     head: MultiHead,
+    vectors: Tensor,
     features: Tensor,
     sizes: Sequence[int],
     kept: Mapping[str, Tensor],
@@ -217,6 +221,8 @@ def scores_by(
     ways : sequence of str
         Which; only what they need is computed.
     head : MultiHead
+    vectors : Tensor of shape (classes, rotations, dim)
+        Label vectors.
     features : Tensor of shape (turns, looks · n, width)
         Those that the heads are given are the last of them.
     sizes : sequence of int
@@ -234,11 +240,11 @@ def scores_by(
         return scores.view(looks, -1, scores.shape[-1]).mean(dim=0) if looks > 1 else scores
 
     if "wta" in ways:
-        found["wta"] = averaged(winner_takes_all(head, last, sizes))
+        found["wta"] = averaged(winner_takes_all(head, vectors, last, sizes))
     if "lda" in ways:
         found["lda"] = comparable(averaged(linear(kept, "lda", features)))
     if "tuned" in ways or "both" in ways:
-        found["tuned"] = averaged(winner_takes_all(head, last, sizes, kept))
+        found["tuned"] = averaged(winner_takes_all(head, vectors, last, sizes, kept))
     if "linear" in ways or "both" in ways:
         found["linear"] = comparable(averaged(linear(kept, "linear", features)))
     if "both" in ways:
@@ -250,6 +256,7 @@ def scores_by(
 
 def winner_takes_all(
     head: MultiHead,
+    vectors: Tensor,
     features: Tensor,
     sizes: Sequence[int],
     tuned: Mapping[str, Tensor] | None = None,
@@ -261,6 +268,8 @@ def winner_takes_all(
     Parameters
     ----------
     head : MultiHead
+    vectors : Tensor of shape (classes, rotations, dim)
+        Label vectors.
     features : Tensor of shape (turns, n, width)
     sizes : sequence of int
         Classes that each head governs.
@@ -269,7 +278,7 @@ def winner_takes_all(
     """
     weight = head.weight if tuned is None else tuned["head_weight"].to(features.device)
     bias = head.bias if tuned is None else tuned["head_bias"].to(features.device)
-    return _similarities(features, weight, bias, head.by_turn, sizes).mean(dim=0)
+    return _similarities(features, weight, bias, vectors, sizes).mean(dim=0)
 
 
 def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ from lmrc.store.manifest import (
     read_manifest,
     text_of,
 )
+from lmrc.store.upgrade import upgraded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -318,7 +319,7 @@ def _read_files(
     try:
         entries = dict(version["files"])
         content = {group: reader(folder, entry) for group, entry in entries.items()}
-        return dict(version["model"]), content
+        return upgraded(dict(version["model"]), content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ModelFileError):
             raise

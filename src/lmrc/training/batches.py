@@ -1,6 +1,6 @@
 """Mini-batches on the device, augmented there.
 
-All chance of an epoch (order, crops, flips, turns) is drawn on the CPU from one seed before the
+All chance of an epoch (order, crops, flips, rotations) is drawn on the CPU from one seed before the
 epoch starts, and sent to the device: results do not depend on where or how a step is run.
 """
 
@@ -17,29 +17,69 @@ from torch import Tensor
 
 from lmrc.data.streamed import Streamed
 from lmrc.training.augment import Augmentation
-from lmrc.training.pieces import Pieces
+from lmrc.training.cutmix import CutMix
 from lmrc.training.ranks import ALONE, Ranks
-from lmrc.training.rotations import Rotations, check_square
+from lmrc.training.rotations import N_ROTATIONS, Rotations, check_square
 from lmrc.training.staging import Source, Staging, fits
 from lmrc.training.streaming import Streaming
 
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a loss sees: raw inputs, class indices, which classes were known, turns; and counts."""
+    """What a loss sees of the data.
 
-    x: Tensor  # (n, features) or (n, channels, height, width)
-    y: Tensor  # (n,) index into classes_
-    known: Tensor | None  # (n,) bool: the class was there before; None if no class at hand was
-    turn: Tensor | None = None  # (n,) quarter turns of each image; None: all are as they came
-    counts: Tensor | None = None  # (classes,) samples of each in all mini-batches together
-    share: Tensor | None = None  # (n,) of each input: a piece of the n-th, the (n − 1)-th, …
+    Attributes
+    ----------
+    x : Tensor of shape (n, features) or (n, channels, height, width)
+        Raw inputs, augmented.
+    y : Tensor of shape (n,)
+        Index of the class in ``classes_``.
+    counts : Tensor of shape (classes,)
+        Samples of each class in an epoch: zero for earlier classes without exemplars.
+    n_known : int
+        Classes of earlier tasks: indices below it.
+    reviews : bool
+        Whether an epoch holds samples of them: exemplars, or known classes that came again.
+    rotation : Tensor of shape (n,) or None
+        Quarter rotations of each image; None where images are not rotated.
+    lam : Tensor of shape (n,) or None
+        With CutMix, the share λ of each image that is its own; the rest is its partner's, the i-th
+        from the end of the mini-batch for the i-th.
+    features, old_features : Tensor or None
+        What the encoder, and the old network's, made of x; for methods with ``needs_features``.
+    old_outputs : Any
+        What the old network made of x, where it was computed ahead.
+    """
+
+    x: Tensor
+    y: Tensor
+    counts: Tensor
+    n_known: int = 0
+    reviews: bool = False
+    rotation: Tensor | None = None
+    lam: Tensor | None = None
+    features: Tensor | None = None
+    old_features: Tensor | None = None
+    old_outputs: Any = None
+
+    @property
+    def n_rotations(self) -> int:
+        """Targets of each class: one for each rotation of its images."""
+        return 1 if self.rotation is None else N_ROTATIONS
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets, (n, classes · rotations): one-hot, or with CutMix λ of one and 1 − λ."""
+        n, r = len(self.y), self.n_rotations
+        column = self.y if self.rotation is None else self.y * r + self.rotation
+        one_hot = torch.zeros(n, len(self.counts) * r, device=self.y.device)
+        one_hot = one_hot.scatter(1, column[:, None], 1.0)
+        return one_hot if self.lam is None else one_hot.flip(0).lerp(one_hot, self.lam[:, None])
 
     def rows(self) -> dict[str, Tensor]:
         """Return by name what there is one row of for each input."""
-        each = {"x": self.x, "y": self.y, "known": self.known, "turn": self.turn}
-        each["share"] = self.share
-        return {name: part for name, part in each.items() if part is not None}
+        names = ("x", "y", "rotation", "lam", "old_features", "old_outputs")
+        return {n: part for n in names if isinstance(part := getattr(self, n), Tensor)}
 
 
 def split_sizes(n_samples: int, batch_size: int) -> list[int]:
@@ -74,7 +114,7 @@ class Batches:
         One of `augment.AUGMENTATIONS`.
     device : torch.device
     rotations : {"none", "one", "all"}
-        Whether images come turned. With "all" a mini-batch holds four inputs for each sample.
+        Whether images come rotated. With "all" a mini-batch holds four inputs for each sample.
     resident : bool, optional
         Whether the inputs lie on the device; by default if they fit well.
     ranks : Ranks, optional
@@ -97,13 +137,12 @@ class Batches:
         self.device, self.ranks = device, ranks
         self.sizes = split_sizes(len(x), batch_size)
         self.y, self.counts = y.to(device), torch.bincount(y, minlength=n_known).to(device)
-        known = y < n_known
-        self.known = known.to(device) if known.any() else None
+        self.n_known, self.reviews = n_known, bool((y < n_known).any())
         self.augmentation = Augmentation(augment, len(x), tuple(x.shape[2:]), device)
         if rotations != "none":
             check_square(tuple(x.shape[1:]))
         self.rotations = Rotations(rotations, len(x), device)
-        self.pieces = Pieces(self.sizes, ranks, device) if augment == "mixed" else None
+        self.cutmix = CutMix(self.sizes, ranks, device) if augment == "mixed" else None
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
         if isinstance(x, Streamed):
             resident = False
@@ -131,13 +170,13 @@ class Batches:
         return self.rotations.copies * size * math.prod(self.x.shape[1:])
 
     def draw(self, generator: torch.Generator) -> None:
-        """Draw an epoch: the order of the samples, their crops, flips, turns and pieces."""
+        """Sample an epoch: order of the samples, augmentation, rotations, CutMix."""
         order = torch.randperm(len(self.y), generator=generator)
         self.order.copy_(order)  # in place, where a captured step looks for it
         self.augmentation.draw(generator)
         self.rotations.draw(generator)
-        if self.pieces:
-            self.pieces.draw(generator)
+        if self.cutmix:
+            self.cutmix.draw(generator)
         if self.staging:
             parts = torch.split(order, self.sizes)
             self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
@@ -160,11 +199,13 @@ class Batches:
             self.staging.advance()
 
     def at(self, positions: Tensor) -> MiniBatch:
-        """Return the samples at these positions of the epoch, augmented, turned and mixed."""
+        """Return the samples at these positions of the epoch, augmented."""
         rows, copies = self.order[positions], self.rotations.copies
         x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
-        x, turn = self.rotations(self.augmentation(x, positions), positions)
-        x, share = self.pieces(x, positions, copies) if self.pieces else (x, None)
-        rows = rows.repeat(copies)
-        known = None if self.known is None else self.known[rows]
-        return MiniBatch(x, self.y[rows], known, turn, self.counts, share)
+        x, rotation = self.rotations(self.augmentation(x, positions), positions)
+        x, lam = self.cutmix(x, positions, copies) if self.cutmix else (x, None)
+        return self.batch(x=x, y=self.y[rows.repeat(copies)], rotation=rotation, lam=lam)
+
+    def batch(self, **rows: Any) -> MiniBatch:
+        """Return a mini-batch of these rows, with what is the same for all of them."""
+        return MiniBatch(**rows, counts=self.counts, n_known=self.n_known, reviews=self.reviews)

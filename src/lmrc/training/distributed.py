@@ -18,8 +18,8 @@ class DistributedStep(Step):
     """Steps in which every rank learns its share of each mini-batch.
 
     The same as `Step` on the whole mini-batch, but for the order in which floats are added up, and
-    for BatchNorm: its statistics are those of a share, unless SyncBatchNorm is asked for. (Where
-    images have `pieces` of others, these are of the share, too.)
+    for BatchNorm: its statistics are those of a share, unless SyncBatchNorm is asked for. (With
+    CutMix, partners are of the share, too.)
 
     Parameters
     ----------

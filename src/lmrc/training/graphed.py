@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmrc.nets.network import Frozen
 from lmrc.training.ahead import Ahead, Parts
 from lmrc.training.batches import MiniBatch
 from lmrc.training.compiling import uncompiled
@@ -23,7 +22,10 @@ from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
 
 WARM_UP = 2  # eager steps of a size before it is captured: they compile and pick algorithms
-ANSWER = "answer"  # the frozen network's, among the parts of a mini-batch
+
+
+def _as_it_is(batch: MiniBatch) -> MiniBatch:
+    return batch
 
 
 class GraphedStep(Step):
@@ -34,8 +36,8 @@ class GraphedStep(Step):
 
     Parameters
     ----------
-    frozen : Frozen, optional
-        The network that the losses consult.
+    prepare : callable
+        Adds to a mini-batch what can be computed ahead of its step.
     delayed : Delayed, optional
         The weights whose gradients are found beside the backward pass.
     *args, **settings
@@ -45,12 +47,12 @@ class GraphedStep(Step):
     def __init__(
         self,
         *args: Any,
-        frozen: Frozen | None = None,
+        prepare: Callable[[MiniBatch], MiniBatch] = _as_it_is,
         delayed: Delayed | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
-        self.frozen, self.delayed = frozen, delayed
+        self.prepare, self.delayed = prepare, delayed
         self.usual = self.batches.sizes[0]
         self.taken = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
@@ -140,15 +142,10 @@ class GraphedStep(Step):
         """Leave compiled code aside for the odd last mini-batch: not worth another compile."""
         return nullcontext() if size == self.usual else uncompiled()
 
-    def prepare(self, positions: Tensor) -> Parts:
-        """Make a mini-batch and, if the losses ask for it, the frozen network's answer to it."""
-        batch = self.batches.at(positions)
-        parts = batch.rows()
-        if self.frozen is None or not self.frozen.was_asked:
-            return parts
-        autocast = torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16)
-        with torch.no_grad(), autocast:
-            return parts | {ANSWER: self.frozen(batch.x)}
+    def parts(self, positions: Tensor) -> Parts:
+        """Make a mini-batch ready, as tensors by name."""
+        with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
+            return self.prepare(self.batches.at(positions)).rows()
 
 
 class CapturedStep:
@@ -156,7 +153,7 @@ class CapturedStep:
 
     def __init__(self, taker: GraphedStep, size: int) -> None:
         self.taker = taker
-        self.ahead = Ahead(taker.prepare, taker.batches, size, taker.stream, taker.beside)
+        self.ahead = Ahead(taker.parts, taker.batches, size, taker.stream, taker.beside)
         self.graph = Graph(self._learn, taker.stream)
 
     def run(self, start: int, rates: Sequence[float]) -> None:
@@ -171,17 +168,7 @@ class CapturedStep:
             self.graph.replay()
 
     def _learn(self) -> None:
-        parts = dict(self.ahead.take())
-        answer = parts.pop(ANSWER, None)
-        of_batch: dict[str, Any] = {"known": None, "counts": self.taker.batches.counts} | parts
-        batch = MiniBatch(**of_batch)
-        with self._answered(batch.x, answer):
-            self.taker(batch)
-
-    def _answered(self, x: Tensor, answer: Tensor | None) -> AbstractContextManager[None]:
-        if self.taker.frozen is None or answer is None:
-            return nullcontext()
-        return self.taker.frozen.answering(x, answer)
+        self.taker(self.taker.batches.batch(**self.ahead.take()))
 
 
 def _remedy(error: RuntimeError) -> str:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lmrc.nets.network import Frozen
-from lmrc.training import pieces
+from lmrc.training import cutmix
 from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
@@ -64,7 +63,7 @@ def train(
     optimisation: Optimisation,
     *,
     seed: Callable[[int], int],
-    frozen: Frozen | None = None,
+    prepare: Callable[[MiniBatch], MiniBatch] | None = None,
     bf16: bool = False,
     graph: bool = False,
     delayed: Delayed | None = None,
@@ -82,8 +81,8 @@ def train(
     optimisation : Optimisation
     seed : callable
         Maps an epoch to the seed of all its chance: order, augmentation, dropout.
-    frozen : Frozen, optional
-        A network that the losses consult and do not train.
+    prepare : callable, optional
+        Adds to a mini-batch what can be computed ahead of its step.
     bf16 : bool
         Run the forward pass in bfloat16; weights and losses stay float32.
     graph : bool
@@ -108,7 +107,8 @@ def train(
     if batches.ranks.are_several:
         step = DistributedStep(network, losses, batches, optimiser, bf16=bf16)
     elif graph:
-        step = GraphedStep(losses, batches, optimiser, bf16=bf16, frozen=frozen, delayed=delayed)
+        ahead = {"prepare": prepare} if prepare else {}
+        step = GraphedStep(losses, batches, optimiser, bf16=bf16, delayed=delayed, **ahead)
     else:
         step = Step(losses, batches, optimiser, bf16=bf16)
     records = checkpoint.restore(network, optimiser)
@@ -126,8 +126,8 @@ def train(
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch + 0.5)}
-        if batches.pieces:
-            record["pieces"] = pieces.SHARE
+        if batches.cutmix:
+            record["cutmix"] = cutmix.PROBABILITY
         records.append({**record, **means, "loss": sum(means.values())})
         in_average = epoch - (optimisation.epochs - optimisation.average_last)
         if in_average >= 0:

@@ -1,4 +1,8 @@
-"""Images turned by quarters: each turn of a class is something of its own to learn."""
+"""Images rotated by quarters: each rotation of a class is a target of its own.
+
+Rotations as label augmentation, as in Lee et al., "Self-supervised Label Augmentation via Input
+Transformations", ICML 2020.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,25 @@ import torch
 from torch import Tensor
 
 ROTATIONS = ("none", "one", "all")
-TURNS = 4  # 0°, 90°, 180° and 270°
+N_ROTATIONS = 4  # 0°, 90°, 180° and 270°
 
 
-def all_turns(x: Tensor) -> Tensor:
-    """Return images in all four turns: (4n, …), first all as they are, then all by 90°, ….
+def all_rotations(x: Tensor) -> Tensor:
+    """Return images in all four rotations: (4n, …), first all by 0°, then all by 90°, ….
 
-    >>> all_turns(torch.tensor([[[[1, 2], [3, 4]]]])).flatten(1).tolist()
+    >>> all_rotations(torch.tensor([[[[1, 2], [3, 4]]]])).flatten(1).tolist()
     [[1, 2, 3, 4], [2, 4, 1, 3], [4, 3, 2, 1], [3, 1, 4, 2]]
     """
-    return torch.cat([torch.rot90(x, turn, dims=(-2, -1)) for turn in range(TURNS)])
+    return torch.cat([torch.rot90(x, k, dims=(-2, -1)) for k in range(N_ROTATIONS)])
 
 
 def copies(rotations: str) -> int:
     """Return how many inputs come of one image."""
-    return TURNS if rotations == "all" else 1
+    return N_ROTATIONS if rotations == "all" else 1
 
 
 def check_square(input_shape: tuple[int, ...]) -> None:
-    """Refuse inputs that have no four turns of one shape."""
+    """Refuse inputs that have no four rotations of one shape."""
     if len(input_shape) != 3:
         raise ValueError(
             "rotations are for images, and X is vectors: use rotations='none', which tables need"
@@ -39,12 +43,12 @@ def check_square(input_shape: tuple[int, ...]) -> None:
 
 
 class Rotations:
-    """The turns of an epoch's images, drawn ahead.
+    """The rotations of an epoch's images, sampled ahead.
 
     Parameters
     ----------
     kind : {"none", "one", "all"}
-        Images as they are; each turned by chance; or each in all four turns.
+        Images as they are; each rotated at random; or each in all four rotations.
     n_samples : int
         Positions in an epoch.
     device : torch.device
@@ -52,19 +56,23 @@ class Rotations:
 
     def __init__(self, kind: str, n_samples: int, device: torch.device) -> None:
         self.kind, self.copies = kind, copies(kind)
-        self.turn = torch.zeros(n_samples if kind == "one" else 0, dtype=torch.long, device=device)
+        self.rotation = torch.zeros(
+            n_samples if kind == "one" else 0, dtype=torch.long, device=device
+        )
 
     def draw(self, generator: torch.Generator) -> None:
-        """Draw an epoch's turns, in place: there a captured step looks for them."""
+        """Sample an epoch's rotations, in place: a captured step reads them there."""
         if self.kind == "one":
-            self.turn.copy_(torch.randint(TURNS, (len(self.turn),), generator=generator))
+            self.rotation.copy_(
+                torch.randint(N_ROTATIONS, (len(self.rotation),), generator=generator)
+            )
 
     def __call__(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Turn the images at these positions; return them and how often each was turned."""
+        """Rotate the images at these positions; return them and the quarter rotations of each."""
         if self.kind == "none":
             return x, None
-        n, turned = len(x), all_turns(x)
+        n, rotated = len(x), all_rotations(x)
         if self.kind == "all":
-            return turned, torch.arange(TURNS * n, device=x.device) // n
-        turn = self.turn[positions]
-        return turned[turn * n + torch.arange(n, device=x.device)], turn
+            return rotated, torch.arange(N_ROTATIONS * n, device=x.device) // n
+        rotation = self.rotation[positions]
+        return rotated[rotation * n + torch.arange(n, device=x.device)], rotation

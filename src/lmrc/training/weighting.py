@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from lmrc.training.batches import MiniBatch
-from lmrc.training.step import Losses
 
 _NAMED = 5  # so many labels does a message give
 
@@ -71,25 +67,3 @@ def _check(class_weight: Mapping[Any, float], labels: list[Any]) -> None:
             f"and {known}. If those are yet to come, set it when they do, or name a class that is "
             f"there, too: {labels[0]!r}: 1"
         )
-
-
-def weighted(losses: Callable[[MiniBatch], Losses], weights: Tensor) -> Callable[..., Losses]:
-    """Weight the terms of a loss that are per sample by the samples' classes.
-
-    Of a class that counts twice, a loss sees twice as many samples.
-
-    Parameters
-    ----------
-    losses : callable
-        Maps a mini-batch to the terms of the loss.
-    weights : Tensor
-        Of each class index.
-    """
-
-    def of_batch(batch: MiniBatch) -> Losses:
-        of_sample = weights[batch.y]
-        if batch.counts is not None:
-            batch = replace(batch, counts=batch.counts * weights)
-        return {n: t * of_sample if t.ndim else t for n, t in losses(batch).items()}
-
-    return of_batch

@@ -1,0 +1,83 @@
+"""What a training step minimises: a method's losses of the networks' outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lmrc.nets.network import Frozen, Network
+from lmrc.training.batches import MiniBatch
+from lmrc.training.step import Losses
+
+
+class Method(Protocol):
+    """What the training step needs of a method; `lmrc.IncrementalClassifier` says more."""
+
+    @property
+    def needs_old_outputs(self) -> bool:
+        """Whether `losses` reads what the old network makes of the inputs."""
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether `losses` reads ``batch.features`` and ``batch.old_features``."""
+
+    def losses(self, outputs: Any, old_outputs: Any, batch: MiniBatch) -> Losses:
+        """Return the terms to minimise."""
+
+    def penalty(self, network: Network, old_network: Network) -> Losses:
+        """Return terms of the weights alone."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Runs the networks on a mini-batch and hands their outputs to a method's losses.
+
+    Parameters
+    ----------
+    method : Method
+    network : Network
+        In training.
+    old : Frozen or None
+        The network as it was before this task; None at the first.
+    class_weights : Tensor of shape (classes,) or None
+        How much a sample of each class counts; None: all alike.
+    """
+
+    method: Method
+    network: Network
+    old: Frozen | None = None
+    class_weights: Tensor | None = None
+
+    def prepare(self, batch: MiniBatch) -> MiniBatch:
+        """Add what the old network makes of the inputs, where the method needs it."""
+        wanted = self.method.needs_old_outputs or self.method.needs_features
+        if self.old is None or not wanted or batch.old_outputs is not None:
+            return batch
+        with torch.no_grad():
+            features = self.old.features(batch.x)
+            outputs = self.old.head(features)
+        kept = features if self.method.needs_features else None
+        return replace(batch, old_outputs=outputs, old_features=kept)
+
+    def __call__(self, batch: MiniBatch) -> Losses:
+        """Return the terms of the loss on a mini-batch."""
+        batch = self.prepare(batch)
+        features = self.network.trunk(batch.x)
+        outputs = self.network.head(features)
+        if self.method.needs_features:
+            batch = replace(batch, features=features)
+        weights = self.class_weights
+        if weights is not None:
+            batch = replace(batch, counts=batch.counts * weights)
+        terms = self.method.losses(outputs, batch.old_outputs, batch)
+        if weights is not None:
+            of_sample = weights[batch.y]
+            if batch.lam is not None:
+                of_sample = of_sample.flip(0).lerp(of_sample, batch.lam)
+            terms = {name: t * of_sample if t.ndim else t for name, t in terms.items()}
+        if self.old is not None:
+            terms = {**terms, **self.method.penalty(self.network, self.old)}
+        return terms
