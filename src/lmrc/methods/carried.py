@@ -110,6 +110,7 @@ class CarriedStatistics(IncrementalClassifier):
         purpose: int,
         tuned: bool,
     ) -> None:
+        """Set statistics and what `predict` makes of them; parameters as `brought_up_to_date`."""
         chance = torch.Generator().manual_seed(self._seed(purpose))
         statistics, non_negative, real = brought_up_to_date(
             before,
@@ -123,7 +124,7 @@ class CarriedStatistics(IncrementalClassifier):
             generator=chance,
             tuned=tuned,
         )
-        if not len(batch):
+        if not len(batch):  # and maybe no exemplars: no image tells
             non_negative = self._rectified(network, chance)
         self.statistics_ = statistics.tensors()
         if tuned:
