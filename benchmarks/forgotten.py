@@ -36,9 +36,9 @@ for digit in range(10):
     MINE[np.flatnonzero(digit == Y_TEST)[:AT_HAND]] = True
 
 
-def taught(method: str, tasks: list[Array], seed: int) -> Any:
+def taught(method: str, tasks: list[Array], seed: int, **more: int) -> Any:
     cls, settings = METHODS[method]
-    model = cls(random_state=seed, device="cpu", **settings)
+    model = cls(random_state=seed, device="cpu", **settings | more)
     for task in tasks:
         now = np.isin(Y, task)
         model.partial_fit(X[now], Y[now])
@@ -83,8 +83,26 @@ def features(model: Any) -> Array:
         return np.asarray(model.network_.trunk(torch.as_tensor(X_TEST)))
 
 
+def cost(epochs: int) -> None:
+    """Print what `forget` costs LMRC on the other digits, by how long it was trained."""
+    accuracy = []
+    for seed in range(2):
+        order = np.random.default_rng(seed).permutation(10)
+        whole = taught("lmrc", [order[:4], order[4:8]], seed, epochs=epochs)
+        for digit in order[:8]:
+            left = copy.copy(whole).forget(digit)
+            rest = np.isin(Y_TEST, left.classes_)
+            scores = whole.similarities(X_TEST[rest])[:, whole.classes_ != digit]
+            before = (left.classes_[scores.argmax(axis=1)] == Y_TEST[rest]).mean()
+            accuracy.append([before, left.score(X_TEST[rest], Y_TEST[rest])])
+    worst = np.diff(accuracy, axis=1).min()
+    print(f"lmrc, {epochs} epochs:", np.round(np.mean(accuracy, axis=0), 3), f"worst {worst:.3f}")
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
+    for epochs in (1, 5, 40):
+        cost(epochs)
     for method in METHODS:
         folder: dict[str, list[dict[str, float]]] = {"forgotten": [], "never": []}
         accuracy, probe, learnt = [], [], []
