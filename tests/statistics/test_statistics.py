@@ -270,7 +270,7 @@ def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all(mon
     """What a model keeps, by the shapes of it: a hundred classes are not learnt for this."""
     none = ClassStatistics.empty("low-rank", 4, 768).tensors()
     shapes = {name: (100, *tensor.shape[1:]) for name, tensor in none.items()}
-    kept = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    kept = {name: torch.ones(shape) for name, shape in shapes.items()}
     statistics = ClassStatistics.from_tensors("low-rank", kept)
     statistics.check(100, 4, 768)
     monkeypatch.setattr(readout, "STEPS", 0)

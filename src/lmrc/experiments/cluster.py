@@ -89,7 +89,7 @@ def on_ray(
                 del working[ready[0]]
                 failed.append(run)
                 continue
-            entry = RunRecord.from_json(line)
+            entry = RunRecord.from_json(line.encode())
             ends = entry.record.batch + 1 == recipe.batches
             if model is not None and ends:
                 _save(model, trained_path(out, run))
