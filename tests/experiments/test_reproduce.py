@@ -447,7 +447,8 @@ def test_new_settings_of_a_method_keep_out_of_folders_that_have_it(
     methods = {"methods": ["lmrc", "lm", "lwf-mt"]}
     own = {method: {"penalty_weight": 3.0, "temperature": 3.0}}
     if keeps_out:
-        with pytest.raises(FileExistsError, match=r"other settings \((penalty_weight, )?temperature"):
+        differs = r"other settings \((penalty_weight, )?temperature"
+        with pytest.raises(FileExistsError, match=differs):
             main("incremental", "digits", out, **SMALL, **methods, by_method=own)
     else:
         main("incremental", "digits", out, **SMALL, **methods, by_method=own)
