@@ -55,7 +55,7 @@ def by_folder(
 ) -> dict[str, float]:
     """Attacks with the model's folder alone, and with the old label vector, if it is known."""
     with torch.no_grad():
-        features = model.network_.trunk(torch.as_tensor(X_TEST))
+        features = model.network_.encoder(torch.as_tensor(X_TEST))
         response = model.network_(torch.as_tensor(X_TEST))[:, head]
     rows = np.isin(model.classes_, model.heads_[head])
     others = torch.as_tensor(model.label_vectors_[rows])
@@ -64,8 +64,8 @@ def by_folder(
     scores = {"far from others": -(response @ others.T).amax(dim=1)}
     scores["head's unknown direction"] = response @ unknown
     scores["and its opposite"] = -response @ unknown
-    for way in ("lda", "linear") if model.readout_ else ():
-        scores[f"sum of {way} rows"] = -features @ model.readout_[f"{way}_weight"].sum(dim=1)[0]
+    for way in ("lda", "linear") if model.classifiers_ else ():
+        scores[f"sum of {way} rows"] = -features @ model.classifiers_[f"{way}_weight"].sum(dim=1)[0]
     if vector is not None:
         scores["old label vector"] = response @ vector
     return {name: found(score.numpy(), digit, MINE | True) for name, score in scores.items()}
@@ -80,7 +80,7 @@ def by_probe(x: Array, digit: int) -> float:
 
 def features(model: Any) -> Array:
     with torch.no_grad():
-        return np.asarray(model.network_.trunk(torch.as_tensor(X_TEST)))
+        return np.asarray(model.network_.encoder(torch.as_tensor(X_TEST)))
 
 
 def cost(epochs: int) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/processes.py            # a minute on 2 cores
 
-gloo, one thread each; a small CNN, 128 images of 16×16 in all, first class batch. Processor time,
+gloo, one thread each; a small CNN, 128 images of 16×16 in all, first task. Processor time,
 not seconds, so that other work on the machine matters little.
 """
 

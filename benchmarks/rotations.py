@@ -3,7 +3,7 @@
     python benchmarks/rotations.py            # on a GPU: ResNet-18, images of 32×32
     python benchmarks/rotations.py --quick    # a small network, a minute or two on a CPU
 
-Each learns a class batch after `--heads` others by `partial_fit`, alone on the device. Timed are an
+Each learns a task after `--heads` others by `partial_fit`, alone on the device. Timed are an
 epoch, what comes after the last one (statistics, and what is tuned on them), and prediction.
 """
 

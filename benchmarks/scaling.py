@@ -5,7 +5,7 @@
     python benchmarks/scaling.py --quick           # some seconds
 
 Heads are made, not learnt: time does not depend on the weights. Everything timed is the product's
-own: `partial_fit` of one more class batch of ten classes, and `predict`.
+own: `partial_fit` of one more task of ten classes, and `predict`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/side_by_side.py            # on a GPU: ResNet-18, 128 images of 32×32 a step
     python benchmarks/side_by_side.py --quick    # a small network, 1 and 2 runs
 
-Each run is a process of its own, as with `lmrc reproduce --jobs`, and learns a class batch after
+Each run is a process of its own, as with `lmrc reproduce --jobs`, and learns a task after
 `--heads` others by `partial_fit`. Counted is only the time in which all of them are at work. On a
 GPU start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`): without it runs take turns.
 """

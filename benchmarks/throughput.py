@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def pictures(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Make the images of a class batch, and their labels."""
+    """Make the images of a task, and their labels."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (options.batch * options.steps, 32, 32, 3), dtype=np.uint8)
     return images, np.arange(len(images)) % CLASSES_PER_HEAD
@@ -97,7 +97,7 @@ class Timed(Noted, LMRCClassifier):
 def ours(
     images: np.ndarray, labels: np.ndarray, options: argparse.Namespace, **settings: Any
 ) -> dict[str, float]:
-    """Time the epochs of a class batch that comes after `options.heads` others."""
+    """Time the epochs of a task that comes after `options.heads` others."""
     warm_up = 2  # epochs in which algorithms are chosen, code is compiled and steps are captured
     epochs = np.diff(marks_of(images, labels, options, warm_up, **settings))
     return timing(epochs[warm_up:], options) | {"first epoch": float(epochs[0])}
@@ -111,7 +111,7 @@ def marks_of(
     ready: Callable[[], Any] = lambda: None,
     **settings: Any,
 ) -> list[float]:
-    """Learn a class batch after `options.heads` others; return when it began and each epoch ended.
+    """Learn a task after `options.heads` others; return when it began and each epoch ended.
 
     `ready` is called before it begins.
     """
@@ -128,7 +128,7 @@ def taught(
     ready: Callable[[], Any] = lambda: None,
     **settings: Any,
 ) -> Noted:
-    """Return a classifier that has learnt a class batch after `options.heads` others."""
+    """Return a classifier that has learnt a task after `options.heads` others."""
     settings = {"compile": True if options.compile == "true" else "auto"} | settings
     model = kind(
         backbone=options.backbone,

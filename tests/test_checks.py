@@ -55,10 +55,10 @@ def test_classifier(name, check):
 
 
 class Moves(LMRCClassifier):
-    """Draws all label vectors anew with every class batch."""
+    """Draws all label vectors anew with every task."""
 
-    def grow(self, network, n_new):
-        super().grow(network, n_new)
+    def expand(self, network, n_new):
+        super().expand(network, n_new)
         vectors = torch.randn_like(self.labels_["vectors"])
         self.labels_ = {"vectors": nn.functional.normalize(vectors)}
 
@@ -87,7 +87,7 @@ class Upside(FineTuneClassifier):
 
 
 class Narrow(FineTuneClassifier):
-    """Scores the classes of the first class batch alone."""
+    """Scores the classes of the first task alone."""
 
     def scores(self, network, x):
         return super().scores(network, x)[:, :2]
@@ -96,10 +96,10 @@ class Narrow(FineTuneClassifier):
 class InPlace(FineTuneClassifier):
     """Trains the model that is in use."""
 
-    def grow(self, network, n_new):
-        super().grow(network, n_new)
+    def expand(self, network, n_new):
+        super().expand(network, n_new)
         if hasattr(self, "network_"):
-            self.network_.trunk.mean.add_(1)
+            self.network_.encoder.mean.add_(1)
 
 
 class Hoards(FineTuneClassifier):
@@ -136,8 +136,8 @@ class Reckless(FineTuneClassifier):
 class Amnesic(LMRCClassifier):
     """Forgets its batch number on the way to disk."""
 
-    saved_values = tuple(name for name in LMRCClassifier.saved_values if name != "n_batches_")
-    n_batches_ = 0
+    saved_values = tuple(name for name in LMRCClassifier.saved_values if name != "n_tasks_")
+    n_tasks_ = 0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ class Amnesic(LMRCClassifier):
         (Crowd, checks.check_rows_are_independent),
         (Upside, checks.check_highest_score_wins),
         (Narrow, checks.check_highest_score_wins),
-        (InPlace, checks.check_interrupted_batch_changes_nothing),
+        (InPlace, checks.check_interrupted_task_changes_nothing),
         (Hoards, checks.check_growth_is_by_head_alone),
         (HoardsInSecret, checks.check_growth_is_by_head_alone),
         (Counts, checks.check_predict_changes_nothing),

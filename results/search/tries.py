@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lmrc import LMRCPlusClassifier
 from lmrc.methods import objectives
 from lmrc.nets.network import on_device
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather
@@ -68,7 +68,7 @@ class Distilled(LMRCPlusClassifier):
 
 
 class Always(LMRCPlusClassifier):
-    """With ``augment="mixed"``: images have pieces of others in every mini-batch, not in half."""
+    """With ``augment="cutmix"``: images have pieces of others in every mini-batch, not in half."""
 
     def _train(self, *args: Any) -> Any:
         cutmix.PROBABILITY = 1.0
@@ -84,20 +84,20 @@ class Read(LMRCPlusClassifier):
 
     READ: ClassVar = {"made-up": (True, False), "own-map": (False, True), "neither": (False, False)}
 
-    def keep(self, network: Any, samples: Any) -> None:
+    def after_task(self, network: Any, samples: Any) -> None:
         """Keep as LMRC+ does, then in the other ways."""
         pooled = torch.unique(self.memory_.y).tolist() if self.memory_ else []
-        with watched(readout, "tune") as tunings:
-            super().keep(network, samples)
+        with watched(prediction_rules, "tune") as tunings:
+            super().after_task(network, samples)
         base, (args, settings, _) = self._class_statistics(), tunings[0]
         self._others, unpooled = {}, base
-        if self.n_batches_ and not all(mapped for mapped, _ in self.READ.values()):
-            old = on_device(network.trunk.mean.device, self.network_).trunk
+        if self.n_tasks_ and not all(mapped for mapped, _ in self.READ.values()):
+            old = on_device(network.encoder.mean.device, self.network_).encoder
             drift = Drift(base.means.shape[-1])
             rules = {"layers": self.feature_layers, "augment": self.augmentation, "rotated": True}
             for row in set(torch.unique(samples.y).tolist()) - set(pooled):
                 chance, x = torch.Generator().manual_seed(row), samples.of_class(row).x
-                for now, then in gather([network.trunk, old], x, generator=chance, **rules):
+                for now, then in gather([network.encoder, old], x, generator=chance, **rules):
                     drift.add(then.flatten(0, 1), now.flatten(0, 1))
             unpooled = self._unpooled.carried(drift.fit())
             for row in range(len(unpooled.means), len(base.means)):
@@ -107,43 +107,43 @@ class Read(LMRCPlusClassifier):
         for name, (mapped, real) in self.READ.items():
             statistics = base if mapped else unpooled
             how = settings if real else settings | {"real": {}}
-            self._others[name] = readout.tune(*args[:2], statistics, *args[3:], **how)
+            self._others[name] = prediction_rules.tune(*args[:2], statistics, *args[3:], **how)
 
-    def similarities_by_readout(self, X: Any) -> dict[str, Any]:
+    def similarities_by_rule(self, X: Any) -> dict[str, Any]:
         """Return those of LMRC+, of each of `READ`, and sums."""
-        found, kept = super().similarities_by_readout(X), self.readout_
-        loudest = readout.standardised(torch.from_numpy(found["wta"])).numpy()
+        found, kept = super().similarities_by_rule(X), self.classifiers_
+        loudest = prediction_rules.standardised(torch.from_numpy(found["wta"])).numpy()
         found["sum"] = found["both"] + loudest
         for name, other in self._others.items():
-            self.readout_ = other
-            more = super().similarities_by_readout(X)
+            self.classifiers_ = other
+            more = super().similarities_by_rule(X)
             more["sum"] = more["both"] + loudest
             ways = ("lda", "tuned", "linear", "both", "sum")
             found |= {f"{name} {way}": more[way] for way in ways}
-        self.readout_ = kept
+        self.classifiers_ = kept
         return found
 
 
 class Aside(Read):
-    """A quarter of the stored images is not learnt again, and tells alone where its class is."""
+    """A quarter of the exemplars is not learnt again, and tells alone where its class is."""
 
     def _train(self, network: Any, before: Any, samples: Any, n_known: int) -> Any:
         self._whole = self.memory_
         if self._whole:
             self.memory_ = self._whole.at_most(3 * self.memory_per_class // 4)
-            batch, _ = samples.parted(len(samples) - len(self._whole))
+            batch, _ = samples.split(len(samples) - len(self._whole))
             samples = self.memory_.joined(batch.x, batch.y)
         return super()._train(network, before, samples, n_known)
 
-    def keep(self, network: Any, samples: Any) -> None:
+    def after_task(self, network: Any, samples: Any) -> None:
         """Keep as `Read` does, with the others as the pool."""
         if whole := self._whole:
-            batch, _ = samples.parted(len(samples) - len(whole))
+            batch, _ = samples.split(len(samples) - len(whole))
             others = torch.ones(len(whole), dtype=torch.bool)
             others[_first_of_each(whole.y, 3 * self.memory_per_class // 4)] = False
             self.memory_ = Memory(whole.x[others], whole.y[others])
             samples = self.memory_.joined(batch.x, batch.y)
-        super().keep(network, samples)
+        super().after_task(network, samples)
         self.memory_ = whole
 
 
@@ -178,9 +178,9 @@ class Margin(LMRCPlusClassifier):
 class Simplex(LMRCPlusClassifier):
     """The label vectors of a head are a regular simplex, turned at random."""
 
-    def grow(self, network: Any, n_new: int) -> None:
+    def expand(self, network: Any, n_new: int) -> None:
         """Open a head as LMRC+ does, then put the simplex in place of the vectors drawn."""
-        super().grow(network, n_new)
+        super().expand(network, n_new)
         n = n_new * self.turns
         corners = torch.eye(n, dtype=torch.float64) - 1 / n
         chance = torch.Generator().manual_seed(self._seed(99))

@@ -1,10 +1,10 @@
-"""Twenty classes at first, then two at a time: what keeps small class batches from doing harm.
+"""Twenty classes at first, then two at a time: what keeps small tasks from doing harm.
 
     python results/search/uneven.py DATA SEED WAY …
 
 Small, for a CPU: 30 classes of CIFAR-100 at 16×16 pixels, 250 training images of each, scored on
 100 others of its training images, a narrow residual network, one turn by chance. Prints a JSON line
-for each way and class batch: per cent of right answers on all classes, on the first twenty and on
+for each way and task: per cent of right answers on all classes, on the first twenty and on
 the others, by the way to predict.
 """
 
@@ -26,7 +26,7 @@ from lmrc.nets.backbones import BasicBlock
 
 FIRST, NEW, STEPS, TRAINED = 20, 2, 5, 250
 
-#: What is set from the second class batch on. "fixed": BatchNorm's statistics stay; "classes":
+#: What is set from the second task on. "fixed": BatchNorm's statistics stay; "classes":
 #: the Response Loss of a head counts as often as it has more classes than the new one.
 WAYS: dict[str, dict[str, Any]] = {
     "base": {},
@@ -83,7 +83,7 @@ class Weighed(LMRCPlusClassifier):
 
 
 def main(data_dir: str, seed: int, *ways: str) -> None:
-    """Learn the first class batch once, then go on with it in each way."""
+    """Learn the first task once, then go on with it in each way."""
     data = load_dataset("cifar100", data_dir=data_dir)
     images = torch.tensor(data.X_train).permute(0, 3, 1, 2).float()
     x = F.avg_pool2d(images, 2).round().byte().permute(0, 2, 3, 1).numpy()
@@ -98,7 +98,7 @@ def main(data_dir: str, seed: int, *ways: str) -> None:
     def tell(model: Any, way: str, k: int) -> None:
         at = np.concatenate([row[400:] for row in rows[: ends[k]]])
         line: dict[str, Any] = {"seed": seed, "way": way, "batch": k}
-        for name, scores in model.similarities_by_readout(x[at]).items():
+        for name, scores in model.similarities_by_rule(x[at]).items():
             right = 100 * (model.classes_[scores.argmax(1)] == data.y_train[at])
             parts = [right, right[: 100 * FIRST], right[100 * FIRST :]]
             line[name] = [round(float(part.mean()), 1) for part in parts if len(part)]
@@ -119,7 +119,7 @@ def main(data_dir: str, seed: int, *ways: str) -> None:
     tell(first, "first", 0)
     for way in ways:
         model = copy.deepcopy(first).set_params(**WAYS[way])
-        model.by_classes, model.network_.trunk.backbone.fixed = way == "classes", way == "fixed"
+        model.by_classes, model.network_.encoder.backbone.fixed = way == "classes", way == "fixed"
         for k in range(1, STEPS + 1):
             learn(model, ends[k - 1], ends[k])
             tell(model, way, k)

@@ -34,7 +34,7 @@ Batch = tuple[NDArray[Any], NDArray[Any]]
 
 
 def blobs(n_per_class: int = 20, seed: int = 0) -> list[Batch]:
-    """Three class batches of two classes each: well separated clouds of 8-vectors."""
+    """Three tasks of two classes each: well separated clouds of 8-vectors."""
     rng = np.random.default_rng(seed)
     centres = 4 * np.random.default_rng(0).standard_normal((6, 8))
     batches = []
@@ -93,7 +93,7 @@ def check_highest_score_wins(classifier: IncrementalClassifier) -> None:
     np.testing.assert_array_equal(model.predict(X), model.classes_[scores.argmax(axis=1)])
 
 
-def check_failed_batch_changes_nothing(classifier: IncrementalClassifier) -> None:
+def check_failed_task_changes_nothing(classifier: IncrementalClassifier) -> None:
     """Wrong input is refused with a ValueError, and the model is as it was before."""
     model = _taught(classifier, 1)
     before = _state(model)
@@ -109,7 +109,7 @@ def check_failed_batch_changes_nothing(classifier: IncrementalClassifier) -> Non
             raise AssertionError(f"took X of shape {wrong_X.shape} and y of {wrong_y.shape}")
 
 
-def check_interrupted_batch_changes_nothing(classifier: IncrementalClassifier) -> None:
+def check_interrupted_task_changes_nothing(classifier: IncrementalClassifier) -> None:
     """Ctrl-C in the midst of training leaves the earlier model; the batch can be taught again."""
     X, y = blobs()[1]
     untouched = _taught(classifier, 1).partial_fit(X, y)
@@ -148,7 +148,7 @@ def check_growth_is_by_head_alone(classifier: IncrementalClassifier) -> None:
     if classifier.keeps_data:
         return  # it says so: joint training is a bound to compare with
     few, many = (
-        [_sizes(_taught(_without_pool(classifier), n_batches, n)) for n_batches in (1, 2, 3)]
+        [_sizes(_taught(_without_pool(classifier), n_tasks, n)) for n_tasks in (1, 2, 3)]
         for n in (20, 60)
     )
     assert few == many, "the model's size depends on the number of samples"
@@ -156,7 +156,7 @@ def check_growth_is_by_head_alone(classifier: IncrementalClassifier) -> None:
     assert abs(lean - rich) < 100, "something in the model grows with the number of samples"
     growth = {name: few[1][name] - few[0][name] for name in few[0]}
     again = {name: few[2][name] - few[1][name] for name in few[0]}
-    assert growth == again, "each class batch must cost the same"
+    assert growth == again, "each task must cost the same"
     assert few[0].keys() == few[2].keys(), f"new tensors: {few[2].keys() - few[0].keys()}"
 
 
@@ -182,7 +182,7 @@ def check_labels_are_only_names(classifier: IncrementalClassifier) -> None:
 
 
 def check_saved_model_goes_on(classifier: IncrementalClassifier) -> None:
-    """A model from disk gives the same answers, and its next class batch is the same bit by bit."""
+    """A model from disk gives the same answers, and its next task is the same bit by bit."""
     model = _taught(classifier, 2)
     X = np.concatenate([X for X, _ in blobs(seed=1)])
     with tempfile.TemporaryDirectory() as folder:
@@ -203,8 +203,8 @@ ALL: list[Callable[[IncrementalClassifier], None]] = [
     check_predict_changes_nothing,
     check_rows_are_independent,
     check_highest_score_wins,
-    check_failed_batch_changes_nothing,
-    check_interrupted_batch_changes_nothing,
+    check_failed_task_changes_nothing,
+    check_interrupted_task_changes_nothing,
     check_known_classes_open_no_head,
     check_growth_is_by_head_alone,
     check_same_seed_same_model,
@@ -213,9 +213,9 @@ ALL: list[Callable[[IncrementalClassifier], None]] = [
 ]
 
 
-def _taught(classifier: Any, n_batches: int, n_per_class: int = 20) -> Any:
+def _taught(classifier: Any, n_tasks: int, n_per_class: int = 20) -> Any:
     model = clone(classifier)
-    for X, y in blobs(n_per_class)[:n_batches]:
+    for X, y in blobs(n_per_class)[:n_tasks]:
         model.partial_fit(X, y)
     return model
 
@@ -238,7 +238,7 @@ def _state(model: Any) -> tuple[Any, list[tuple[str, Tensor]]]:
 
 def _sizes(model: Any) -> dict[str, int]:
     """Bytes of each tensor of the model, the pool left out."""
-    return {name: t.nbytes for name, t in _state(model)[1] if not name.startswith("pool")}
+    return {name: t.nbytes for name, t in _state(model)[1] if not name.startswith("exemplars")}
 
 
 def _assert_same_state(one: Any, other: Any) -> None:

@@ -68,12 +68,12 @@ def demo(
         Path, typer.Option(help="Folder for the page and the records.", file_okay=False)
     ] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 1,
-    epochs: Annotated[int, typer.Option(help="Passes over each class batch.", min=1)] = 12,
+    epochs: Annotated[int, typer.Option(help="Passes over each task.", min=1)] = 12,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Teach a network ten digits, two at a time, and show what it forgets.
 
-    Compares LMRC+, LMRC, LM, fine-tuning, and LMRC with ten stored images per class, and writes a
+    Compares LMRC+, LMRC, LM, fine-tuning, and LMRC with ten exemplars per class, and writes a
     page with tables and figures. A minute per seed.
 
     Example: lmrc demo --seeds 5 --out runs/five-seeds
@@ -92,7 +92,7 @@ class Experiment(StrEnum):
     capacity = "capacity"
     consolidation = "consolidation"
     heads = "heads"
-    ladder = "ladder"
+    ablation = "ablation"
     rotations = "rotations"
 
 
@@ -121,13 +121,11 @@ def reproduce(
     backbone: Annotated[
         str | None, typer.Option(help="mlp, cnn, resnet18, resnet34, resnet18-wide.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a class batch.")] = None,
-    batches: Annotated[int | None, typer.Option(min=1, help="Class batches.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a task.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Tasks.")] = None,
     first_classes: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Classes of the first class batch; the others have equally many each."
-        ),
+        typer.Option(min=1, help="Classes of the first task; the others have equally many each."),
     ] = None,
     memory: Annotated[
         list[str] | None, typer.Option(help="Exemplars of each class, one number or several.")
@@ -220,9 +218,9 @@ def reproduce(
 
     softmax-suppression is Fig. 1, incremental Fig. 3, rehearsal Table 1, capacity Figs. 4a and 5,
     consolidation Figs. 4b and 4c; heads shows which head wins against which. Beyond the paper,
-    ladder goes from LMRC to LMRC+ step by step, and rotations shows what quarter turns cost.
+    ablation goes from LMRC to LMRC+ step by step, and rotations shows what quarter turns cost.
 
-    Settings are the paper's; an option replaces one of them. Each finished class batch is a line
+    Settings are the paper's; an option replaces one of them. Each finished task is a line
     in the folder's records, and nothing that is in them is run again.
 
     Example: lmrc reproduce incremental --dataset digits --seeds 3
@@ -239,7 +237,7 @@ def reproduce(
             "methods": options.several(methods),
             "backbone": backbone,
             "epochs": epochs,
-            "batches": batches,
+            "tasks": tasks,
             "first_classes": first_classes,
             "memory": options.pool_sizes(memory, memory_total),
             "total": bool(memory_total) or None,

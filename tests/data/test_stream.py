@@ -21,7 +21,7 @@ def letters():
 
 
 def classes_of(stream):
-    return [batch.classes.tolist() for batch in stream]
+    return [task.classes.tolist() for task in stream]
 
 
 def test_number_of_batches_is_split_as_equally_as_possible(letters):
@@ -46,11 +46,11 @@ def test_the_first_batch_may_have_classes_of_its_own_number(letters):
 
 
 @pytest.mark.parametrize(
-    ("batches", "first"), [(3, 4), (3, 0), (3, 7), (2, 9), (1, 6), (0, 7), ([3, 4], 3), (9, 1)]
+    ("tasks", "first"), [(3, 4), (3, 0), (3, 7), (2, 9), (1, 6), (0, 7), ([3, 4], 3), (9, 1)]
 )
-def test_a_first_batch_that_leaves_no_equal_shares_is_refused(letters, batches, first):
+def test_a_first_batch_that_leaves_no_equal_shares_is_refused(letters, tasks, first):
     with pytest.raises(ValueError, match=f"first_classes={first}"):
-        ClassStream(letters, batches, first_classes=first)
+        ClassStream(letters, tasks, first_classes=first)
 
 
 def test_the_order_may_be_named_and_leave_classes_out(letters):
@@ -66,7 +66,7 @@ def test_the_order_may_be_named_and_leave_classes_out(letters):
 def samples_of(stream):
     """Return the training samples of each task, and check that each goes with its label."""
     y_of = dict(zip(stream.dataset.X_train[:, 0].tolist(), stream.dataset.y_train, strict=True))
-    tasks = [batch.X_train[:, 0].tolist() for batch in stream]
+    tasks = [task.X_train[:, 0].tolist() for task in stream]
     assert [[y_of[x] for x in task] for task in tasks] == [b.y_train.tolist() for b in stream]
     return tasks
 
@@ -79,9 +79,9 @@ def test_classes_that_recur_bring_other_samples_each_time(letters):
     assert [sorted(b.y_train) for b in stream] == [list("aab"), list("bccc"), list("ab")]
     assert stream.order.tolist() == ["a", "b", "c"]
     assert stream.seen(1).tolist() == stream.seen(2).tolist() == ["a", "b", "c"]
-    assert stream.batch_of == {"a": 0, "b": 0, "c": 1}
+    assert stream.task_of == {"a": 0, "b": 0, "c": 1}
     assert sorted(stream[2].y_test) == ["a", "b"]
-    assert stream[1:].batch_of == {"b": 0, "c": 0, "a": 1}
+    assert stream[1:].task_of == {"b": 0, "c": 0, "a": 1}
     assert samples_of(stream[1:]) == tasks[1:]
     assert samples_of(ClassStream(letters, [["a", "b"], ["b", "c"], ["b", "a"]], seed=1)) != tasks
     with pytest.raises(ValueError, match="'a' has 3 training samples, too few for 4 tasks"):
@@ -92,15 +92,15 @@ def test_in_a_blurry_stream_a_share_of_each_class_comes_with_the_other_tasks():
     y = np.repeat(np.arange(4), 30)
     data = Dataset("d", np.arange(120.0)[:, None], y, np.arange(4.0)[:, None], np.arange(4))
     stream = ClassStream(data, 4, order=[3, 1, 0, 2], blurry=0.2)
-    counts = [np.bincount(batch.y_train, minlength=4).tolist() for batch in stream]
+    counts = [np.bincount(task.y_train, minlength=4).tolist() for task in stream]
     assert counts == [[2, 2, 2, 24], [2, 24, 2, 2], [24, 2, 2, 2], [2, 2, 24, 2]]
     assert sorted(x for task in samples_of(stream) for x in task) == list(range(120))
     assert [task.tolist() for task in stream.tasks] == [[3], [1], [0], [2]]
     assert set(stream[0].y_test) == {3}
     assert sorted(stream.seen(0)) == [0, 1, 2, 3]
-    assert set(stream.batch_of.values()) == {0}
+    assert set(stream.task_of.values()) == {0}
     half = ClassStream(data, 4, blurry=0.2, disjoint=0.5)
-    counts = np.array([np.bincount(batch.y_train, minlength=4) for batch in half])
+    counts = np.array([np.bincount(task.y_train, minlength=4) for task in half])
     assert sorted(counts.max(axis=0)) == [24, 24, 30, 30]
     assert sorted((counts > 0).sum(axis=0)) == [1, 1, 4, 4]
     for wrong in ({"blurry": 1.0}, {"blurry": -0.1}, {"blurry": 0.1, "disjoint": 2}):
@@ -152,17 +152,15 @@ def test_seed_is_numpy_permutation_of_the_sorted_classes():
 def test_each_batch_holds_exactly_the_samples_of_its_classes(letters):
     stream = ClassStream(letters, 3, order=0)
     seen = []
-    for i, batch in enumerate(stream):
-        assert batch.index == i
-        assert set(batch.y_train) == set(batch.y_test) == set(batch.classes)
+    for i, task in enumerate(stream):
+        assert task.index == i
+        assert set(task.y_train) == set(task.y_test) == set(task.classes)
         # X tells where a sample stood: values and labels must still belong together.
+        np.testing.assert_array_equal(letters.y_train[task.X_train[:, 0].astype(int)], task.y_train)
         np.testing.assert_array_equal(
-            letters.y_train[batch.X_train[:, 0].astype(int)], batch.y_train
+            letters.y_test[task.X_test[:, 0].astype(int) - 100], task.y_test
         )
-        np.testing.assert_array_equal(
-            letters.y_test[batch.X_test[:, 0].astype(int) - 100], batch.y_test
-        )
-        seen += batch.X_train[:, 0].tolist()
+        seen += task.X_train[:, 0].tolist()
     assert sorted(seen) == list(range(21))
 
 
@@ -173,16 +171,16 @@ def test_indexing_counts_from_both_ends(letters):
     assert stream[-1].index == 2
     assert stream[np.int64(1)].index == 1
     for index in (3, -4):
-        with pytest.raises(IndexError, match=f"class batch {index} of a stream of 3"):
+        with pytest.raises(IndexError, match=f"task {index} of a stream of 3"):
             stream[index]
 
 
 def test_a_slice_is_a_stream_of_its_own(letters):
     rest = ClassStream(letters, 3)[1:]
     assert classes_of(rest) == [["d", "e"], ["f", "g"]]
-    assert [batch.index for batch in rest] == [0, 1]
+    assert [task.index for task in rest] == [0, 1]
     assert rest.order.tolist() == list("defg")
-    assert rest.batch_of == {"d": 0, "e": 0, "f": 1, "g": 1}
+    assert rest.task_of == {"d": 0, "e": 0, "f": 1, "g": 1}
 
 
 def test_an_empty_slice_is_an_empty_stream(letters):
@@ -217,15 +215,15 @@ def test_only_the_batch_asked_for_is_read():
     stream = ClassStream(Dataset("d", X, whole.y_train, whole.X_test, whole.y_test), 5)
     stream[:3].seen(1)
     assert Counting.rows_read == 0
-    batch = stream[1]
-    assert Counting.rows_read == len(batch.y_train) < 300
+    task = stream[1]
+    assert Counting.rows_read == len(task.y_train) < 300
 
 
 @pytest.mark.parametrize(
-    ("batches", "message"),
+    ("tasks", "message"),
     [
-        (0, "0 class batches of 7 classes: choose from 1 to 7"),
-        (8, r"8 class batches of 7 classes: .*--batches"),
+        (0, "0 tasks of 7 classes: choose from 1 to 7"),
+        (8, r"8 tasks of 7 classes: .*--tasks"),
         ([3, 3], "sums to 6, but the data set has 7 classes"),
         ([3, 5], "sums to 8"),
         ([7, 0], "at least one class"),
@@ -238,9 +236,9 @@ def test_only_the_batch_asked_for_is_read():
         ([[0, 1]], "which the data set does not hold"),
     ],
 )
-def test_wrong_batches_are_named(letters, batches, message):
+def test_wrong_batches_are_named(letters, tasks, message):
     with pytest.raises(ValueError, match=message):
-        ClassStream(letters, batches)
+        ClassStream(letters, tasks)
 
 
 def test_text_that_looks_like_a_number_is_not_that_number():

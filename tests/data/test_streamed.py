@@ -18,7 +18,7 @@ from lmrc.data.names import Names
 from lmrc.data.stream import ClassStream
 from lmrc.data.streamed import ImageFiles, Streamed, memory_at_hand
 from lmrc.methods.joint import JointClassifier
-from lmrc.statistics import gather, readout
+from lmrc.statistics import gather, prediction_rules
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(ImageFiles, "__array__", decode_few)
     monkeypatch.setattr(gather, "AT_A_TIME", 7)
     monkeypatch.setattr(gather, "TOGETHER", 2)
-    monkeypatch.setattr(readout, "STEPS", 5)
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
 
 
 @pytest.mark.parametrize("pool", [0, 3])
@@ -103,10 +103,10 @@ def test_what_is_streamed_is_learnt_as_what_is_in_memory(
         settings = {"backbone": "cnn", "epochs": 2, "batch_size": 7, "memory_per_class": pool}
         model = method(**settings, augment="crop", random_state=0, device="cpu")
         before = torch.get_rng_state()
-        for batch in ClassStream(data, batches=2):
-            model.partial_fit(batch.X_train, batch.y_train)
+        for task in ClassStream(data, tasks=2):
+            model.partial_fit(task.X_train, task.y_train)
         assert torch.equal(before, torch.get_rng_state())
-        kept = {**model.network_.state_dict(), **model.statistics_, **model.readout_}
+        kept = {**model.network_.state_dict(), **model.statistics_, **model.classifiers_}
         learnt.append((kept, model.predict(data.X_test).tolist()))
     (kept, answers), (kept_streamed, answers_streamed) = learnt
     assert answers == answers_streamed
@@ -153,9 +153,9 @@ def test_inputs_on_disk_stand_for_a_tensor(pictures):
     for rows in (slice(20, 26), [26, 0, 13], torch.tensor([1, 25]), slice(0, 0)):
         assert torch.equal(x[rows], whole[rows])
     for n in (0, 20, 24, 25, 27):
-        for part, rows in zip(x.parted(n), (slice(n), slice(n, None)), strict=True):
+        for part, rows in zip(x.split_at(n), (slice(n), slice(n, None)), strict=True):
             assert torch.equal(part[:], whole[rows])
-    assert isinstance(x.parted(len(files))[1], torch.Tensor)  # which asks for no worker processes
+    assert isinstance(x.split_at(len(files))[1], torch.Tensor)  # which asks for no worker processes
     with pytest.raises(ValueError, match="floats"):
         x.joined(pool.float())
 

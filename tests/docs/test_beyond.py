@@ -27,7 +27,7 @@ def recipe_of(monkeypatch):
             cli.main()
         assert not end.value.code
         (experiment, dataset, _), more = seen[0]
-        fields = {name: more[name] for name in ("methods", "seeds", "batches", "first_classes")}
+        fields = {name: more[name] for name in ("methods", "seeds", "tasks", "first_classes")}
         return load_recipe(experiment, dataset, **fields)
 
     return asked
@@ -39,8 +39,8 @@ def test_each_command_is_taken(command, recipe_of):
     check_settings(recipe, plan(recipe), [])
 
 
-def test_the_ladder_trains_seven_of_its_eleven_rows(recipe_of):
-    (command,) = (c for c in COMMANDS if "ladder" in c)
+def test_the_ablation_trains_seven_of_its_eleven_rows(recipe_of):
+    (command,) = (c for c in COMMANDS if "ablation" in c)
     recipe = recipe_of(command)
     assert (len(recipe.rungs), len(plan(recipe))) == (11, 3 * 7)
     assert recipe.settings["epochs"] == 30

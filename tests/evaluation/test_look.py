@@ -11,7 +11,7 @@ from lmrc.evaluation.look import look
 from lmrc.evaluation.run import evaluate, evaluate_readouts
 from lmrc.methods import prediction
 from lmrc.methods.lwf import LwFClassifier
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 
 SETTINGS = {"epochs": 1, "batch_size": 16, "random_state": 0, "device": "cpu", "backbone": "mlp"}
 VECTORS = SETTINGS | {"rotations": "none", "first_epochs": 1}
@@ -23,8 +23,8 @@ class OwnPlus(LMRCPlusClassifier):
 
 @pytest.fixture
 def stream(monkeypatch):
-    """Three class batches; of the first, there are two classes."""
-    monkeypatch.setattr(readout, "STEPS", 5)
+    """Three tasks; of the first, there are two classes."""
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
     return ClassStream(load_dataset("digits", limit=12).as_vectors(), [[0, 1], [2, 3, 4], [5, 6]])
 
 
@@ -77,7 +77,7 @@ def test_one_look_gives_the_records_of_several(stream, looks):
     in_one = measured(evaluate_readouts(stream, LMRCPlusClassifier(**VECTORS)))
     several = measured(evaluate_readouts(stream, OwnPlus(**VECTORS)))
     assert in_one == several
-    assert [list(readouts) for _, readouts in in_one] == [[*readout.READOUTS]] * 3
+    assert [list(readouts) for _, readouts in in_one] == [[*prediction_rules.RULES]] * 3
     assert len(looks) == 3 + 3 * 3
     plain = [(record, {}) for record in evaluate(stream, LMRCPlusClassifier(**VECTORS))]
     assert measured(plain) == [(record, {}) for record, _ in in_one]

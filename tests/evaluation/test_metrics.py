@@ -4,17 +4,17 @@ import pytest
 from lmrc.evaluation.metrics import (
     average_incremental_accuracy,
     backward_transfer,
-    batches_of,
     final_accuracy,
     forgetting,
-    head_choice_accuracy,
-    head_given_accuracy,
+    task_aware_accuracy,
+    task_id_accuracy,
+    tasks_of,
     topk_accuracy,
 )
 
-# Batch 0 rises before it falls: its best (0.95) is not what it was when learned (0.9).
+# Task 0 rises before it falls: its best (0.95) is not what it was when learned (0.9).
 MATRIX = [[0.9], [0.95, 0.8], [0.5, 0.7, 1.0], [0.6, 0.3, 0.8, 0.9]]
-BATCH_OF = {0: 0, 1: 0, 2: 1, 3: 1}
+TASK_OF = {0: 0, 1: 0, 2: 1, 3: 1}
 
 
 def test_average_incremental_accuracy_counts_the_first_batch():
@@ -27,7 +27,7 @@ def test_final_accuracy_is_the_last():
 
 @pytest.mark.parametrize("metric", [average_incremental_accuracy, final_accuracy])
 def test_no_batches_have_no_accuracy(metric):
-    with pytest.raises(ValueError, match="at least one class batch"):
+    with pytest.raises(ValueError, match="at least one task"):
         metric([])
 
 
@@ -79,44 +79,44 @@ def test_topk_accuracy_wants_a_row_per_sample():
         topk_accuracy([1, 2], [[1, 2]])
 
 
-def test_head_choice_forgives_the_wrong_class_of_the_right_batch():
-    # right class; right batch; wrong batch; a label nobody knows
-    assert head_choice_accuracy([0, 0, 2, 3], [0, 1, 1, 99], BATCH_OF) == 0.5
+def test_task_id_accuracy_forgives_the_wrong_class_of_the_right_batch():
+    # right class; right task; wrong task; a label nobody knows
+    assert task_id_accuracy([0, 0, 2, 3], [0, 1, 1, 99], TASK_OF) == 0.5
 
 
-def test_head_choice_needs_the_batch_of_each_true_class():
-    with pytest.raises(ValueError, match=r"labels that batch_of does not, such as \[7\]"):
-        head_choice_accuracy([0, 7], [0, 0], BATCH_OF)
+def test_task_id_accuracy_needs_the_batch_of_each_true_class():
+    with pytest.raises(ValueError, match=r"labels that task_of does not, such as \[7\]"):
+        task_id_accuracy([0, 7], [0, 0], TASK_OF)
 
 
-def test_head_given_lets_only_the_true_batch_compete():
+def test_task_aware_accuracy_lets_only_the_true_batch_compete():
     scores = [
-        [0.1, 0.0, 0.9, 0.8],  # true 0: 2 wins overall, 0 within its batch
-        [0.2, 0.1, 0.9, 0.8],  # true 1: 0 wins within its batch
-        [9.0, 9.0, -2.0, -1.0],  # true 3: wins within its batch though negative
+        [0.1, 0.0, 0.9, 0.8],  # true 0: 2 wins overall, 0 within its task
+        [0.2, 0.1, 0.9, 0.8],  # true 1: 0 wins within its task
+        [9.0, 9.0, -2.0, -1.0],  # true 3: wins within its task though negative
     ]
-    assert head_given_accuracy([0, 1, 3], scores, [0, 1, 2, 3], BATCH_OF) == pytest.approx(2 / 3)
+    assert task_aware_accuracy([0, 1, 3], scores, [0, 1, 2, 3], TASK_OF) == pytest.approx(2 / 3)
 
 
-def test_head_given_reads_columns_by_their_label():
+def test_task_aware_accuracy_reads_columns_by_their_label():
     scores = [[0.9, 0.8, 0.0, 0.1]]
-    assert head_given_accuracy([0], scores, [2, 3, 1, 0], BATCH_OF) == 1.0
-    assert head_given_accuracy([0], scores, [2, 3, 0, 1], BATCH_OF) == 0.0
+    assert task_aware_accuracy([0], scores, [2, 3, 1, 0], TASK_OF) == 1.0
+    assert task_aware_accuracy([0], scores, [2, 3, 0, 1], TASK_OF) == 0.0
 
 
-def test_head_given_counts_a_batch_without_columns_as_wrong():
-    assert head_given_accuracy([2, 0], [[1.0, 0.0]] * 2, [0, 1], BATCH_OF) == 0.5
+def test_task_aware_accuracy_counts_a_batch_without_columns_as_wrong():
+    assert task_aware_accuracy([2, 0], [[1.0, 0.0]] * 2, [0, 1], TASK_OF) == 0.5
 
 
-def test_head_given_wants_a_column_per_class():
+def test_task_aware_accuracy_wants_a_column_per_class():
     with pytest.raises(ValueError, match=r"each of the 4 classes, got shape \(1, 2\)"):
-        head_given_accuracy([0], [[1.0, 0.0]], [0, 1, 2, 3], BATCH_OF)
+        task_aware_accuracy([0], [[1.0, 0.0]], [0, 1, 2, 3], TASK_OF)
 
 
 def test_no_samples_have_no_accuracy():
     with pytest.raises(ValueError, match="at least one sample"):
-        head_choice_accuracy([], [], BATCH_OF)
+        task_id_accuracy([], [], TASK_OF)
 
 
-def test_batches_of_keeps_the_order_of_the_labels():
-    assert batches_of([3, 0, 5, 2], BATCH_OF).tolist() == [1, 0, -1, 1]
+def test_tasks_of_keeps_the_order_of_the_labels():
+    assert tasks_of([3, 0, 5, 2], TASK_OF).tolist() == [1, 0, -1, 1]

@@ -1,4 +1,4 @@
-"""What goes beyond the paper: variants of a method, readouts of one network, uneven batches."""
+"""What goes beyond the paper: variants of a method, readouts of one network, uneven tasks."""
 
 import csv
 import json
@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from lmrc.evaluation.metrics import head_given_accuracy
+from lmrc.evaluation.metrics import task_aware_accuracy
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner
 from lmrc.report.records import read_records
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 LADDER = ["LMRC", "+ cosine schedule", "+ λ = 3, statistics", "LMRC+"]
@@ -23,14 +23,14 @@ LADDER = ["LMRC", "+ cosine schedule", "+ λ = 3, statistics", "LMRC+"]
 def few_steps():
     """Tuned heads need not be good here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readout, "STEPS", 5)
+        patch.setattr(prediction_rules, "STEPS", 5)
         yield
 
 
 @pytest.fixture(scope="module")
-def ladder(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "ladder"
-    main("ladder", "digits", out, **SMALL)
+def ablation(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "ablation"
+    main("ablation", "digits", out, **SMALL)
     return out
 
 
@@ -41,8 +41,8 @@ def by_method(folder):
     return records
 
 
-def test_records_carry_the_variants_name_and_all_its_settings(ladder):
-    records = by_method(ladder)
+def test_records_carry_the_variants_name_and_all_its_settings(ablation):
+    records = by_method(ablation)
     assert list(records) == LADDER
     settings = {method: record[0].settings for method, record in records.items()}
     assert [settings[m]["schedule"] for m in LADDER] == ["halving", "cosine", "cosine", "cosine"]
@@ -51,64 +51,69 @@ def test_records_carry_the_variants_name_and_all_its_settings(ladder):
     assert {len(record) for record in records.values()} == {5}
 
 
-def test_a_stopped_ladder_goes_on_side_by_side(ladder, tmp_path, monkeypatch):
+def test_a_stopped_ablation_goes_on_side_by_side(ablation, tmp_path, monkeypatch):
     def without_seconds(folder):
         lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
         for line in lines:
             line["record"] |= {"train_seconds": 0, "test_seconds": 0}
         return sorted(
-            lines, key=lambda line: (LADDER.index(line["method"]), line["record"]["batch"])
+            lines, key=lambda line: (LADDER.index(line["method"]), line["record"]["task"])
         )
 
-    monkeypatch.setattr(readout, "STEPS", 300)  # as in the processes, which are not patched
-    two = {**SMALL, "batches": 2, "methods": ["cosine", "statistics"]}
-    main("ladder", "digits", tmp_path / "whole", **two)
+    monkeypatch.setattr(prediction_rules, "STEPS", 300)  # the processes are not patched
+    two = {**SMALL, "tasks": 2, "methods": ["cosine", "statistics"]}
+    main("ablation", "digits", tmp_path / "whole", **two)
     whole = (tmp_path / "whole" / "records.jsonl").read_text().splitlines(keepends=True)
     half = tmp_path / "half"
     half.mkdir()
     (half / "run.json").write_text((tmp_path / "whole" / "run.json").read_text())
     (half / "records.jsonl").write_text("".join(whole[:3]))
-    main("ladder", "digits", half, **two, jobs=2)
+    main("ablation", "digits", half, **two, jobs=2)
     assert without_seconds(half) == without_seconds(tmp_path / "whole")
 
 
-def test_nothing_is_trained_again(ladder, monkeypatch):
+def test_nothing_is_trained_again(ablation, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("something was trained")
 
-    before = (ladder / "records.jsonl").read_text()
+    before = (ablation / "records.jsonl").read_text()
     monkeypatch.setattr(IncrementalClassifier, "partial_fit", refuse)
-    main("ladder", "digits", ladder, **SMALL)
-    assert (ladder / "records.jsonl").read_text() == before
+    main("ablation", "digits", ablation, **SMALL)
+    assert (ablation / "records.jsonl").read_text() == before
 
 
-def test_readouts_of_one_network_are_what_each_alone_would_measure(ladder):
-    records = by_method(ladder)
-    assert all("readouts" not in r.extra for m in LADDER[:2] for r in records[m])
-    recipe = load_recipe("ladder", "digits", **{k: SMALL[k] for k in ("seeds", "epochs", "limit")})
+def test_readouts_of_one_network_are_what_each_alone_would_measure(ablation):
+    records = by_method(ablation)
+    assert all("prediction_rules" not in r.extra for m in LADDER[:2] for r in records[m])
+    recipe = load_recipe(
+        "ablation", "digits", **{k: SMALL[k] for k in ("seeds", "epochs", "limit")}
+    )
     method = find_method("statistics", recipe.variants)
     stream = open_stream(recipe, 0, open_dataset(recipe, None))
-    for way in readout.READOUTS:
+    for way in prediction_rules.RULES:
         learner = make_learner(method, recipe.settings | {"random_state": 0, "device": "cpu"})
-        for batch in stream[:3]:
-            learner.partial_fit(batch.X_train, batch.y_train)
+        for task in stream[:3]:
+            learner.partial_fit(task.X_train, task.y_train)
         learner.set_params(predict_with=way)
         X, y = stream.test_up_to(2)
-        found = records[LADDER[2]][2].extra["readouts"][way]
+        found = records[LADDER[2]][2].extra["prediction_rules"][way]
         assert found["accuracy"] == np.mean(learner.predict(X) == y)
-        if way == "both":
+        if way == "ensemble":
             main_record = records[LADDER[2]][2].record
             assert found == {name: getattr(main_record, name) for name in found}
         scores, classes = learner.similarities(X), learner.classes_
-        assert found["head_given"] == head_given_accuracy(y, scores, classes, stream.batch_of)
+        assert found["task_aware_accuracy"] == task_aware_accuracy(
+            y, scores, classes, stream.task_of
+        )
 
 
-def test_the_page_of_the_ladder_shows_the_readouts(ladder):
-    end = by_method(ladder)["+ λ = 3, statistics"][-1].extra["readouts"]
-    with (ladder / "ladder.csv").open(newline="") as file:
+def test_the_page_of_the_ablation_shows_the_readouts(ablation):
+    end = by_method(ablation)["+ λ = 3, statistics"][-1].extra["prediction_rules"]
+    with (ablation / "ablation.csv").open(newline="") as file:
         # A cell that begins with a plus is a formula to a spreadsheet, hence the apostrophe.
         rows = {row["step"].removeprefix("'"): row for row in csv.DictReader(file)}
-    names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA", "tuned": "+ statistics: tuned heads"}
+    names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA"}
+    names |= {"finetuned": "+ statistics: fine-tuned heads"}
     names |= {"linear": "+ statistics: linear classifier"}
     assert list(rows) == [
         "LMRC",
@@ -119,13 +124,13 @@ def test_the_page_of_the_ladder_shows_the_readouts(ladder):
     ]
     for way, name in names.items():
         assert float(rows[name]["final_accuracy"]) == end[way]["accuracy"]
-    assert (ladder / "ladder.png").exists()
-    assert (ladder / "head-choice.png").exists()
+    assert (ablation / "ablation.png").exists()
+    assert (ablation / "head-choice.png").exists()
 
 
-def test_what_is_stored_beside_the_network_is_recorded(ladder, tmp_path):
+def test_what_is_stored_beside_the_network_is_recorded(ablation, tmp_path):
     end = {
-        method: records[-1].extra["stored_bytes"] for method, records in by_method(ladder).items()
+        method: records[-1].extra["stored_bytes"] for method, records in by_method(ablation).items()
     }
     assert end["LMRC"] == {"images": 0, "statistics": 0}
     assert end["LMRC+"]["images"] == 0 < end["LMRC+"]["statistics"]
@@ -136,16 +141,16 @@ def test_what_is_stored_beside_the_network_is_recorded(ladder, tmp_path):
     ]
 
 
-def test_the_first_class_batch_may_be_larger(tmp_path):
-    main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], first_classes=4, batches=4)
+def test_the_first_task_may_be_larger(tmp_path):
+    main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], first_classes=4, tasks=4)
     records = by_method(tmp_path)["LM"]
     assert [r.record.n_classes_seen for r in records] == [4, 6, 8, 10]
     assert records[0].settings["first_classes"] == 4
     with pytest.raises(FileExistsError, match=r"other settings \(first_classes\)"):
-        main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], batches=4)
+        main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], tasks=4)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_class_batches_that_do_not_divide_are_told_before_anything_is_run(tmp_path, jobs):
-    with pytest.raises(ValueError, match="leaves 5 of 10 classes to 3 more batches"):
-        main("incremental", "digits", tmp_path, **SMALL, first_classes=5, batches=4, jobs=jobs)
+def test_tasks_that_do_not_divide_are_told_before_anything_is_run(tmp_path, jobs):
+    with pytest.raises(ValueError, match="leaves 5 of 10 classes to 3 more tasks"):
+        main("incremental", "digits", tmp_path, **SMALL, first_classes=5, tasks=4, jobs=jobs)

@@ -10,7 +10,7 @@ import pytest
 
 PATIENCE = 300  # seconds that a slow machine may take for what usually takes thirty
 
-#: A method of a user's own that waits in its second class batch until a node is gone.
+#: A method of a user's own that waits in its second task until a node is gone.
 MODULE = """
 import os, time
 from pathlib import Path
@@ -20,12 +20,12 @@ class WaitingClassifier(LMRCClassifier):
     def losses(self, *args):
         place = Path(os.environ["MEET"])
         (place / f"waiting-{self.random_state}").touch()
-        while self.n_batches_ == 1 and not (place / "gone").exists():
+        while self.n_tasks_ == 1 and not (place / "gone").exists():
             time.sleep(0.1)
         return super().losses(*args)
 """
 
-SMALL = ["incremental", "--dataset", "digits", "--limit", "10", "--epochs", "1", "--batches", "3"]
+SMALL = ["incremental", "--dataset", "digits", "--limit", "10", "--epochs", "1", "--tasks", "3"]
 SMALL += ["--methods", "own:WaitingClassifier", "--backbone", "cnn", "--seeds", "2", "--quiet"]
 
 
@@ -38,7 +38,7 @@ def records(folder):
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
     for line in lines:
         del line["record"]["train_seconds"], line["record"]["test_seconds"]
-    return sorted(lines, key=lambda line: (line["seed"], line["record"]["batch"]))
+    return sorted(lines, key=lambda line: (line["seed"], line["record"]["task"]))
 
 
 def weights(folder):

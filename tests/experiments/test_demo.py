@@ -27,12 +27,12 @@ def records(ran):
     return read_records(ran[0])
 
 
-def test_every_method_learns_five_class_batches_of_two(records):
+def test_every_method_learns_five_tasks_of_two(records):
     assert len(records) == 5 * 5
     assert list(dict.fromkeys(line.method for line in records)) == list(demo.METHODS)
     for i, line in enumerate(records):
         assert line.seed == 0
-        assert line.record.batch == i % 5
+        assert line.record.task == i % 5
         assert line.record.classes == [2 * (i % 5), 2 * (i % 5) + 1]
 
 
@@ -118,7 +118,7 @@ def test_the_words_follow_the_numbers(records):
     assert "only the last two digits in the end (98 % of them right, none" in forgets
     assert "LMRC keeps 58 % of those eight" in keeps
     assert "bring that to 96 %" in keeps
-    assert "keeps 75 % without a stored image" in beyond
+    assert "keeps 75 % without a exemplar" in beyond
     assert demo.headline(usual).endswith(
         "LMRC keeps 58 % of the old digits and LMRC+ 75 %; fine-tuning keeps none."
     )

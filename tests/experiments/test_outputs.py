@@ -13,7 +13,7 @@ def stream():
     """Classes 0 to 3, two at a time; sample x is its class."""
     X = np.repeat(np.arange(4.0), 5)[:, None]
     y = np.repeat(np.arange(4), 5)
-    return ClassStream(Dataset("four", X, y, X, y), batches=2)
+    return ClassStream(Dataset("four", X, y, X, y), tasks=2)
 
 
 class Fixed:
@@ -52,12 +52,12 @@ def test_similarities_are_left_as_they_are(stream):
 def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(stream):
     settings = {"rotations": "none", "objective": "cosine", "first_epochs": 20, "batch_size": 4}
     learner = LMRCPlusClassifier(**settings, random_state=0, device="cpu")
-    for batch in stream:
-        learner.partial_fit(batch.X_train, batch.y_train)
+    for task in stream:
+        learner.partial_fit(task.X_train, task.y_train)
     X = stream.dataset.X_test
     assert learner.similarities(X).max() > 1
     outputs = mean_outputs(stream, learner)
-    wta = learner.similarities_by_readout(X)["wta"]
+    wta = learner.similarities_by_rule(X)["wta"]
     assert outputs["means"][0] == pytest.approx(wta[:10].mean(axis=0).tolist(), abs=1e-6)
     assert np.abs(outputs["means"]).max() <= 1
 
@@ -65,8 +65,8 @@ def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(str
 @pytest.mark.parametrize("classifier", [FineTuneClassifier, LwFClassifier])
 def test_outputs_of_a_softmax_sum_to_one_and_are_those_that_decide(stream, classifier):
     learner = classifier(epochs=20, batch_size=4, random_state=0, device="cpu")
-    for batch in stream:
-        learner.partial_fit(batch.X_train, batch.y_train)
+    for task in stream:
+        learner.partial_fit(task.X_train, task.y_train)
     outputs = mean_outputs(stream, learner)["means"]
     assert [sum(row) for row in outputs] == pytest.approx([1, 1])
     # Softmax suppression itself: even old samples raise the new classes. A softmax over
@@ -76,8 +76,8 @@ def test_outputs_of_a_softmax_sum_to_one_and_are_those_that_decide(stream, class
 
 def test_outputs_of_one_softmax_per_head_sum_to_one_in_each(stream):
     learner = LwFClassifier(heads="multi", epochs=2, batch_size=4, random_state=0, device="cpu")
-    for batch in stream:
-        learner.partial_fit(batch.X_train, batch.y_train)
+    for task in stream:
+        learner.partial_fit(task.X_train, task.y_train)
     outputs = mean_outputs(stream, learner)
     assert outputs["kind"] == "probability within a head"
     sums = [sum(half) for row in outputs["means"] for half in (row[:2], row[2:])]

@@ -8,7 +8,7 @@ from lmrc.data import folders
 from lmrc.experiments.reproduce import main
 from lmrc.report.records import read_records
 
-QUICK = {"seeds": 1, "epochs": 1, "batches": 2, "device": "cpu", "quiet": True, "jobs": 1}
+QUICK = {"seeds": 1, "epochs": 1, "tasks": 2, "device": "cpu", "quiet": True, "jobs": 1}
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_with_fewer_epochs_the_rate_is_halved_as_often(dataset):
 
 
 def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
-    recipe = load_recipe("ladder", "cifar100")
+    recipe = load_recipe("ablation", "cifar100")
     runs = plan(replace(recipe, seeds=1))
     assert list(dict.fromkeys(rung["method"] for rung in recipe.rungs)) == [r.title for r in runs]
     before, *later = [settings_of(recipe, run) for run in runs]
@@ -91,8 +91,8 @@ def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
     kept = {"response_weight", "statistics", "predict_with"}
     assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
     assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
-    more = {"classifier", "objective", "feature_layers", "mirror", "augment"}
-    assert steps[5] == more | {"rehearsals"}  # which without a pool says nothing
+    more = {"classifier", "objective", "feature_layers", "test_time_flip", "augment"}
+    assert steps[5] == more | {"exemplar_repeats"}  # which without a pool says nothing
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])
@@ -103,18 +103,18 @@ def test_what_rotations_cost_is_measured_at_thirty_epochs(dataset):
 
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar100"])
 @pytest.mark.parametrize("experiment", ["incremental", "softmax-suppression", "rotations"])
-def test_what_a_user_chooses_holds_for_the_first_class_batch(experiment, dataset):
+def test_what_a_user_chooses_holds_for_the_first_task(experiment, dataset):
     chosen = {"learning_rate": 0.003, "epochs": 3}
     recipe = load_recipe(experiment, dataset, settings=chosen, methods=["lmrc+"])
     found = settings_of(recipe, plan(recipe)[0])
     assert (found["first_learning_rate"], found["first_epochs"]) == (0.003, 3)
 
 
-def test_what_a_user_chooses_holds_for_the_first_class_batch_of_each_step_of_the_ladder():
+def test_what_a_user_chooses_holds_for_the_first_task_of_each_step_of_the_ablation():
     chosen = {"learning_rate": 0.003, "epochs": 3}
     for recipe in (
-        load_recipe("ladder", "cifar100", seeds=1, **chosen),
-        load_recipe("ladder", "cifar100", seeds=1, settings=chosen),
+        load_recipe("ablation", "cifar100", seeds=1, **chosen),
+        load_recipe("ablation", "cifar100", seeds=1, settings=chosen),
     ):
         for run in plan(recipe):
             found = settings_of(recipe, run)
@@ -122,7 +122,7 @@ def test_what_a_user_chooses_holds_for_the_first_class_batch_of_each_step_of_the
             assert found["learning_rate"] == 0.003
             assert found["first_epochs"] in (None, 3), run.title
             assert found["first_learning_rate"] in (None, 0.003), run.title
-    shorter = load_recipe("ladder", "cifar100", seeds=1, settings={"first_epochs": 5})
+    shorter = load_recipe("ablation", "cifar100", seeds=1, settings={"first_epochs": 5})
     assert {settings_of(shorter, run)["first_epochs"] for run in plan(shorter)} == {5}
 
 
@@ -139,7 +139,7 @@ def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
 
 def test_an_unknown_variant_is_named_with_those_that_there_are():
     with pytest.raises(ValueError, match=r"'turn' is not known.* cosine, turned, softmax, statist"):
-        plan(load_recipe("ladder", "digits", methods=["turn"]))
+        plan(load_recipe("ablation", "digits", methods=["turn"]))
 
 
 @pytest.mark.parametrize("experiment", ["incremental", "rehearsal", "softmax-suppression"])
@@ -150,7 +150,7 @@ def test_digits_are_not_turned(experiment, dataset):
 
 def test_the_probe_is_the_papers():
     recipe = load_recipe("softmax-suppression")
-    assert (recipe.dataset, recipe.order, recipe.classes, recipe.batches) == (
+    assert (recipe.dataset, recipe.order, recipe.classes, recipe.tasks) == (
         "mnist",
         "natural",
         4,
@@ -166,7 +166,7 @@ def test_what_reads_incremental_has_its_settings():
         for reader in ("consolidation", "heads"):
             ours = load_recipe(reader, dataset)
             assert ours.settings == theirs.settings
-            assert (ours.batches, ours.order) == (theirs.batches, theirs.order)
+            assert (ours.tasks, ours.order) == (theirs.tasks, theirs.order)
             assert set(ours.methods) <= set(theirs.methods)
 
 
@@ -212,7 +212,7 @@ def test_the_paper_has_no_number_for_other_data_or_another_metric():
 @pytest.mark.parametrize(
     "change",
     [
-        *({"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"batches": 5}),
+        *({"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"tasks": 5}),
         *({"first_classes": 10}, {"blurry": 0.1}, {"order": [[1, 2], [2, 3]]}),
     ],
 )
@@ -292,9 +292,9 @@ def test_without_exemplars_means_none_whatever_a_class_has_by_default(tmp_path, 
         assert [settings_of(recipe, run)["memory_per_class"] for run in plan(recipe)] == pools
 
 
-def test_what_is_no_step_of_the_ladder_and_what_keeps_no_images_is_refused_before_training():
-    recipe = load_recipe("ladder", "digits", methods=["lmrc", "finetune"])
-    with pytest.raises(UsageError, match="finetune is no step of ladder"):
+def test_what_is_no_step_of_the_ablation_and_what_keeps_no_images_is_refused_before_training():
+    recipe = load_recipe("ablation", "digits", methods=["lmrc", "finetune"])
+    with pytest.raises(UsageError, match="finetune is no step of ablation"):
         check_settings(recipe, plan(recipe), [])
     naive = "sklearn.naive_bayes.GaussianNB"
     pooled = load_recipe("rehearsal", "digits", methods=["lmrc", naive], memory=[2])

@@ -80,19 +80,19 @@ def test_incremental_shows_its_records(incremental):
         steps = [percent(spread.mean) for spread in s.accuracy]
         assert [s.method, percent(s.average.mean), *steps] in shown
     text = (incremental / "report.html").read_text(encoding="utf-8")
-    assert "on average over the class batches" in text
+    assert "on average over the tasks" in text
     assert "shuffled by the run&#39;s seed" in text
 
 
 def test_what_keeps_images_is_named_on_a_page_without_exemplars(tmp_path):
-    main("incremental", "digits", tmp_path, **SMALL, methods=["finetune", "joint"], batches=2)
+    main("incremental", "digits", tmp_path, **SMALL, methods=["finetune", "joint"], tasks=2)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Though no exemplars were asked for, these keep images: Joint." in page
 
 
 def test_scikits_own_classifiers_run_beside_ours(tmp_path):
     methods = ["finetune", "sklearn.linear_model.SGDClassifier", "sklearn.linear_model.Perceptron"]
-    changes = SMALL | {"methods": methods, "batches": 2}
+    changes = SMALL | {"methods": methods, "tasks": 2}
     with pytest.raises(UsageError, match=r"SGDClassifier must know all .*: add --announce-classes"):
         main("incremental", "digits", tmp_path, **changes)
     main("incremental", "digits", tmp_path, **changes, announce_classes=True)
@@ -117,16 +117,16 @@ def test_classes_may_recur(tmp_path):
     main("incremental", "digits", tmp_path, **changes)
     assert (tmp_path / "records.jsonl").read_text() == before
     with pytest.raises(UsageError, match="names the classes of each task"):
-        main("incremental", "digits", tmp_path, **changes, batches=3)
+        main("incremental", "digits", tmp_path, **changes, tasks=3)
 
 
 def test_classes_may_mix(tmp_path):
-    changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "batches": 2}
+    changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "tasks": 2}
     main("incremental", "digits", tmp_path, **changes, blurry=0.2)
     records = read_records(tmp_path)
     assert [r.record.n_classes_seen for r in records] == [10] * 4
     assert {r.settings["blurry"] for r in records} == {0.2}
-    recipe = load_recipe("incremental", "digits", batches=2, blurry=0.2)
+    recipe = load_recipe("incremental", "digits", tasks=2, blurry=0.2)
     data = load_dataset("digits", limit=30)
     one, other = (open_stream(recipe, seed, data)[0].y_train.tolist() for seed in (0, 1))
     assert one != other
@@ -145,7 +145,7 @@ def test_rehearsal_has_the_layout_of_table_1(tmp_path):
 
 
 def test_exemplars_may_be_counted_in_total(tmp_path):
-    changes = SMALL | {"methods": ["finetune"], "memory": [20], "total": True, "batches": 2}
+    changes = SMALL | {"methods": ["finetune"], "memory": [20], "total": True, "tasks": 2}
     main("rehearsal", "digits", tmp_path, **changes, settings={"exemplars": "herding"})
     records = read_records(tmp_path)
     assert {r.method for r in records} == {"Fine-tuning + 20 in total"}
@@ -159,9 +159,9 @@ def test_exemplars_may_be_counted_in_total(tmp_path):
 
 def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression):
     records = read_records(suppression)
-    ends = {r.method: r.extra["outputs"] for r in records if r.record.batch == 1}
+    ends = {r.method: r.extra["outputs"] for r in records if r.record.task == 1}
     assert list(ends) == ["Fine-tuning", "EWC", "LwF.MC", "LMRC"]
-    assert not any("outputs" in r.extra for r in records if r.record.batch == 0)
+    assert not any("outputs" in r.extra for r in records if r.record.task == 0)
     shown = rows(suppression)
     for method, outputs in ends.items():
         assert outputs["classes"] == [0, 1, 2, 3]
@@ -184,7 +184,7 @@ def test_suppression_goes_on_where_it_stopped(suppression, tmp_path):
     whole = (suppression / "records.jsonl").read_text()
     (tmp_path / "run.json").write_text((suppression / "run.json").read_text())
     lines = whole.splitlines(keepends=True)
-    (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))  # LMRC lacks its second batch
+    (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))  # LMRC lacks its second task
     main("softmax-suppression", "digits", tmp_path, **SMALL)
     assert without_seconds(tmp_path) == without_seconds(suppression)
 
@@ -229,7 +229,7 @@ def test_records_with_other_settings_are_not_read(incremental, tmp_path, no_trai
 
 
 def test_a_kept_model_answers_as_its_record_says(tmp_path):
-    asked = {**SMALL, "batches": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
+    asked = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
     main("incremental", "digits", tmp_path, **asked)
     main("incremental", "digits", tmp_path, **asked | {"keep_models": False})  # takes nothing away
     data = load_dataset("digits", limit=SMALL["limit"])
@@ -249,14 +249,14 @@ def test_a_kept_model_that_could_not_be_written_is_written_by_the_same_command(
         save(self, path)
 
     save = IncrementalClassifier.save
-    asked = {**SMALL, "batches": 2, "methods": ["lmrc"], "keep_models": True}
+    asked = {**SMALL, "tasks": 2, "methods": ["lmrc"], "keep_models": True}
     monkeypatch.setattr(IncrementalClassifier, "save", full)
     with pytest.raises(RuntimeError, match="did not finish"):
         main("incremental", "digits", tmp_path, **asked)
     monkeypatch.undo()
     main("incremental", "digits", tmp_path, **asked)
     assert len(load(tmp_path / "trained" / "lmrc-s0").classes_) == 10
-    assert [r.record.batch for r in read_records(tmp_path)] == [0, 1]
+    assert [r.record.task for r in read_records(tmp_path)] == [0, 1]
 
 
 def test_of_runs_that_were_finished_before_no_model_is_promised(
@@ -298,11 +298,11 @@ def test_heads_shows_choice_given_and_confusion(incremental, tmp_path):
     shown = rows(tmp_path)
     for method in ("LMRC", "LwF.MT", "LM"):
         run = [r.record for r in read_records(tmp_path) if r.method == method]
-        assert [method, *(percent(r.head_choice) for r in run)] in shown
-        assert [method, *(percent(r.head_given) for r in run)] in shown
+        assert [method, *(percent(r.task_id_accuracy) for r in run)] in shown
+        assert [method, *(percent(r.task_aware_accuracy) for r in run)] in shown
     counts = (tmp_path / "confusion.csv").read_text().splitlines()
     end = [r.record for r in read_records(tmp_path) if r.method == "LM"][-1]
-    assert f"LM,1,5,{end.head_confusion[0][4]}" in counts
+    assert f"LM,1,5,{end.task_confusion[0][4]}" in counts
     assert (tmp_path / "confusion-lwf.mt.svg").exists()
 
 
@@ -329,7 +329,7 @@ def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch):
     assert without_seconds(tmp_path / "a") == without_seconds(tmp_path / "b")
     record = read_records(tmp_path / "a")[-1]
     assert record.settings["validate"] == 0.25
-    assert sum(map(sum, record.record.head_confusion)) == 10 * 5
+    assert sum(map(sum, record.record.task_confusion)) == 10 * 5
     assert read_description(tmp_path / "a").recipe["validate"] == 0.25
     text = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
     assert "A validation split: 25&nbsp;% of each class" in text
@@ -420,7 +420,7 @@ def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_
     main("incremental", "digits", out, **SMALL, methods=command.methods)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "has not ended yet" not in page
-    assert "on average over the class batches" in page
+    assert "on average over the tasks" in page
     assert "not in here: LM with seeds 1, 2; LMRC with seeds 1, 2; LwF.MT with seeds 1, 2." in page
     assert rows(out)[:5] == rows(incremental)[:5]
     assert len(read_description(out).commands) == 2

@@ -15,7 +15,7 @@ from lmrc.experiments import runs
 from lmrc.experiments.recipe import load_recipe
 
 SMALL = ["--dataset", "digits", "--limit", "20", "--quiet"]
-BATCHES = 5
+TASKS = 5
 PATIENCE = 180  # seconds that a slow machine may take for what usually takes five
 
 #: Methods of a user's own, which stop for good or fail where a test tells them to.
@@ -36,7 +36,7 @@ class StoppingClassifier(LMRCClassifier):
         return super().losses(*args)
 
     def save(self, path):
-        perhaps_stop("save", self.n_batches_)
+        perhaps_stop("save", self.n_tasks_)
         super().save(path)
 
 class ForeignClassifier:
@@ -55,11 +55,11 @@ class ForeignClassifier:
 
 class FragileClassifier(FineTuneClassifier):
     def losses(self, *args):
-        if self.n_batches_ == 1 and "FAIL" in os.environ:
-            warnings.warn("the second batch\\nis heavy")
-            raise RuntimeError("the second batch is too much")
+        if self.n_tasks_ == 1 and "FAIL" in os.environ:
+            warnings.warn("the second task\\nis heavy")
+            raise RuntimeError("the second task is too much")
         with open("learnt", "a") as log:
-            print(self.n_batches_, file=log)
+            print(self.n_tasks_, file=log)
         return super().losses(*args)
 
 class DivergingClassifier(FineTuneClassifier):
@@ -68,7 +68,7 @@ class DivergingClassifier(FineTuneClassifier):
 
 class UncompiledClassifier(FineTuneClassifier):
     def losses(self, *args):
-        if self.n_batches_ == 1 and self.compile is not False:
+        if self.n_tasks_ == 1 and self.compile is not False:
             raise RuntimeError("the compiler is broken")
         return super().losses(*args)
 """
@@ -155,14 +155,14 @@ def test_killed_whenever_a_record_appears(call):
     words = ["rehearsal", "--methods", "lmrc,ewc", "--memory", 3, "--epochs", 1, "--seeds", 1]
     assert call(*words, "--out", "whole")[0] == 0
     expected = comparable(Path("whole"))
-    assert len(expected) == 2 * BATCHES
+    assert len(expected) == 2 * TASKS
 
     out, before = Path("parts"), []
     for count in (1, 3, 7):
         killed = kill(start(*words, "--out", out), lambda n=count: len(whole_lines(out)) >= n)
         assert killed, f"it ended before record {count}"
         lines = whole_lines(out)
-        assert lines[: len(before)] == before, "a finished batch was touched"
+        assert lines[: len(before)] == before, "a finished task was touched"
         before = lines
         # What a kill in the midst of writing leaves, cut within a character.
         with (out / "records.jsonl").open("ab") as file:
@@ -204,7 +204,7 @@ def test_a_run_goes_on_with_another_way_to_compute(call):
     assert len(whole_lines(out)) == 1
     assert call(*words, "--set", "compile=false")[0] == 0
     records = [json.loads(line) for line in whole_lines(out)]
-    assert len(records) == BATCHES
+    assert len(records) == TASKS
     assert records[0]["settings"] == records[-1]["settings"]
     assert call(*words, "--set", "compile=perhaps")[0] == 2
 
@@ -218,10 +218,10 @@ def test_killed_in_the_midst_of_a_batch_and_between_record_and_model(call):
 
     out, stopped = Path("parts"), Path("stopped")
     moments = {
-        "epoch 1": 0,  # the first batch, half learnt
+        "epoch 1": 0,  # the first task, half learnt
         "epoch 5": 2,  # the third
         "save 3": 3,  # the third has its record; its model is not there yet
-        "foreign 6": BATCHES + 3,  # learns again what it knew: it cannot be saved
+        "foreign 6": TASKS + 3,  # learns again what it knew: it cannot be saved
     }
     before = []
     for moment, n_records in moments.items():
@@ -259,20 +259,20 @@ def test_a_run_that_dies_is_told_and_does_not_take_the_others_down(jobs):
     words += ["--jobs", jobs, "--out", "parts"]
     code, errors = run(*words, FAIL="yes")
     assert code == 1
-    assert "the second batch is too much" in errors
-    assert "lmrc: warning: the second batch is heavy" in errors.splitlines()
+    assert "the second task is too much" in errors
+    assert "lmrc: warning: the second task is heavy" in errors.splitlines()
     assert "own.FragileClassifier-s0 did not finish" in errors.splitlines()[-1]
     before = whole_lines(Path("parts"))
     methods = [json.loads(line)["method"] for line in before]
     assert methods.count("own.FragileClassifier") == 1
-    assert methods.count("LMRC") == BATCHES
+    assert methods.count("LMRC") == TASKS
 
     Path("learnt").unlink()
     assert run(*words)[0] == 0
     lines = whole_lines(Path("parts"))
     assert lines[: len(before)] == before
-    assert len(lines) == 2 * BATCHES
-    assert set(Path("learnt").read_text().split()) == {"1", "2", "3", "4"}  # batch 0 was done
+    assert len(lines) == 2 * TASKS
+    assert set(Path("learnt").read_text().split()) == {"1", "2", "3", "4"}  # task 0 was done
     assert_nothing_is_left(Path("parts"))
 
 
@@ -281,7 +281,7 @@ def test_an_existing_folder_takes_more_seeds_and_methods_and_nothing_else(call):
     assert call("incremental", *words, "--methods", "lmrc", "--seeds", 1)[0] == 0
     first = whole_lines(out)
 
-    for other in (["--epochs", 2], ["--limit", 10], ["--batches", 2], ["--order", "natural"]):
+    for other in (["--epochs", 2], ["--limit", 10], ["--tasks", 2], ["--order", "natural"]):
         code, errors = call("incremental", *words, "--methods", "lmrc", *other)
         assert (code, errors.count("\n")) == (1, 1)
         assert "runs holds incremental with other settings" in errors
@@ -293,7 +293,7 @@ def test_an_existing_folder_takes_more_seeds_and_methods_and_nothing_else(call):
     assert lines[: len(first)] == first
     found = [(line["method"], line["seed"]) for line in map(json.loads, lines)]
     assert {pair: found.count(pair) for pair in found} == dict.fromkeys(
-        [("LMRC", 0), ("Fine-tuning", 0), ("LMRC", 1), ("Fine-tuning", 1)], BATCHES
+        [("LMRC", 0), ("Fine-tuning", 0), ("LMRC", 1), ("Fine-tuning", 1)], TASKS
     )
     assert_nothing_is_left(out)
 
@@ -311,7 +311,7 @@ def test_records_that_were_taken_away_are_made_again(call, monkeypatch):
     monkeypatch.delenv("FAIL")
     assert call(*words)[0] == 0
     assert comparable(out)[:1] == before
-    assert len(whole_lines(out)) == BATCHES
+    assert len(whole_lines(out)) == TASKS
 
 
 def test_a_record_taken_from_the_midst_is_made_again(call):
@@ -328,7 +328,7 @@ def test_a_record_taken_from_the_midst_is_made_again(call):
 
 def test_model_of_a_finished_run_is_removed_after_a_kill_left_it(tmp_path, monkeypatch):
     recipe = load_recipe("incremental", "digits", methods=["lmrc", "lm"], seeds=1)
-    monkeypatch.setattr(runs, "finished", lambda _, run: BATCHES if run.method == "lmrc" else 3)
+    monkeypatch.setattr(runs, "finished", lambda _, run: TASKS if run.method == "lmrc" else 3)
     whole, half = runs.plan(recipe)
     for run_ in (whole, half):
         (tmp_path / "models" / run_.name).mkdir(parents=True)

@@ -97,10 +97,10 @@ def test_vectors_as_lists_tensors_and_frames():
 
 def test_normalisation_is_the_first_batchs_for_good():
     model = quick().partial_fit(X, Y)
-    mean = model.network_.trunk.mean.clone()
+    mean = model.network_.encoder.mean.clone()
     np.testing.assert_allclose(mean, X.mean(0), rtol=1e-5)
     model.partial_fit(X2 + 100, Y2)
-    assert torch.equal(model.network_.trunk.mean, mean)
+    assert torch.equal(model.network_.encoder.mean, mean)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_there_are_no_probabilities():
 def test_fit_forgets_everything():
     model = quick().partial_fit(X, Y).fit(X2, Y2)
     assert model.classes_.tolist() == [2, 3]
-    assert model.n_batches_ == 1
+    assert model.n_tasks_ == 1
     np.testing.assert_array_equal(model.similarities(X), quick().fit(X2, Y2).similarities(X))
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.where(X > 3, np.nan, X), Y)
@@ -331,7 +331,7 @@ def test_what_shapes_the_network_is_fixed_by_the_first_batch(change):
     model.set_params(**{name: "auto" if name == "backbone" else 100}).partial_fit(X2, Y2)
 
 
-def test_other_parameters_may_change_between_batches():
+def test_other_parameters_may_change_between_tasks():
     model = quick().partial_fit(X, Y).set_params(epochs=4, learning_rate=0.01)
     model.partial_fit(X2, Y2)
     assert [r["learning_rate"] for r in model.history_] == [0.05, 0.025, 0.01, 0.01, 0.01, 0.0025]
@@ -363,7 +363,7 @@ def test_a_module_is_trained_as_a_copy():
     before = copy.deepcopy(mine.state_dict())
     model = quick(backbone=mine).fit(X, Y)
     assert torch.equal(mine[0].weight, before["0.weight"])
-    assert not torch.equal(model.network_.trunk.backbone[0].weight, mine[0].weight)
+    assert not torch.equal(model.network_.encoder.backbone[0].weight, mine[0].weight)
     assert model.network_.head.weight.shape == (1, 100, 16)
 
 
@@ -420,14 +420,14 @@ def test_a_network_that_the_last_step_spoils_is_no_model():
     np.testing.assert_array_equal(model.decision_function(X), answers)
 
 
-def test_a_class_batch_whose_statistics_are_no_numbers_leaves_the_model_as_it_was(monkeypatch):
+def test_a_task_whose_statistics_are_no_numbers_leaves_the_model_as_it_was(monkeypatch):
     model = quick(statistics="shared").fit(X, Y)
     before = model.similarities(X)
     keep = LMRCClassifier.keep
 
     def spoil(self, network, samples):
         keep(self, network, samples)
-        self.readout_["lda_bias"][0] = np.nan
+        self.classifiers_["lda_bias"][0] = np.nan
 
     monkeypatch.setattr(LMRCClassifier, "keep", spoil)
     with pytest.raises(TrainingError, match=r"diverged, lda_bias .* lower learning_rate"):

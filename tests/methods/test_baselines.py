@@ -20,7 +20,7 @@ from lmrc import (
 from lmrc.checks import blobs
 from lmrc.methods.ewc import fisher_diagonal
 from lmrc.nets.multihead import GrowingLinear
-from lmrc.nets.network import Frozen, Network, Trunk
+from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 from lmrc.training.objective import Objective
@@ -33,7 +33,7 @@ def quick(cls, **settings):
 
 
 def second_step(model):
-    """The networks and the first mini-batch of a second class batch, moved a little."""
+    """The networks and the first mini-batch of a second task, moved a little."""
     frozen = model.network_
     network = copy.deepcopy(frozen)
     network.head.add_classes(2)
@@ -65,7 +65,7 @@ def gradient_norms(term, network):
 def test_the_regulariser_has_a_gradient(model, name):
     network, frozen, batch = second_step(model.partial_fit(X, Y))
     norms = gradient_norms(Objective(model, network, Frozen(frozen))(batch)[name], network)
-    assert norms["trunk.backbone.1.weight"] > 1e-6
+    assert norms["encoder.backbone.1.weight"] > 1e-6
     assert norms["head.weight"] > 1e-6
     assert all(p.grad is None for p in frozen.parameters())
 
@@ -109,7 +109,7 @@ def test_the_penalty_holds_where_samples_of_known_classes_are_at_hand_too():
 def linear(weight):
     head = GrowingLinear(1, len(weight))
     head.weight.data = weight
-    return Network(Trunk(nn.Flatten(), torch.zeros(1), torch.ones(1)), head)
+    return Network(Encoder(nn.Flatten(), torch.zeros(1), torch.ones(1)), head)
 
 
 def test_fisher_is_the_mean_of_squared_gradients_per_sample():
@@ -139,7 +139,7 @@ def test_fisher_is_that_of_theory_for_a_softmax_layer():
 def test_the_fisher_information_is_of_all_samples_of_the_task():
     """Of two equally likely classes log p has the slope ± x / 2, whichever is drawn."""
     model, x = quick(EWCClassifier), torch.arange(1.0, 8.0)[:, None]
-    model.seed_, model.n_batches_ = 0, 0
+    model.seed_, model.n_tasks_ = 0, 0
     model.keep(linear(torch.zeros(2, 1)), Memory(x, torch.zeros(7, dtype=torch.long)))
     expected = (x / 2).square().mean()
     torch.testing.assert_close(model.fisher_["head.weight"], expected.expand(2, 1))
@@ -149,7 +149,7 @@ def test_fisher_is_of_the_network_as_it_predicts():
     """Dropout is off and BatchNorm's statistics stand still while it is measured."""
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
-    network = Network(Trunk(backbone, torch.zeros(4), torch.ones(4)), GrowingLinear(8))
+    network = Network(Encoder(backbone, torch.zeros(4), torch.ones(4)), GrowingLinear(8))
     network.head.add_classes(3)
     x = torch.randn(40, 4)
     twice = [
@@ -160,14 +160,16 @@ def test_fisher_is_of_the_network_as_it_predicts():
     assert backbone[1].num_batches_tracked == 0
 
 
-def test_fisher_accumulates_over_batches():
+def test_fisher_accumulates_over_tasks():
     model = quick(EWCClassifier).partial_fit(X, Y)
     first = model.fisher_
     model.partial_fit(X2, Y2)
     assert model.fisher_["head.weight"].shape[0] == 4
     for name, earlier in first.items():
         assert (model.fisher_[name][: len(earlier)] >= earlier).all()
-    assert model.fisher_["trunk.backbone.1.weight"].sum() > first["trunk.backbone.1.weight"].sum()
+    assert (
+        model.fisher_["encoder.backbone.1.weight"].sum() > first["encoder.backbone.1.weight"].sum()
+    )
 
 
 def test_the_fisher_information_goes_where_the_network_is():
@@ -192,18 +194,18 @@ class Scaled(nn.Module):
 
 def test_ewc_holds_weights_that_are_single_numbers():
     model = quick(EWCClassifier, backbone=Scaled).partial_fit(X, Y)
-    before = model.fisher_["trunk.backbone.scale"].item()
-    assert model.partial_fit(X2, Y2).fisher_["trunk.backbone.scale"].item() > before > 0
+    before = model.fisher_["encoder.backbone.scale"].item()
+    assert model.partial_fit(X2, Y2).fisher_["encoder.backbone.scale"].item() > before > 0
 
 
 def test_ewc_holds_the_weights_that_matter():
     moved = {}
     for penalty in (0.0, 1e5):
         model = quick(EWCClassifier, penalty_weight=penalty).partial_fit(X, Y)
-        before, fisher = model.network_.trunk.backbone[3].weight.clone(), model.fisher_
+        before, fisher = model.network_.encoder.backbone[3].weight.clone(), model.fisher_
         model.set_params(epochs=20).partial_fit(X2, Y2)
-        change = (model.network_.trunk.backbone[3].weight - before).square()
-        moved[penalty] = (fisher["trunk.backbone.3.weight"] * change).sum().item()
+        change = (model.network_.encoder.backbone[3].weight - before).square()
+        moved[penalty] = (fisher["encoder.backbone.3.weight"] * change).sum().item()
     assert moved[1e5] < 0.2 * moved[0.0]
 
 
@@ -267,11 +269,11 @@ def test_lwf_without_distillation_is_fine_tuning():
 
 def test_joint_remembers_all_and_begins_anew():
     model = quick(JointClassifier, epochs=20).partial_fit(X, Y)
-    before = model.network_.trunk.backbone[1].weight
+    before = model.network_.encoder.backbone[1].weight
     model.partial_fit(X2, Y2)
     assert len(model.memory_) == len(X) + len(X2)
     correlation = torch.corrcoef(
-        torch.stack([before.flatten(), model.network_.trunk.backbone[1].weight.flatten()])
+        torch.stack([before.flatten(), model.network_.encoder.backbone[1].weight.flatten()])
     )[0, 1]
     assert abs(correlation) < 0.2, "the new network must not start from the old one's weights"
     assert model.score(np.concatenate([X, X2]), np.concatenate([Y, Y2])) > 0.97
@@ -282,12 +284,12 @@ def test_joint_begins_with_its_weights_after_load_too(tmp_path):
     (file,) = (tmp_path / "teacher").glob("weights-*")
     model = quick(JointClassifier, weights=file, learning_rate=1e-9).partial_fit(X, Y)
     model.save(tmp_path / "model")
-    began_with = model.network_.trunk.backbone[1].weight
+    began_with = model.network_.encoder.backbone[1].weight
     model.partial_fit(X2, Y2)
     file.unlink()
     for part in ("once", "twice"):  # what was read is written again
         read = load(tmp_path / "model").partial_fit(X2, Y2)
-        torch.testing.assert_close(read.network_.trunk.backbone[1].weight, began_with)
+        torch.testing.assert_close(read.network_.encoder.backbone[1].weight, began_with)
         np.testing.assert_array_equal(read.decision_function(X), model.decision_function(X), part)
         load(tmp_path / "model").save(tmp_path / "model")
 

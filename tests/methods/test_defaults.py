@@ -8,7 +8,7 @@ import torch
 
 import lmrc
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
-from lmrc.training.device import usual_defaults
+from lmrc.training.device import default_dtype_guard
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (48, 8, 8), dtype=np.uint8)
@@ -30,13 +30,13 @@ def default(dtype=torch.float32, device="cpu"):
 
 
 def lifetime(method, folder, **settings):
-    """Learn two class batches, one of them from a file, and let a class go; return the answers."""
+    """Learn two tasks, one of them from a file, and let a class go; return the answers."""
     old = LABELS < 2
     model = method(epochs=1, device="cpu", random_state=0, **settings)
     model.partial_fit(IMAGES[old], LABELS[old]).save(folder)
     model = lmrc.load(folder, device="cpu").partial_fit(IMAGES[~old], LABELS[~old])
     if isinstance(model, LMRCClassifier):
-        model.similarities_by_readout(IMAGES)
+        model.similarities_by_rule(IMAGES)
         model.forget(1)
     assert len(model.predict(IMAGES)) == len(model.predict_topk(IMAGES, 2)) == len(IMAGES)
     return model.decision_function(IMAGES)
@@ -63,7 +63,7 @@ def test_all_of_a_models_life_is_as_ever_under_other_defaults(method, other, tmp
 def test_threads_that_end_in_any_order_leave_the_default_as_it_was():
     torch.set_default_dtype(torch.float64)
     try:
-        one, other = usual_defaults(), usual_defaults()
+        one, other = default_dtype_guard(), default_dtype_guard()
         one.__enter__()
         other.__enter__()  # as a second thread does meanwhile
         one.__exit__(None, None, None)

@@ -48,7 +48,7 @@ def test_exemplars_are_herded_by_the_features_of_the_network_that_has_learnt_the
     for index, label in enumerate(model.classes_):
         rows = np.flatnonzero(y == label)
         with torch.no_grad():
-            features = model.network_.trunk(x[rows]).double().numpy()
+            features = model.network_.encoder(x[rows]).double().numpy()
         wanted = x[rows[nearest_step_by_step(features, 4)]]
         assert torch.equal(model.memory_.x[model.memory_.y == index], wanted)
 

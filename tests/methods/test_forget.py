@@ -8,8 +8,8 @@ import torch
 
 from lmrc import LabelMapping, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.data.datasets import digits
-from lmrc.methods.chance import LABELS, derived_seed
-from lmrc.statistics import readout
+from lmrc.methods.rng import LABELS, derived_seed
+from lmrc.statistics import prediction_rules
 from lmrc.training.memory import Memory
 
 RNG = np.random.default_rng(0)
@@ -173,7 +173,7 @@ def test_the_length_of_a_name_goes_with_it(model, tmp_path):
 
 @pytest.mark.parametrize("statistics", ["low-rank", "full", "shared"])
 def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics, monkeypatch):
-    monkeypatch.setattr(readout, "STEPS", 3)
+    monkeypatch.setattr(prediction_rules, "STEPS", 3)
     settings = {"rotations": "none", "objective": "cosine", "statistics": statistics}
     model = LMRCPlusClassifier(
         **settings, epochs=1, first_epochs=1, memory_per_class=2, random_state=0
@@ -185,10 +185,10 @@ def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics, 
         if len(tensor.shape) and len(tensor) == 5:
             tensor[1] += 1  # as if it were another class
     other.memory_ = Memory(model.memory_.x + (model.memory_.y == 1)[:, None], model.memory_.y)
-    other.readout_ = {name: tensor + 1 for name, tensor in model.readout_.items()}
+    other.classifiers_ = {name: tensor + 1 for name, tensor in model.classifiers_.items()}
     for one in (model, other):
         one.forget("bee").check_saved()
-    for name in ("statistics_", "readout_"):
+    for name in ("statistics_", "classifiers_"):
         for key, tensor in getattr(model, name).items():
             assert torch.equal(tensor, getattr(other, name)[key]), key
     assert model.score(X[Y != "bee"], Y[Y != "bee"]) == other.score(X[Y != "bee"], Y[Y != "bee"])
@@ -197,14 +197,14 @@ def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics, 
 def test_prediction_is_tuned_as_it_was_before_a_class_was_forgotten(monkeypatch):
     """On pseudo-features that are cut at 0 where those of the network are, and on exemplars'."""
     seen = []
-    monkeypatch.setattr(readout, "STEPS", 3)
-    tune = readout.tune
+    monkeypatch.setattr(prediction_rules, "STEPS", 3)
+    tune = prediction_rules.tune
 
     def noted(*given, **how):
         seen.append((how["non_negative"], {row: x.shape[1] for row, x in how["real"].items()}))
         return tune(*given, **how)
 
-    monkeypatch.setattr(readout, "tune", noted)
+    monkeypatch.setattr(prediction_rules, "tune", noted)
     plain = {"rotations": "none", "objective": "cosine", "first_epochs": 1}
     for backbone, memory in (("mlp", 2), (torch.nn.Linear(8, 4), 0)):
         model = LMRCPlusClassifier(backbone=backbone, memory_per_class=memory, **plain)
@@ -237,15 +237,15 @@ def recognised(score, label):
 
 def test_rows_of_the_others_do_not_give_a_forgotten_class_back(tmp_path, monkeypatch):
     """They were centred on the mean of all classes: minus their sum was the row that had gone."""
-    monkeypatch.setattr(readout, "STEPS", 30)
+    monkeypatch.setattr(prediction_rules, "STEPS", 30)
     plain = {"rotations": "none", "objective": "cosine"}
     model = taught_digits(LMRCPlusClassifier, first_epochs=15, epochs=10, **plain)
     for label in (0, 7):
         after = forgotten(model, tmp_path / f"{label}", label)
         with torch.no_grad():
-            features = after.network_.trunk(torch.as_tensor(FLAT[1]))
+            features = after.network_.encoder(torch.as_tensor(FLAT[1]))
         for way in ("lda", "linear"):
-            row = -after.readout_[f"{way}_weight"].sum(dim=1)[0]
+            row = -after.classifiers_[f"{way}_weight"].sum(dim=1)[0]
             assert recognised(features @ row, label) < 0.2, (way, label)
 
 

@@ -12,7 +12,7 @@ from lmrc import CapacityError, CapacityWarning, LMRCClassifier, load
 from lmrc.checks import blobs
 from lmrc.methods.label_vectors import LabelVectors
 from lmrc.nets.multihead import MultiHead
-from lmrc.nets.network import Frozen, Network, Trunk
+from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 from lmrc.training.objective import Objective
@@ -27,9 +27,9 @@ def quick(**settings):
     return LMRCClassifier(**{"epochs": 3, "random_state": 0} | settings)
 
 
-def taught(n_batches, **settings):
+def taught(n_tasks, **settings):
     model = quick(**settings)
-    for X, y in blobs()[:n_batches]:
+    for X, y in blobs()[:n_tasks]:
         model.partial_fit(X, y)
     return model
 
@@ -42,7 +42,7 @@ def network(*heads):
     head = MultiHead(2, 2, n_heads=len(heads))
     for weight, (cos, sin) in zip(head.weight.data, heads, strict=True):
         weight.copy_(torch.tensor([[cos, -sin], [sin, cos]]))
-    return Network(Trunk(nn.Identity(), torch.zeros(2), torch.ones(2)), head)
+    return Network(Encoder(nn.Identity(), torch.zeros(2), torch.ones(2)), head)
 
 
 VECTORS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -137,7 +137,7 @@ def test_scores_of_uneven_heads_are_each_heads_own():
     for _ in sizes:
         head.open_head()
     vectors = nn.functional.normalize(torch.randn(sum(sizes), 6))
-    net = Network(Trunk(nn.Identity(), torch.zeros(4), torch.ones(4)), head)
+    net = Network(Encoder(nn.Identity(), torch.zeros(4), torch.ones(4)), head)
     model = quick()
     model.labels_, model.heads_ = {"vectors": vectors}, [np.zeros(size) for size in sizes]
     x = torch.randn(7, 4)
@@ -166,7 +166,7 @@ def gradients(model, jolt=0.0):
     batch = MiniBatch(x, torch.full((len(x),), 3), torch.ones(4), 2)
     means(objective(model, trained, frozen)(batch)).sum().backward()
     assert all(p.grad is None for p in frozen.parameters())
-    first = trained.trunk.backbone[1].weight.grad
+    first = trained.encoder.backbone[1].weight.grad
     old, new = trained.head.weight.grad
     return {"backbone": first.norm().item(), "old": old.norm().item(), "new": new.norm().item()}
 
@@ -195,7 +195,7 @@ def test_a_later_batch_changes_the_backbone_but_not_label_vectors_nor_the_frozen
     assert model.network_ is not before
     for name, tensor in before.state_dict().items():
         assert torch.equal(tensor, weights[name]), f"the frozen copy's {name} moved"
-    moved = model.network_.trunk.backbone[1].weight - before.trunk.backbone[1].weight
+    moved = model.network_.encoder.backbone[1].weight - before.encoder.backbone[1].weight
     assert moved.norm() > 1e-3
     np.testing.assert_array_equal(model.label_vectors_[:2], vectors)
 
@@ -203,10 +203,10 @@ def test_a_later_batch_changes_the_backbone_but_not_label_vectors_nor_the_frozen
 def test_the_frozen_copy_is_in_evaluation_mode():
     backbone = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
     model = quick(backbone=backbone).partial_fit(*blobs()[0])
-    statistics = model.network_.trunk.backbone[1].running_mean.clone()
+    statistics = model.network_.encoder.backbone[1].running_mean.clone()
     before = model.network_
     model.partial_fit(*blobs()[1])
-    assert torch.equal(before.trunk.backbone[1].running_mean, statistics)
+    assert torch.equal(before.encoder.backbone[1].running_mean, statistics)
     assert not before.training
     assert not model.network_.training
 
@@ -271,7 +271,7 @@ def test_rehearsal_remembers_more():
 
 
 def in_turn(*memory):
-    """Class batches, each learnt with a size of the pool of its own."""
+    """Tasks, each learnt with a size of the pool of its own."""
     model = quick(epochs=30)
     for per_class, (X, y) in zip(memory, blobs(), strict=True):
         model.set_params(memory_per_class=per_class).partial_fit(X, y)
@@ -316,7 +316,7 @@ def test_label_vectors_are_unit_and_apart():
 
 
 def test_no_label_vectors_before_the_first_batch():
-    with pytest.raises(AttributeError, match="once a class batch"):
+    with pytest.raises(AttributeError, match="once a task"):
         _ = quick().label_vectors_
     assert not hasattr(quick(), "label_vectors_")
 

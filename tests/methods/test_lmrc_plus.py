@@ -9,8 +9,8 @@ from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
 from lmrc.methods import base, prediction
 from lmrc.nets.network import Frozen
-from lmrc.statistics import covariances, gather, readout
-from lmrc.statistics.readout import READOUTS
+from lmrc.statistics import covariances, gather, prediction_rules
+from lmrc.statistics.prediction_rules import RULES
 from lmrc.training.batches import MiniBatch
 from lmrc.training.objective import Objective
 
@@ -20,7 +20,7 @@ N = 12
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Tuned heads need not be good here."""
-    monkeypatch.setattr(readout, "STEPS", 5)
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
 
 
 def photographs():
@@ -34,18 +34,18 @@ def photographs():
 
 
 X, Y = photographs()
-BATCHES = [(X[rows], Y[rows]) for rows in ((i == Y // 2) for i in range(3))]
+TASKS = [(X[rows], Y[rows]) for rows in ((i == Y // 2) for i in range(3))]
 
 
 def plus(**settings):
     quick = {"backbone": "mlp", "epochs": 2, "first_epochs": None, "batch_size": 8}
-    quick |= {"first_learning_rate": None, "predict_with": "lda", "mirror": False}
+    quick |= {"first_learning_rate": None, "predict_with": "lda", "test_time_flip": False}
     return LMRCPlusClassifier(**quick | {"random_state": 0} | settings)
 
 
-def taught(n_batches=3, **settings):
+def taught(n_tasks=3, **settings):
     model = plus(**settings)
-    for part in BATCHES[:n_batches]:
+    for part in TASKS[:n_tasks]:
         model.partial_fit(*part)
     return model
 
@@ -53,7 +53,7 @@ def taught(n_batches=3, **settings):
 def same(one, other):
     assert one.history_ == other.history_
     np.testing.assert_array_equal(one.similarities(X), other.similarities(X))
-    for name in ("statistics_", "readout_"):
+    for name in ("statistics_", "classifiers_"):
         mine, its = getattr(one, name), getattr(other, name)
         assert mine.keys() == its.keys()
         assert all(torch.equal(mine[key], its[key]) for key in mine)
@@ -76,7 +76,7 @@ def test_a_full_mapping_is_counted_for_each_head():
     tight = {"label_dim": 8, "threshold": 0.05, "max_tries": 3000, "on_full": "raise"}
     tight |= {"predict_with": "wta", "statistics": "none", "epochs": 1}
     with pytest.raises(CapacityError, match="of the 8 label vectors"):
-        plus(**tight | {"label_dim": 4}).partial_fit(*BATCHES[0])
+        plus(**tight | {"label_dim": 4}).partial_fit(*TASKS[0])
     model = plus(**tight)
     for c in range(6):
         model.partial_fit(X[c == Y], Y[c == Y])
@@ -100,7 +100,7 @@ def test_the_old_heads_are_held_on_the_rotated_images():
     batch = MiniBatch(x, zeros, torch.tensor([6, 0]), 2, True, rotation=zeros)
     old = Frozen(model.network_)
     seen = []
-    old.trunk.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
+    old.encoder.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
     terms = Objective(model, model.network_, old)(batch)
     assert seen[0] is x
     torch.testing.assert_close(terms["response"], torch.full((6,), -3.0))
@@ -111,7 +111,12 @@ def test_the_old_heads_are_held_on_the_rotated_images():
     [
         {},
         {"rotations": "one", "statistics": "shared"},
-        {"statistics": "full", "objective": "both", "memory_per_class": 3, "augment": "strong"},
+        {
+            "statistics": "full",
+            "objective": "both",
+            "memory_per_class": 3,
+            "augment": "jitter+cutout",
+        },
     ],
     ids=str,
 )
@@ -122,7 +127,7 @@ def test_a_saved_model_answers_the_same_and_goes_on_the_same(tmp_path, settings)
     assert type(again) is LMRCPlusClassifier
     same(again, model)
     for one in (model, again):
-        one.partial_fit(*BATCHES[2]).partial_fit(X[Y == 1], Y[Y == 1])
+        one.partial_fit(*TASKS[2]).partial_fit(X[Y == 1], Y[Y == 1])
     same(again, model)
     assert model.statistics_["counts"].tolist() == [N, 2 * N, N, N, N, N]
 
@@ -134,30 +139,30 @@ def test_a_model_goes_on_with_the_rank_that_it_was_saved_with(tmp_path, monkeypa
     model.save(tmp_path / "m")
     again = load(tmp_path / "m")
     same(again, model)
-    again.partial_fit(*BATCHES[2])
+    again.partial_fit(*TASKS[2])
     assert again.statistics_["factors"].shape == (6, 256, 24)
 
 
 def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
-    model, again = taught(2, predict_with="both"), taught(2, predict_with="both")
+    model, again = taught(2, predict_with="ensemble"), taught(2, predict_with="ensemble")
     same(model, again)
     lda = taught(2)
     for one, other in zip(model.network_.parameters(), lda.network_.parameters(), strict=True):
         assert torch.equal(one, other)
     model.save(tmp_path / "m")
-    for way in ("wta", "lda", "tuned", "both", "linear"):
+    for way in ("wta", "lda", "finetuned", "ensemble", "linear"):
         loaded = load(tmp_path / "m").set_params(predict_with=way)
         expected = model.set_params(predict_with=way).similarities(X)
         np.testing.assert_array_equal(loaded.similarities(X), expected)
     with pytest.raises(ValueError, match=r"for predict_with='tuned'.* to 'wta' or 'lda', or"):
-        lda.set_params(predict_with="tuned").predict(X)
+        lda.set_params(predict_with="finetuned").predict(X)
 
 
 @pytest.mark.parametrize(
     ("settings", "ways"),
     [
-        ({"predict_with": "both"}, [*READOUTS]),
-        ({"predict_with": "linear", "mirror": True, "augment": "crop+flip"}, [*READOUTS]),
+        ({"predict_with": "ensemble"}, [*RULES]),
+        ({"predict_with": "linear", "test_time_flip": True, "augment": "crop+flip"}, [*RULES]),
         ({"predict_with": "lda", "rotations": "none"}, ["wta", "lda"]),
         ({"predict_with": "wta", "statistics": "none"}, ["wta"]),
     ],
@@ -168,11 +173,11 @@ def test_one_look_serves_all_ways_to_predict(settings, ways, monkeypatch):
     expected = {way: model.set_params(predict_with=way).similarities(X) for way in ways}
     seen = []
     monkeypatch.setattr(
-        model.network_.trunk,
+        model.network_.encoder,
         "forward",
-        lambda x, f=model.network_.trunk.forward: seen.append(x) or f(x),
+        lambda x, f=model.network_.encoder.forward: seen.append(x) or f(x),
     )
-    got = model.similarities_by_readout(X)
+    got = model.similarities_by_rule(X)
     assert list(got) == ways
     for way in ways:
         np.testing.assert_array_equal(got[way], expected[way])
@@ -190,26 +195,26 @@ def test_features_of_many_images_are_summed_up_part_by_part(monkeypatch):
 
 
 def test_a_forgotten_class_leaves_no_statistics():
-    model = taught(predict_with="both")
+    model = taught(predict_with="ensemble")
     model.forget(2).forget(3).forget(0)  # the second head goes with its last class
     assert model.classes_.tolist() == [1, 4, 5]
     assert model.label_vectors_.shape == (3, 4, 100)
     assert {len(model.statistics_[k]) for k in ("counts", "means", "factors", "diagonal")} == {3}
-    assert model.readout_["lda_weight"].shape[1] == 3
-    assert len(model.readout_["head_weight"]) == len(model.network_.head) == 2
+    assert model.classifiers_["lda_weight"].shape[1] == 3
+    assert len(model.classifiers_["head_weight"]) == len(model.network_.head) == 2
     model.check_saved()
     assert set(model.predict(X)) <= {1, 4, 5}
-    model.partial_fit(*BATCHES[1])
+    model.partial_fit(*TASKS[1])
     assert model.classes_.tolist() == [1, 4, 5, 2, 3]
 
 
 def test_a_pool_may_lack_a_class_and_may_go():
-    model = taught(2, predict_with="both", memory_per_class=3).forget(1)
-    model.partial_fit(*BATCHES[2])  # the pool is of 0, 2 and 3
+    model = taught(2, predict_with="ensemble", memory_per_class=3).forget(1)
+    model.partial_fit(*TASKS[2])  # the pool is of 0, 2 and 3
     assert model.history_[-1]["balanced"] > 0
     model.partial_fit(X[Y == 2], Y[Y == 2])  # known classes alone
     assert np.bincount(model.memory_.y).tolist() == [3] * 5
-    model.set_params(memory_per_class=0).partial_fit(*BATCHES[0])
+    model.set_params(memory_per_class=0).partial_fit(*TASKS[0])
     assert model.memory_ is None
     model.set_params(memory_per_class=3).partial_fit(X[Y == 4], Y[Y == 4])  # of which no pool tells
     assert sorted(model.classes_) == list(range(6))
@@ -225,12 +230,12 @@ def test_stored_images_come_as_often_as_asked_and_are_stored_once(monkeypatch):
             super().__init__(x, y, **settings)
 
     monkeypatch.setattr(base, "Batches", Noted)
-    model = taught(memory_per_class=3, rehearsals=2)
+    model = taught(memory_per_class=3, exemplar_repeats=2)
     assert served == [[N, N], [6, 6, N, N], [6, 6, 6, 6, N, N]]
     assert np.bincount(model.memory_.y).tolist() == [3] * 6
-    model.set_params(memory_per_class=1).partial_fit(*BATCHES[0])
+    model.set_params(memory_per_class=1).partial_fit(*TASKS[0])
     assert served[-1] == [N + 2, N + 2, 2, 2, 2, 2]
-    model.set_params(memory_per_class=0).partial_fit(*BATCHES[1])  # nothing is stored any more
+    model.set_params(memory_per_class=0).partial_fit(*TASKS[1])  # nothing is stored any more
     assert served[-1] == [0, 0, N, N]
 
 
@@ -256,7 +261,7 @@ def test_prediction_by_statistics_needs_statistics():
         LMRCClassifier(predict_with="lda").fit(X, Y)
 
 
-def test_the_first_class_batch_may_have_more_epochs():
+def test_the_first_task_may_have_more_epochs():
     model = taught(2, first_epochs=4)
     assert [h["batch"] for h in model.history_] == [0, 0, 0, 0, 1, 1]
 
@@ -267,22 +272,24 @@ def test_statistics_choose_the_right_head_where_the_heads_alone_do_not():
 
 
 def test_mirror_images_are_looked_at_where_they_were_learnt_and_nowhere_else():
-    flipping = taught(2, predict_with="wta", augment="crop+flip", mirror=True)
+    flipping = taught(2, predict_with="wta", augment="crop+flip", test_time_flip=True)
     assert_near(flipping.similarities(X), flipping.similarities(X[:, :, ::-1]))
-    alone = flipping.set_params(mirror=False).similarities(X)
+    alone = flipping.set_params(test_time_flip=False).similarities(X)
     assert np.abs(alone - flipping.similarities(X[:, :, ::-1])).max() > 0.01
     expected = (alone + flipping.similarities(X[:, :, ::-1])) / 2
-    assert_near(flipping.set_params(mirror=True).similarities(X), expected)
-    cropping = taught(2, predict_with="wta", augment="crop", mirror=True)
+    assert_near(flipping.set_params(test_time_flip=True).similarities(X), expected)
+    cropping = taught(2, predict_with="wta", augment="crop", test_time_flip=True)
     seen = cropping.similarities(X)
-    assert_near(seen, cropping.set_params(mirror=False).similarities(X))
+    assert_near(seen, cropping.set_params(test_time_flip=False).similarities(X))
 
 
 def test_turned_and_mirrored_images_count_in_what_is_held_in_memory(monkeypatch):
     monkeypatch.setattr(prediction, "PREDICT_ELEMENTS", 160 * X[0].size)
-    model = taught(1, augment="crop+flip", mirror=True)
+    model = taught(1, augment="crop+flip", test_time_flip=True)
     at_once = []
-    model.network_.trunk.register_forward_hook(lambda _, inputs, __: at_once.append(len(inputs[0])))
+    model.network_.encoder.register_forward_hook(
+        lambda _, inputs, __: at_once.append(len(inputs[0]))
+    )
     model.predict(X)
     assert max(at_once) == 160
     assert sum(at_once) == len(X) * 4 * 2
@@ -310,12 +317,12 @@ class TwoLayers(nn.Module):
 
 
 def test_statistics_of_two_layers_are_of_both(tmp_path):
-    model = taught(2, backbone=TwoLayers, predict_with="both")
+    model = taught(2, backbone=TwoLayers, predict_with="ensemble")
     assert model.statistics_["means"].shape == (4, 4, 12)
     x = torch.from_numpy(X[Y == 3]).permute(0, 3, 1, 2)  # learnt last: nothing moved since
     plain = taught(2, backbone=TwoLayers, augment="none")
     with torch.no_grad():
-        expected = plain.network_.trunk.backbone.last_two(plain.network_.trunk.normalise(x))
+        expected = plain.network_.encoder.backbone.last_two(plain.network_.encoder.normalise(x))
     assert_near(plain.statistics_["means"][3, 0], expected.mean(dim=0))
     model.save(tmp_path / "m")
     loaded = load(tmp_path / "m", backbone=TwoLayers)
@@ -323,11 +330,11 @@ def test_statistics_of_two_layers_are_of_both(tmp_path):
     one_layer = taught(1, backbone=TwoLayers, feature_layers=1)
     assert one_layer.statistics_["means"].shape[-1] == 7
     with pytest.raises(ValueError, match="feature_layers"):
-        one_layer.set_params(feature_layers=2).partial_fit(*BATCHES[1])
+        one_layer.set_params(feature_layers=2).partial_fit(*TASKS[1])
     assert taught(1, backbone="mlp").statistics_["means"].shape[-1] == 256  # which offers one
 
 
-def test_the_first_class_batch_may_have_another_learning_rate():
+def test_the_first_task_may_have_another_learning_rate():
     model = taught(2, epochs=1, learning_rate=0.01, first_learning_rate=0.03, schedule="halving")
     rates = [entry["learning_rate"] for entry in model.history_]
     assert rates == [0.03, 0.01]
@@ -335,15 +342,15 @@ def test_the_first_class_batch_may_have_another_learning_rate():
 
 def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monkeypatch, tmp_path):
     short = taught(1)
-    assert (short.augmentation, "cutmix" in short.history_[-1]) == ("strong", False)
-    n_images = len(BATCHES[1][1])
+    assert (short.augmentation, "cutmix" in short.history_[-1]) == ("jitter+cutout", False)
+    n_images = len(TASKS[1][1])
     monkeypatch.setattr("lmrc.methods.lmrc_plus.LONG", 2)  # mini-batches
     before = taught(1, batch_size=n_images, epochs=2, first_epochs=1)
-    assert before.augmentation == "strong"
-    after = before.partial_fit(*BATCHES[1])
+    assert before.augmentation == "jitter+cutout"
+    after = before.partial_fit(*TASKS[1])
     assert [entry.get("cutmix") for entry in after.history_] == [None, 0.5, 0.5]
     after.save(tmp_path / "m")
-    assert load(tmp_path / "m").augmentation == "mixed"
+    assert load(tmp_path / "m").augmentation == "cutmix"
 
 
 def test_an_augmentation_that_is_asked_for_is_taken():

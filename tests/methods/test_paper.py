@@ -87,7 +87,7 @@ TRAINING = {
     "halve_at": (50 / 70, 60 / 70),
     "momentum": 0.9,
     "weight_decay": 5e-4,
-    "average_last": 0,
+    "swa_epochs": 0,
 }
 OWN = {"label_dim": 100, "threshold": 0.15, "max_tries": 10_000, "response_weight": 1.0}
 OWN |= {"rotations": "none", "objective": "cosine", "scale": 16.0, "statistics": "none"}

@@ -4,7 +4,7 @@ from torch import nn
 
 from lmrc.nets.auto import pick
 from lmrc.nets.backbones import BACKBONES, ResNet, build
-from lmrc.nets.network import Trunk, build_trunk
+from lmrc.nets.network import Encoder, build_encoder
 
 SHAPES = {
     "mlp": (7,),
@@ -15,20 +15,20 @@ SHAPES = {
 }
 
 
-def trunk_of(backbone, shape):
-    return build_trunk(backbone, shape, torch.zeros(1), torch.ones(1))
+def encoder_of(backbone, shape):
+    return build_encoder(backbone, shape, torch.zeros(1), torch.ones(1))
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_maps_a_batch_to_feature_vectors(name):
-    trunk, width = trunk_of(name, SHAPES[name])
-    assert trunk(torch.rand(3, *SHAPES[name])).shape == (3, width)
+    encoder, width = encoder_of(name, SHAPES[name])
+    assert encoder(torch.rand(3, *SHAPES[name])).shape == (3, width)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 9), (4, 70, 33)])
 def test_cnn_takes_images_of_any_size(shape):
-    trunk, width = trunk_of("cnn", shape)
-    assert trunk(torch.rand(2, *shape)).shape == (2, width) == (2, 128)
+    encoder, width = encoder_of("cnn", shape)
+    assert encoder(torch.rand(2, *shape)).shape == (2, width) == (2, 128)
 
 
 def test_resnet18_has_the_parameters_of_the_usual_one():
@@ -95,21 +95,21 @@ def test_a_factory_is_given_the_shape_if_it_asks():
     def with_shape(input_shape):
         return nn.Linear(input_shape[0], 3)
 
-    assert trunk_of(with_shape, (5,))[1] == 3
-    assert trunk_of(lambda: nn.Linear(5, 2), (5,))[1] == 2
+    assert encoder_of(with_shape, (5,))[1] == 3
+    assert encoder_of(lambda: nn.Linear(5, 2), (5,))[1] == 2
 
 
 def test_width_is_found_by_a_dry_pass_and_maps_are_averaged():
-    trunk, width = trunk_of(nn.Conv2d(3, 11, 3), (3, 8, 8))
+    encoder, width = encoder_of(nn.Conv2d(3, 11, 3), (3, 8, 8))
     assert width == 11
     x = torch.rand(2, 3, 8, 8)
-    torch.testing.assert_close(trunk(x), trunk.backbone(x).mean(dim=(2, 3)))
+    torch.testing.assert_close(encoder(x), encoder.backbone(x).mean(dim=(2, 3)))
 
 
 def test_dry_pass_leaves_batchnorm_alone():
-    trunk, _ = trunk_of(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), (4,))
-    assert trunk.training
-    assert trunk.backbone[1].num_batches_tracked == 0
+    encoder, _ = encoder_of(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), (4,))
+    assert encoder.training
+    assert encoder.backbone[1].num_batches_tracked == 0
 
 
 @pytest.mark.parametrize(
@@ -123,28 +123,28 @@ def test_dry_pass_leaves_batchnorm_alone():
 )
 def test_what_is_no_backbone_is_refused(backbone, shape, error, words):
     with pytest.raises(error, match=words):
-        trunk_of(backbone, shape)
+        encoder_of(backbone, shape)
 
 
-def test_trunk_normalises_bytes_and_floats_alike():
+def test_encoder_normalises_bytes_and_floats_alike():
     mean, std = torch.tensor([0.5]).view(1, 1, 1), torch.tensor([0.25]).view(1, 1, 1)
-    trunk = Trunk(nn.Flatten(), mean, std)
+    encoder = Encoder(nn.Flatten(), mean, std)
     pixels = torch.tensor([[[[0, 51], [204, 255]]]], dtype=torch.uint8)
     expected = torch.tensor([[-2.0, -1.2, 1.2, 2.0]])
-    torch.testing.assert_close(trunk(pixels), expected)
-    torch.testing.assert_close(trunk(pixels.float() / 255), expected)
+    torch.testing.assert_close(encoder(pixels), expected)
+    torch.testing.assert_close(encoder(pixels.float() / 255), expected)
 
 
 def test_a_resnet_offers_the_features_of_its_last_two_layers():
-    trunk, width = build_trunk("resnet18", (3, 8, 8), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
+    encoder, width = build_encoder("resnet18", (3, 8, 8), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
     x, maps = torch.randn(2, 3, 8, 8), {}
-    trunk.eval().backbone.layer3.register_forward_hook(
+    encoder.eval().backbone.layer3.register_forward_hook(
         lambda _module, _input, output: maps.update(third=output)
     )
     with torch.no_grad():
-        last, both = trunk(x), trunk.features(x, 2)
-        assert torch.equal(trunk.features(x), last)
-    assert both.shape == (2, trunk.width_before(2) + width)
+        last, both = encoder(x), encoder.features(x, 2)
+        assert torch.equal(encoder.features(x), last)
+    assert both.shape == (2, encoder.width_before(2) + width)
     assert torch.equal(both[:, 256:], last)
     assert torch.equal(both[:, :256], maps["third"].mean(dim=(2, 3)))
 
@@ -158,11 +158,11 @@ class Narrowed(ResNet):
 
 def test_last_two_layers_that_do_not_end_in_the_features_are_refused_before_training():
     with pytest.raises(ValueError, match=r"256 features .* and then its own 64, .* \(2, 768\)"):
-        trunk_of(Narrowed((3, 8, 8), (1, 1, 1, 1)), (3, 8, 8))
+        encoder_of(Narrowed((3, 8, 8), (1, 1, 1, 1)), (3, 8, 8))
 
 
 def test_a_backbone_without_last_two_gives_one_layer_whatever_else_it_has():
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
     backbone.width_before = 3
-    trunk, width = trunk_of(backbone, (3, 8, 8))
-    assert trunk.features(torch.rand(2, 3, 8, 8), 2).shape == (2, width) == (2, 5)
+    encoder, width = encoder_of(backbone, (3, 8, 8))
+    assert encoder.features(torch.rand(2, 3, 8, 8), 2).shape == (2, width) == (2, 5)

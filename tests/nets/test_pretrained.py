@@ -8,17 +8,17 @@ from torch import nn
 
 from lmrc import FineTuneClassifier, JointClassifier, LMRCClassifier, LwFClassifier, load
 from lmrc.nets.backbones import build
-from lmrc.nets.network import build_trunk
-from lmrc.nets.pretrained import IMAGENET, load_trunk
+from lmrc.nets.network import build_encoder
+from lmrc.nets.pretrained import IMAGENET, load_encoder
 
 LARGE = (3, 72, 72)  # over 64 pixels: torchvision's stem
 
 
-def make_trunk(backbone, shape):
+def make_encoder(backbone, shape):
     rest = (1,) * (len(shape) - 1)
-    return build_trunk(backbone, shape, torch.zeros(shape[0], *rest), torch.ones(shape[0], *rest))[
-        0
-    ]
+    return build_encoder(
+        backbone, shape, torch.zeros(shape[0], *rest), torch.ones(shape[0], *rest)
+    )[0]
 
 
 @pytest.fixture
@@ -34,32 +34,32 @@ def torchvision_file(tmp_path):
 
 def test_torchvision_names_load(torchvision_file):
     torch.manual_seed(2)
-    trunk = make_trunk("resnet18", LARGE)
-    load_trunk(trunk, torchvision_file)
+    encoder = make_encoder("resnet18", LARGE)
+    load_encoder(encoder, torchvision_file)
     torch.manual_seed(1)
     reference = build("resnet18", LARGE).eval()
-    assert torch.equal(trunk.backbone.conv1.weight, reference.conv1.weight)
+    assert torch.equal(encoder.backbone.conv1.weight, reference.conv1.weight)
     images = torch.randint(0, 256, (2, *LARGE), dtype=torch.uint8)
     mean, std = (torch.tensor(values)[:, None, None] for values in IMAGENET)
     with torch.inference_mode():  # as torchvision's own preparation of images has it
-        torch.testing.assert_close(trunk.eval()(images), reference((images / 255 - mean) / std))
+        torch.testing.assert_close(encoder.eval()(images), reference((images / 255 - mean) / std))
 
 
 def test_what_does_not_fit_is_named(torchvision_file, tmp_path):
     with pytest.raises(ValueError, match=r"conv1\.weight is 64×3×7×7, not 64×3×3×3.*larger images"):
-        load_trunk(make_trunk("resnet18", (3, 32, 32)), torchvision_file)
+        load_encoder(make_encoder("resnet18", (3, 32, 32)), torchvision_file)
     with pytest.raises(ValueError, match=r"for images of 3 channel\(s\), not of 1"):
-        load_trunk(make_trunk("resnet18", (1, 72, 72)), torchvision_file)
+        load_encoder(make_encoder("resnet18", (1, 72, 72)), torchvision_file)
     with pytest.raises(ValueError, match=r"layer1\.2\.conv1\.weight is missing.*and \d+ more"):
-        load_trunk(make_trunk("resnet34", LARGE), torchvision_file)
+        load_encoder(make_encoder("resnet34", LARGE), torchvision_file)
     save_file({"stem": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="stem has no place"):
-        load_trunk(make_trunk("mlp", (4,)), tmp_path / "other.safetensors")
+        load_encoder(make_encoder("mlp", (4,)), tmp_path / "other.safetensors")
     (tmp_path / "note.txt").write_text("no tensors")
     with pytest.raises(ValueError, match=r"note\.txt cannot be read as a safetensors file"):
-        load_trunk(make_trunk("mlp", (4,)), tmp_path / "note.txt")
+        load_encoder(make_encoder("mlp", (4,)), tmp_path / "note.txt")
     with pytest.raises(ValueError, match="none"):
-        load_trunk(make_trunk("mlp", (4,)), tmp_path / "none.safetensors")
+        load_encoder(make_encoder("mlp", (4,)), tmp_path / "none.safetensors")
 
 
 def images(n=12):
@@ -77,23 +77,23 @@ def test_a_frozen_backbone_does_not_change_while_heads_learn(tmp_path):
     model = LMRCClassifier(**settings, random_state=1).partial_fit(X, y)
     old_head = model.network_.head.weight.clone()
     model.partial_fit(X, y + 3)
-    for name, weight in teacher.network_.trunk.backbone.state_dict().items():
-        assert torch.equal(weight, model.network_.trunk.backbone.state_dict()[name]), name
+    for name, weight in teacher.network_.encoder.backbone.state_dict().items():
+        assert torch.equal(weight, model.network_.encoder.backbone.state_dict()[name]), name
     assert not torch.equal(old_head[0], model.network_.head.weight[1])
     model.save(tmp_path / "model")
     assert load(tmp_path / "model", backbone=small).weights is None
     model.set_params(freeze=False).partial_fit(X, y)
     assert not torch.equal(
-        model.network_.trunk.backbone[0].weight, teacher.network_.trunk.backbone[0].weight
+        model.network_.encoder.backbone[0].weight, teacher.network_.encoder.backbone[0].weight
     )
 
 
 def backbone_of(model):
-    return copy.deepcopy(model.network_.trunk.backbone.state_dict())
+    return copy.deepcopy(model.network_.encoder.backbone.state_dict())
 
 
 @pytest.mark.parametrize("method", [LMRCClassifier, FineTuneClassifier, LwFClassifier])
-def test_a_backbone_that_is_frozen_later_learns_the_first_class_batch_alone(method, tmp_path):
+def test_a_backbone_that_is_frozen_later_learns_the_first_task_alone(method, tmp_path):
     X, y = images()
     small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
     model = method(backbone=small, epochs=2, freeze="later", random_state=0).partial_fit(X, y)
@@ -119,9 +119,9 @@ def test_inputs_are_normalised_as_the_weights_expect(torchvision_file, tmp_path)
     settings = {"backbone": "resnet18", "epochs": 1, "freeze": True, "device": "cpu"}
     model = LMRCClassifier(**settings, weights=torchvision_file, random_state=0).fit(*dark)
     model.save(tmp_path / "model")
-    trunk = load(tmp_path / "model").network_.trunk
-    assert trunk.mean.flatten().tolist() == pytest.approx(IMAGENET[0])
-    assert trunk.std.flatten().tolist() == pytest.approx(IMAGENET[1])
+    encoder = load(tmp_path / "model").network_.encoder
+    assert encoder.mean.flatten().tolist() == pytest.approx(IMAGENET[0])
+    assert encoder.std.flatten().tolist() == pytest.approx(IMAGENET[1])
 
     grey = rng.integers(0, 256, (6, 8, 8), dtype=np.uint8), np.arange(6) % 2
     teacher = LMRCClassifier(backbone="mlp", epochs=1, random_state=0).fit(*grey)
@@ -129,5 +129,5 @@ def test_inputs_are_normalised_as_the_weights_expect(torchvision_file, tmp_path)
     (file,) = (tmp_path / "teacher").glob("weights-*")
     pupil = LMRCClassifier(backbone="mlp", epochs=1, weights=file, random_state=0)
     pupil.fit(grey[0] // 4, grey[1])
-    assert torch.equal(pupil.network_.trunk.mean, teacher.network_.trunk.mean)
-    assert torch.equal(pupil.network_.trunk.std, teacher.network_.trunk.std)
+    assert torch.equal(pupil.network_.encoder.mean, teacher.network_.encoder.mean)
+    assert torch.equal(pupil.network_.encoder.std, teacher.network_.encoder.std)

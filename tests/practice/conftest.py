@@ -44,7 +44,7 @@ def learn(call):
 
 @pytest.fixture
 def model(place, learn):
-    """The name of a model that knows four digits from two class batches."""
+    """The name of a model that knows four digits from two tasks."""
     learn("week1", "--quiet", fast=True)
     learn("week2", "--quiet")
     return "m"

@@ -13,7 +13,7 @@ from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.practice import info
 from lmrc.practice.usage import bytes_in_words
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 from lmrc.store import files, folder, unfinished
 
 
@@ -121,7 +121,7 @@ def test_what_is_looked_up_takes_nothing_heavy(command, model, call):
 
 @pytest.mark.parametrize("method", [lmrc.LMRCClassifier, lmrc.LMRCPlusClassifier])
 def test_info_says_what_the_loaded_model_says(method, tmp_path, monkeypatch):
-    monkeypatch.setattr(readout, "STEPS", 3)
+    monkeypatch.setattr(prediction_rules, "STEPS", 3)
     X = np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), dtype=np.uint8)
     few = {"epochs": 1, "first_epochs": 1, "memory_per_class": 2, "class_weight": {0: 2.0}}
     fitted = method(label_dim=20, augment="none", random_state=0, **few).fit(X, np.arange(9) % 3)
@@ -129,7 +129,7 @@ def test_info_says_what_the_loaded_model_says(method, tmp_path, monkeypatch):
     told, model = info.describe(tmp_path / "m"), lmrc.load(tmp_path / "m")
     assert told["parameters"] == sum(p.numel() for p in model.network_.parameters())
     assert (told["classes"], told["backbone"]) == ([0, 1, 2], "resnet18")
-    kept = {**model.statistics_, **model.readout_}
+    kept = {**model.statistics_, **model.classifiers_}
     assert told["statistics_bytes"] == sum(tensor.nbytes for tensor in kept.values())
     assert told["images_stored"] == len(model.memory_) == 6
     assert told["settings"] == pack(model)[0]["settings"]
@@ -339,12 +339,12 @@ def test_numbers_are_classes_too(place, learn, call):
     assert "are numbers, and 'seven' is none" in call("rename", "m", "7", "seven")[2]
 
 
-def test_info_tells_a_class_batch_that_is_being_learnt_from_an_interrupted_one(model, call):
+def test_info_tells_a_task_that_is_being_learnt_from_an_interrupted_one(model, call):
     me = f"by process {os.getpid()} on "
     with folder.writing(model) as held:
         assert f"it is being changed {me}" in call("info", model)[1]
         unfinished.write(held, {}, {})
-        assert f"a class batch is being learnt {me}" in call("info", model)[1]
+        assert f"a task is being learnt {me}" in call("info", model)[1]
         assert "--resume" not in call("info", model)[1]
         (held / folder.LOCK).rename("lock")
     Path("lock").rename(Path(model) / folder.LOCK)  # as a killed process leaves it

@@ -1,4 +1,4 @@
-"""What is said before a class batch is learnt."""
+"""What is said before a task is learnt."""
 
 from dataclasses import replace
 

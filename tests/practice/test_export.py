@@ -5,7 +5,7 @@ import pytest
 
 import lmrc
 from lmrc.practice import export
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -63,9 +63,9 @@ def plus():
     return model, X
 
 
-@pytest.mark.parametrize("way", readout.READOUTS)
+@pytest.mark.parametrize("way", prediction_rules.RULES)
 def test_rotations_and_statistics_are_in_the_file(way, monkeypatch):
-    monkeypatch.setattr(readout, "STEPS", 3)
+    monkeypatch.setattr(prediction_rules, "STEPS", 3)
     model, X = plus()
     content = export.to_onnx(model.set_params(predict_with=way))
     export.check_answers(model, content)
@@ -74,12 +74,14 @@ def test_rotations_and_statistics_are_in_the_file(way, monkeypatch):
 
 
 def test_scores_that_torch_rounds_roughly_itself_are_no_reason_to_refuse(monkeypatch):
-    monkeypatch.setattr(readout, "STEPS", 3)
+    monkeypatch.setattr(prediction_rules, "STEPS", 3)
     model, _ = plus()
-    model.readout_["linear_bias"] += 3e3  # of all classes: they win as before, with fewer digits
+    model.classifiers_["linear_bias"] += (
+        3e3  # of all classes: they win as before, with fewer digits
+    )
     content = export.to_onnx(model)
     export.check_answers(model, content)
-    model.readout_["linear_bias"][:, 0] += 10
+    model.classifiers_["linear_bias"][:, 0] += 10
     with pytest.raises(export.ExportError):
         export.check_answers(model, content)
 

@@ -132,8 +132,8 @@ def test_weights_are_for_the_first_learn_and_must_fit(place, learn, call):
     (weights,) = (place / "m").glob("weights-*")
     words = ["learn", "other.lmrc", "week1", "--weights", str(weights), "--freeze"]
     assert call(*words, *FAST)[0] == 0
-    taught = lmrc.load("m").network_.trunk.backbone.state_dict()
-    for name, weight in lmrc.load("other.lmrc").network_.trunk.backbone.state_dict().items():
+    taught = lmrc.load("m").network_.encoder.backbone.state_dict()
+    for name, weight in lmrc.load("other.lmrc").network_.encoder.backbone.state_dict().items():
         assert weight.equal(taught[name])
     assert "begin a new model" in learn("week2", "--weights", str(weights), code=2)[2]
     code, _, err = call(

@@ -10,7 +10,7 @@ from lmrc.data.folders import held_out
 
 
 @pytest.fixture
-def parted(place):
+def split(place):
     """The name of a folder with train, val (20 images) and test (8 of them)."""
     shutil.copytree(place / "week1", place / "digits" / "train")
     for name in ("zero", "one"):

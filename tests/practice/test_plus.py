@@ -7,17 +7,17 @@ import pytest
 from PIL import Image
 
 import lmrc
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(readout, "STEPS", 3)
+    monkeypatch.setattr(prediction_rules, "STEPS", 3)
 
 
 @pytest.fixture
 def plus(place, learn):
-    """The name of an LMRC+ model that knows four digits from two class batches."""
+    """The name of an LMRC+ model that knows four digits from two tasks."""
     learn("week1", "--quiet", "--method", "lmrc+", "--learning-rate", "0.01", fast=True)
     learn("week2", "--quiet")
     return "m"
@@ -31,7 +31,7 @@ def test_a_model_of_lmrc_plus_learns_predicts_and_says_what_it_stores(plus, call
     assert code == 0
     assert "no images are stored in this model" in out
     assert "statistics of the classes' features are stored (low-rank" in out
-    assert "more classes in each class batch" in out
+    assert "more classes in each task" in out
     info = json.loads(call("info", plus, "--json")[1])
     assert info["statistics"] == "low-rank"
     assert info["images_stored"] == 0
@@ -72,7 +72,7 @@ def test_rotations_can_be_left_off(place, learn):
 
 def test_a_way_to_predict_that_was_not_learnt_is_refused_before_images_are_read(place, learn, call):
     learn("week1", "-q", "--method", "lmrc+", "--set", "predict_with=lda", fast=True)
-    lmrc.load("m").set_params(predict_with="both").save("m")
+    lmrc.load("m").set_params(predict_with="ensemble").save("m")
     for words in (("predict", "m", "gone.png"), ("evaluate", "m", "other"), ("export", "m", "x")):
         code, out, err = call(*words)
         assert (code, out) == (1, "")

@@ -60,7 +60,7 @@ def test_a_model_of_defaults_has_no_settings_to_tell(place, call):
     ("words", "told"),
     [
         (("--set", "momentun=0.5"), "no such parameter; did you mean momentum?"),
-        (("--set", "colour=red"), "no such parameter; it has augment, average_last"),
+        (("--set", "colour=red"), "no such parameter; it has augment, swa_epochs"),
         (("--set", "momentum"), "'momentum' is not NAME=VALUE"),
         (("--set", "epochs=3"), "use --epochs"),
         (("--set", "random_state=3"), "use --seed"),

@@ -1,10 +1,10 @@
 import pytest
 
-from lmrc.evaluation.run import BatchRecord
+from lmrc.evaluation.run import TaskRecord
 from lmrc.report.records import Command, Description, RunRecord
 
-#: Accuracy on the classes of each batch, by method, seed and class batch.
-BATCH_ACCURACIES = {
+#: Accuracy on the classes of each task, by method, seed and task.
+TASK_ACCURACIES = {
     "steady": {0: [[1.0], [0.75, 1.0], [0.5, 0.75, 1.0]], 1: [[1.0], [1.0, 1.0], [0.75, 1.0, 0.5]]},
     '<b>forgets & "falls"</b>': {
         0: [[1.0], [0.0, 1.0], [0.0, 0.25, 1.0]],
@@ -14,26 +14,26 @@ BATCH_ACCURACIES = {
 CLASSES = [["cat"], ["dog"], ["<i>emu"]]
 
 
-def batch_record(accuracies):
-    """Four test samples of each class; what is wrong went to the newest class batch."""
-    batch = len(accuracies) - 1
+def task_record(accuracies):
+    """Four test samples of each class; what is wrong went to the newest task."""
+    task = len(accuracies) - 1
     confusion = [[0, 0, 0] for _ in CLASSES]
     for i, share in enumerate(accuracies):
         confusion[i][i] += round(4 * share)
-        confusion[i][batch] += 4 - round(4 * share)
+        confusion[i][task] += 4 - round(4 * share)
     mean = sum(accuracies) / len(accuracies)
-    return BatchRecord(
-        batch=batch,
-        classes=CLASSES[batch],
-        n_classes_seen=batch + 1,
+    return TaskRecord(
+        task=task,
+        classes=CLASSES[task],
+        n_classes_seen=task + 1,
         accuracy=mean,
         top5=1.0,
-        batch_accuracies=accuracies,
-        old_accuracy=sum(accuracies[:-1]) / batch if batch else None,
+        task_accuracies=accuracies,
+        old_accuracy=sum(accuracies[:-1]) / task if task else None,
         new_accuracy=accuracies[-1],
-        head_choice=mean,
-        head_given=None,
-        head_confusion=confusion,
+        task_id_accuracy=mean,
+        task_aware_accuracy=None,
+        task_confusion=confusion,
         per_class={CLASSES[i][0]: share for i, share in enumerate(accuracies)},
         train_seconds=1.5,
         test_seconds=0.5,
@@ -42,18 +42,18 @@ def batch_record(accuracies):
 
 @pytest.fixture
 def records():
-    """Two methods, two seeds, three class batches of one class."""
+    """Two methods, two seeds, three tasks of one class."""
     return [
         RunRecord(
             method=method,
             seed=seed,
             settings={"dataset": "pets", "epochs": 3, "strength": float(method == "steady")},
-            record=batch_record(accuracies),
+            record=task_record(accuracies),
             versions={"lmrc": "9.9", "python": "3.99"},
             hardware="abacus, 2 cores",
             threads=1,
         )
-        for method, seeds in BATCH_ACCURACIES.items()
+        for method, seeds in TASK_ACCURACIES.items()
         for seed, steps in seeds.items()
         for accuracies in steps
     ]

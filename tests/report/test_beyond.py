@@ -1,4 +1,4 @@
-"""The reports beyond the paper: the ladder, rotations, and what methods cost."""
+"""The reports beyond the paper: the ablation, rotations, and what methods cost."""
 
 import csv
 import io
@@ -15,13 +15,13 @@ from lmrc.report.page import assemble, render
 RUNGS = [
     {"name": "start", "method": "steady"},
     {"name": "not run", "method": "nowhere"},
-    {"name": "heads alone", "method": "more", "readout": "wta"},
-    {"name": "+ Gaussians", "method": "more", "readout": "lda"},
+    {"name": "heads alone", "method": "more", "rule": "wta"},
+    {"name": "+ Gaussians", "method": "more", "rule": "lda"},
     {"name": "end", "method": "last"},
 ]
-READOUTS = {
-    "wta": {"accuracy": 0.25, "head_choice": 0.375, "head_given": 0.5},
-    "lda": {"accuracy": 0.5, "head_choice": 0.625, "head_given": 0.75},
+RULES = {
+    "wta": {"accuracy": 0.25, "task_id_accuracy": 0.375, "task_aware_accuracy": 0.5},
+    "lda": {"accuracy": 0.5, "task_id_accuracy": 0.625, "task_aware_accuracy": 0.75},
 }
 
 
@@ -37,7 +37,7 @@ def rows_of(html):
 
 @pytest.fixture
 def steady(records):
-    """Two seeds, three class batches; 12 kB of images and 6 kB of statistics in the end."""
+    """Two seeds, three tasks; 12 kB of images and 6 kB of statistics in the end."""
     return [
         replace(r, extra={"stored_bytes": {"images": 12_000, "statistics": 6_000}})
         for r in records
@@ -46,21 +46,21 @@ def steady(records):
 
 
 @pytest.fixture
-def ladder(steady):
+def ablation(steady):
     """Records in another order than the rungs'."""
     last = [replace(r, method="last") for r in steady]
-    more = [replace(r, method="more", extra={**r.extra, "readouts": READOUTS}) for r in steady]
+    more = [replace(r, method="more", extra={**r.extra, "prediction_rules": RULES}) for r in steady]
     return [*last, *more, *steady]
 
 
 @pytest.fixture
 def asked(description):
     recipe = {"rungs": RUNGS, "seeds": 2, "methods": ["a", "b", "c"], "variants": {"x": {}}}
-    return replace(description, experiment="ladder", recipe=recipe, headline="", findings=[])
+    return replace(description, experiment="ablation", recipe=recipe, headline="", findings=[])
 
 
-def test_rungs_stand_in_their_order_and_are_read_off_the_network(asked, ladder):
-    contents = build(asked, ladder)
+def test_rungs_stand_in_their_order_and_are_read_off_the_network(asked, ablation):
+    contents = build(asked, ablation)
     rows = rows_of(assemble(asked, contents))
     steps = list(rows)[list(rows).index("step") + 1 :][:4]
     assert steps == ["start", "heads alone", "+ Gaussians", "end"]
@@ -76,25 +76,22 @@ def test_rungs_stand_in_their_order_and_are_read_off_the_network(asked, ladder):
     assert rows["+ Gaussians"][0][-2:] == ["", "6.00"]  # no training of its own, but statistics
     assert rows["start"][0][:2] == ["89.6 ± 2.9", "75.0 ± 0.0"]
     assert "not run" not in rows
-    assert (
-        contents.headline
-        == "From start to end: 89.6 % to 89.6 % on average over the class batches."
-    )
+    assert contents.headline == "From start to end: 89.6 % to 89.6 % on average over the tasks."
 
 
-def test_ways_to_read_one_network_are_not_said_to_add_up(asked, ladder):
-    assert "Each row has what the rows above it have." in render(asked, ladder)
-    readouts = {**READOUTS, "both": READOUTS["lda"]}
-    more = [replace(r, extra={**r.extra, "readouts": readouts}) for r in ladder]
-    rungs = [*RUNGS[:-1], {"name": "+ both", "method": "more", "readout": "both"}, RUNGS[-1]]
+def test_ways_to_read_one_network_are_not_said_to_add_up(asked, ablation):
+    assert "Each row has what the rows above it have." in render(asked, ablation)
+    readouts = {**RULES, "ensemble": RULES["lda"]}
+    more = [replace(r, extra={**r.extra, "prediction_rules": readouts}) for r in ablation]
+    rungs = [*RUNGS[:-1], {"name": "+ ensemble", "method": "more", "rule": "ensemble"}, RUNGS[-1]]
     html = render(replace(asked, recipe={**asked.recipe, "rungs": rungs}), more)
-    assert "except from “+ Gaussians” to “+ both”: these are ways to read" in html
-    assert "what comes after goes on from “+ both”" in html
+    assert "except from “+ Gaussians” to “+ ensemble”: these are ways to read" in html
+    assert "what comes after goes on from “+ ensemble”" in html
     assert "of runs that may have shared the machine" in html
 
 
-def test_the_bars_are_the_rungs(asked, ladder):
-    chart = build(asked, ladder).drawings["ladder"].figure
+def test_the_bars_are_the_rungs(asked, ablation):
+    chart = build(asked, ablation).drawings["ablation"].figure
     average, last = (c for c in chart.axes[0].containers if isinstance(c, BarContainer))
     assert [bar.get_width() for bar in last] == pytest.approx([75, 25, 50, 75])
     assert [bar.get_width() for bar in average][1:3] == pytest.approx([25, 50])
@@ -102,45 +99,45 @@ def test_the_bars_are_the_rungs(asked, ladder):
     assert names == ["start", "heads alone", "+ Gaussians", "end"]
 
 
-def test_the_head_choice_is_that_of_the_first_and_the_last_rung(asked, ladder):
+def test_the_task_id_accuracy_is_that_of_the_first_and_the_last_rung(asked, ablation):
     labels = [
         line.get_label()
-        for line in build(asked, ladder).drawings["head-choice"].figure.axes[0].lines
+        for line in build(asked, ablation).drawings["head-choice"].figure.axes[0].lines
     ]
     assert labels == ["start, right head", "end, right head"]  # no head given without scores
 
 
-def test_the_ladder_as_a_table(asked, ladder):
-    rows = list(csv.DictReader(io.StringIO(build(asked, ladder).tables["ladder"])))
+def test_the_ablation_as_a_table(asked, ablation):
+    rows = list(csv.DictReader(io.StringIO(build(asked, ablation).tables["ablation"])))
     assert [row["step"] for row in rows] == ["start", "heads alone", "'+ Gaussians", "end"]
     assert rows[2]["final_accuracy"] == "0.5"
     assert rows[2]["training_seconds"] == ""
     assert float(rows[2]["stored_bytes_per_class"]) == 6_000
     assert (
         "| + Gaussians | 50.0 ± 0.0 | 50.0 ± 0.0 | 62.5 ± 0.0 |  | 6.00 |"
-        in build(asked, ladder).markdown
+        in build(asked, ablation).markdown
     )
 
 
-def test_a_ladder_that_has_only_begun_has_a_page(asked, ladder):
-    html = render(asked, ladder[:1])
+def test_a_ablation_that_has_only_begun_has_a_page(asked, ablation):
+    html = render(asked, ablation[:1])
     assert "This run has not ended yet." in html
     assert "end" in rows_of(html)
 
 
-def test_a_step_that_changes_nothing_is_said_to(asked, ladder):
+def test_a_step_that_changes_nothing_is_said_to(asked, ablation):
     """On digits, LMRC+ is what the row above it is already."""
-    assert "has the very numbers" not in render(asked, ladder)
-    last = READOUTS["lda"]
+    assert "has the very numbers" not in render(asked, ablation)
+    last = RULES["lda"]
     same = [
-        replace(r, record=replace(r.record, **last)) if r.method == "last" else r for r in ladder
+        replace(r, record=replace(r.record, **last)) if r.method == "last" else r for r in ablation
     ]
     told = "“end” has the very numbers of “+ Gaussians”: on this data set it adds nothing to it."
     assert told in render(asked, same)
 
 
-def test_the_page_does_not_spell_out_variants(asked, ladder):
-    assert "variants" not in render(asked, ladder)
+def test_the_page_does_not_spell_out_variants(asked, ablation):
+    assert "variants" not in render(asked, ablation)
 
 
 def test_rotations_show_accuracy_against_seconds(description, steady):
@@ -153,7 +150,7 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
     )
     contents = build(asked, [*steady, *slow])
     # Nothing by the clock, which counts what ran beside them, too.
-    assert contents.headline == "steady: 89.6 %; slow: 89.6 % on average over the class batches."
+    assert contents.headline == "steady: 89.6 %; slow: 89.6 % on average over the tasks."
     assert "of runs that may have shared the machine" in assemble(asked, contents)
     training, testing = contents.drawings["cost"].figure.axes
     for axes, seconds in ((training, [4.5, 18.0]), (testing, [0.5, 2.0])):

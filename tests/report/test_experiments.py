@@ -128,7 +128,7 @@ def test_a_headline_does_not_call_best_what_chance_may_have_made(experiment, des
     assert contents.headline.endswith("; joint training on all images: 89.6 %.")
     assert [line.split()[0] for line in contents.findings] == ["steady", "near"]
     far = build(asked, [*records, *rival(records, "far", 0.9)])
-    assert far.headline == "steady knows most: 89.6 % on average over the class batches."
+    assert far.headline == "steady knows most: 89.6 % on average over the tasks."
     assert [line.split()[0] for line in far.findings] == ["steady"]
 
 
@@ -186,7 +186,7 @@ def test_a_position_has_no_class_where_methods_learnt_in_other_orders(descriptio
 def test_names_of_classes_have_room_and_numbers_need_none(description, records):
     def of_numbers(line):
         shares = {str(i): share for i, share in enumerate(line.record.per_class.values())}
-        record = replace(line.record, classes=[line.record.batch], per_class=shares)
+        record = replace(line.record, classes=[line.record.task], per_class=shares)
         return replace(line, record=record)
 
     assert 'class="classes named' in render(description, records)
@@ -246,31 +246,31 @@ def test_settings_that_a_record_does_not_name_are_not_those_of_others(descriptio
 
 
 def test_settings_without_effect_are_not_shown(description, records):
-    """No halving with a cosine, no mirror images that were not learnt, nothing for None."""
-    settings = {"schedule": "cosine", "halve_at": [0.5], "augment": "auto", "mirror": True}
+    """No halving with a cosine, no test_time_flip images that were not learnt, nothing for None."""
+    settings = {"schedule": "cosine", "halve_at": [0.5], "augment": "auto", "test_time_flip": True}
     settings |= {"first_epochs": None, "class_weight": None}
     digits = [replace(r, settings=settings, extra={"augmentation": "none"}) for r in records]
     html = render(description, digits)
     assert "<dt>augment</dt><dd>none</dd>" in html
-    assert "<dt>mirror</dt><dd>no</dd>" in html
+    assert "<dt>test time flip</dt><dd>no</dd>" in html
     for name in ("halve at", "first epochs", "class weight"):
         assert f"<dt>{name}</dt>" not in html
-    colour = [replace(r, extra={"augmentation": "strong"}) for r in digits]
-    assert "<dt>mirror</dt><dd>yes</dd>" in render(description, colour)
+    colour = [replace(r, extra={"augmentation": "jitter+cutout"}) for r in digits]
+    assert "<dt>test time flip</dt><dd>yes</dd>" in render(description, colour)
     unknown = [replace(r, extra={}) for r in digits]  # of before it was recorded
-    assert "<dt>mirror</dt><dd>for colour images</dd>" in render(description, unknown)
+    assert "<dt>test time flip</dt><dd>for colour images</dd>" in render(description, unknown)
     halved = [replace(r, settings={**settings, "schedule": "halving"}) for r in digits]
     assert "<dt>halve at</dt><dd>0.5</dd>" in render(description, halved)
 
 
-def test_what_changes_from_class_batch_to_class_batch_is_said(description, records):
+def test_what_changes_from_task_to_task_is_said(description, records):
     settings = {"classifier": "LMRCPlusClassifier", "augment": "auto"}
-    kinds = ["mixed", "strong"]
+    kinds = ["cutmix", "jitter+cutout"]
     changing = [
-        replace(r, settings=settings, extra={"augmentation": kinds[r.record.batch > 0]})
+        replace(r, settings=settings, extra={"augmentation": kinds[r.record.task > 0]})
         for r in records
     ]
-    assert "<dt>augment</dt><dd>mixed, then strong</dd>" in render(description, changing)
+    assert "<dt>augment</dt><dd>cutmix, then jitter+cutout</dd>" in render(description, changing)
 
 
 def test_what_one_method_has_no_use_for_is_not_said_to_be_the_same_for_it(description, records):
@@ -303,7 +303,7 @@ def test_a_run_under_way_has_a_page_in_every_experiment(experiment, description,
     begun = replace(description, experiment=experiment, headline="", findings=[])
     html = render(begun, records[:1])
     assert "This run has not ended yet." in html
-    assert "No run has learnt all class batches yet." in html
+    assert "No run has learnt all tasks yet." in html
 
 
 def test_every_method_has_a_picture_of_its_own_of_which_heads_win(description, records):

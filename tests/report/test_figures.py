@@ -12,7 +12,7 @@ LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
 
 @pytest.fixture
 def accuracy(records):
-    return figures.accuracy_over_batches(summarize_methods(records))
+    return figures.accuracy_over_tasks(summarize_methods(records))
 
 
 def svg_of(figure):
@@ -44,7 +44,7 @@ def test_lines_and_bands_are_the_means_and_deviations(records, accuracy):
 
 def test_one_seed_has_no_band(records):
     alone = [record for record in records if record.seed == 0]
-    figure = figures.accuracy_over_batches(summarize_methods(alone))
+    figure = figures.accuracy_over_tasks(summarize_methods(alone))
     assert not figure.axes[0].collections
 
 
@@ -57,7 +57,7 @@ def test_the_legend_stays_within_the_figure(length):
     names = ["LMRC", "LM", "own." * (length // 4), "Fine-tuning"]
     spreads = [Spread(0.5, 0.1)] * 2
     curves = [figures.Curve(name, figures.look(0), [1, 2], spreads) for name in names]
-    figure = figures.over_batches(curves, ylabel="share")
+    figure = figures.over_tasks(curves, ylabel="share")
     figures.to_png(figure)
     (legend,) = figure.legends
     box = legend.get_window_extent()
@@ -71,7 +71,7 @@ def test_many_long_names_leave_the_panel_as_high_as_it_is_with_few():
         names = [f"LMRC with a long name, number {i}" for i in range(n)]
         spreads = [Spread(0.5, 0.1)] * 2
         curves = [figures.Curve(name, figures.look(0), [1, 2], spreads) for name in names]
-        figure = figures.over_batches(curves, ylabel="accuracy over all seen classes (%)")
+        figure = figures.over_tasks(curves, ylabel="accuracy over all seen classes (%)")
         figures.to_png(figure)
         return figure.axes[0].get_window_extent().height
 
@@ -81,7 +81,7 @@ def test_many_long_names_leave_the_panel_as_high_as_it_is_with_few():
 def test_what_was_never_measured_is_no_line():
     there = figures.Curve("there", figures.look(0), [1, 2], [Spread(0.5, None)] * 2)
     missing = figures.Curve("missing", figures.look(1), [1, 2], [None, None])
-    shown = texts(svg_of(figures.over_batches([there, missing], ylabel="share")))
+    shown = texts(svg_of(figures.over_tasks([there, missing], ylabel="share")))
     assert "there" in shown
     assert "missing" not in shown
 
@@ -128,7 +128,7 @@ def test_the_svg_can_stand_beside_others_in_a_page(accuracy):
 
 
 def test_equal_records_give_equal_bytes(records, accuracy):
-    again = figures.accuracy_over_batches(summarize_methods(records))
+    again = figures.accuracy_over_tasks(summarize_methods(records))
     assert svg_of(again) == svg_of(accuracy)
 
 
@@ -146,23 +146,23 @@ def test_the_png_is_an_image(accuracy):
 
 
 def test_heat_shows_shares_of_each_row():
-    figure = heat.head_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
+    figure = heat.task_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
     shown = texts(svg_of(figure))
     assert {"LM", "a b", "c d", "75", "25"} <= set(shown)
-    assert shown.count("0") == 2  # a class batch that has not come: nothing to divide by
+    assert shown.count("0") == 2  # a task that has not come: nothing to divide by
 
 
 def test_dollars_in_names_are_dollars():
-    figure = heat.head_confusion([[3, 1], [0, 4]], [r"$\q$", "$5 $9"])
+    figure = heat.task_confusion([[3, 1], [0, 4]], [r"$\q$", "$5 $9"])
     assert {r"$\q$", "$5 $9"} <= set(texts(svg_of(figure)))
 
 
 def test_many_heads_are_told_by_colour_alone():
     heads = 25
     counts = [[int(i == j) for j in range(heads)] for i in range(heads)]
-    shown = texts(svg_of(heat.head_confusion(counts, [f"batch {i}" for i in range(heads)])))
+    shown = texts(svg_of(heat.task_confusion(counts, [f"task {i}" for i in range(heads)])))
     assert "100" not in shown
-    assert "batch 3" not in shown
+    assert "task 3" not in shown
 
 
 def test_numbers_on_heat_are_readable_in_the_ink_of_either_page():
@@ -181,7 +181,7 @@ def test_the_users_settings_of_matplotlib_stay(records):
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 31.0}):
-        figure = figures.accuracy_over_batches(summarize_methods(records))
+        figure = figures.accuracy_over_tasks(summarize_methods(records))
         figures.to_png(figure)
         assert matplotlib.rcParams["font.size"] == 31.0
     assert figure.axes[0].xaxis.label.get_fontsize() == 9.5

@@ -21,7 +21,7 @@ def watch(monkeypatch, records):
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "80")
         methods = list(dict.fromkeys(line.method for line in records))
-        with show(methods, batches=3, total=len(records), quiet=quiet) as progress:
+        with show(methods, tasks=3, total=len(records), quiet=quiet) as progress:
             for n in range(len(records)):
                 progress.update(records[: n + 1])
         return stream.getvalue(), progress.shows_table
@@ -43,7 +43,7 @@ def test_elsewhere_it_is_one_line_per_record(watch):
     text, shows_table = watch(io.StringIO())
     assert not shows_table
     lines = text.splitlines()
-    begin = "[2/12] steady, seed 0, class batch 2 of 3: 87.5 % of 2 classes, 1.5 s"
+    begin = "[2/12] steady, seed 0, task 2 of 3: 87.5 % of 2 classes, 1.5 s"
     assert re.fullmatch(re.escape(begin) + r", about \d+ s left", lines[1])
     assert "left" not in lines[-1]
     assert len(lines) == 12

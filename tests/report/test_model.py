@@ -21,22 +21,22 @@ def score():
 
 def test_the_page_says_what_the_right_head_would_bring(description, score):
     assert build(description, score).findings == [
-        "For 66.7 % the right head wins; were it known for all, 100.0 % would be named rightly."
+        "The task-ID accuracy is 66.7 %; with the task known, accuracy would be 100.0 %."
     ]
 
 
 @pytest.mark.parametrize("share", [1.0, 0.9996])
 def test_nothing_is_supposed_of_a_head_that_always_wins(share, description, score):
-    always = replace(score, head_choice=share, head_given=0.975)
-    assert build(description, always).findings == ["For 100.0 % the right head wins."]
+    always = replace(score, task_id_accuracy=share, task_aware_accuracy=0.975)
+    assert build(description, always).findings == ["The task-ID accuracy is 100.0 %."]
 
 
 def test_the_settings_are_those_in_force(description, score):
     settings = {"schedule": "cosine", "halve_at": [0.5], "weights": None, "random_state": 7}
-    settings |= {"mirror": True, "augment": "none", "verbose": 1, "compile": "auto"}
+    settings |= {"test_time_flip": True, "augment": "none", "verbose": 1, "compile": "auto"}
     html = assemble(description, build(description, replace(score, settings=settings)))
     assert "<dt>random state</dt><dd>7</dd>" in html
-    assert "<dt>mirror</dt><dd>no</dd>" in html
+    assert "<dt>test time flip</dt><dd>no</dd>" in html
     for name in ("halve at", "weights", "verbose", "compile"):
         assert f"<dt>{name}</dt>" not in html
 

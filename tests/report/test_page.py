@@ -92,7 +92,13 @@ def test_the_numbers_on_the_page_equal_the_records(read, records):
     assert accuracy[0] == ["method", "average", "1 classes", "2 classes", "3 classes"]
     for summary, over_time, after in zip(summaries, accuracy[1:], end[1:], strict=True):
         assert over_time == [summary.method, *map(shown, [summary.average, *summary.accuracy])]
-        ends = [summary.final, summary.old, summary.new, summary.forgetting, summary.head_choice]
+        ends = [
+            summary.final,
+            summary.old,
+            summary.new,
+            summary.forgetting,
+            summary.task_id_accuracy,
+        ]
         assert after == [summary.method, *map(shown, ends), "–"]
     assert classes[0] == ["class", *(summary.method for summary in summaries)]
     for label, *cells in classes[1:]:
@@ -154,7 +160,7 @@ def test_a_run_under_way_has_a_page_too(description, records):
     begun = replace(description, headline="", findings=[])
     text = Reader(page.render(begun, records[:2])).text
     assert "This run has not ended yet." in text
-    assert "No run has learnt all class batches yet." in text
+    assert "No run has learnt all tasks yet." in text
 
 
 def test_many_classes_are_folded(description, records):
@@ -223,8 +229,8 @@ def write_records(experiment, records, folder):
     if experiment == "rehearsal":
         records = [replace(r, method=f"{r.method} + 2 per class") for r in records]
     if experiment == "softmax-suppression":
-        ends = [replace(r, extra={"outputs": OUTPUTS}) for r in records if r.record.batch == 2]
-        records = [r for r in records if r.record.batch < 2] + ends
+        ends = [replace(r, extra={"outputs": OUTPUTS}) for r in records if r.record.task == 2]
+        records = [r for r in records if r.record.task < 2] + ends
     for record in records:
         append_record(folder, record)
 
@@ -279,17 +285,17 @@ for (const name of document.querySelectorAll(".keyed")) {
 
 
 @needs_chromium
-def test_ten_class_batches_and_a_long_name_fit_a_laptop(tmp_path, description, records):
+def test_ten_tasks_and_a_long_name_fit_a_laptop(tmp_path, description, records):
     own = "nearest_mean.NearestMeanClassifier"
     ten = [
         replace(
             line,
             method=own,
-            record=replace(line.record, batch=batch, n_classes_seen=10 * batch + 10),
+            record=replace(line.record, task=task, n_classes_seen=10 * task + 10),
         )
         for line in records
-        if line.record.batch == 0 and line.method == "steady"
-        for batch in range(10)
+        if line.record.task == 0 and line.method == "steady"
+        for task in range(10)
     ]
     html = page.render(replace(description, paper={own: 0.5}), ten)
     assert "100 classes" in html
@@ -320,7 +326,7 @@ def test_no_text_of_a_record_nor_of_a_run_becomes_part_of_the_page(tmp_path, rec
             file.write(json.dumps(whole) + "\n")
     write_description(tmp_path, description)
     run = spoilt(json.loads((tmp_path / "run.json").read_text("utf-8")))
-    run["recipe"], run["notes"] = {EVIL: EVIL, "batches": [EVIL]}, [EVIL]
+    run["recipe"], run["notes"] = {EVIL: EVIL, "tasks": [EVIL]}, [EVIL]
     (tmp_path / "run.json").write_text(json.dumps(run))
     html = write_report(tmp_path).read_text("utf-8")
     reader = Reader(html)

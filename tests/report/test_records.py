@@ -46,12 +46,12 @@ def test_a_line_cut_short_by_a_kill_does_not_count(tmp_path, records):
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "{}", "[]", '{"method": "a", "record": {"batch": 0}}', "\xff", "ragged"]
+    "line", ["{", "{}", "[]", '{"method": "a", "record": {"task": 0}}', "\xff", "ragged"]
 )
 def test_a_damaged_line_is_named(tmp_path, records, line):
     write_all(tmp_path, records[:1])
     if line == "ragged":
-        line = records[1].to_json().replace('"head_confusion": [[', '"head_confusion": [[1, ')
+        line = records[1].to_json().replace('"task_confusion": [[', '"task_confusion": [[1, ')
     with (tmp_path / RECORDS).open("ab") as file:
         file.write(line.encode("latin-1") + b"\n")
     with pytest.raises(ValueError, match=r"records\.jsonl, line 2 is not a record"):
@@ -86,18 +86,18 @@ def forged(record, path, value):
         ("record.accuracy", None, "it.record.accuracy must be a number from 0 to 1, got None"),
         ("record.train_seconds", float("nan"), "NaN is no number"),
         ("record.test_seconds", -1, "it.record.test_seconds must be a number from 0"),
-        ("record.batch", 10**30, "it.record.batch must be a whole number from 0 to 999"),
-        ("record.batch", 3, "its batch is 3, but its head_confusion is of 3"),
-        ("record.batch", 1, "its batch_accuracies are not 2"),
+        ("record.task", 10**30, "it.record.task must be a whole number from 0 to 999"),
+        ("record.task", 3, "its task is 3, but its task_confusion is of 3"),
+        ("record.task", 1, "its task_accuracies are not 2"),
         ("record.n_classes_seen", 0, "it.record.n_classes_seen must be a whole number from 1"),
         ("record.classes", [["cat"]], r"it.record.classes\[0\] must be text or a whole number"),
         ("record.per_class", {"cat": "1"}, "it.record.per_class.cat must be a number"),
-        ("record.head_confusion", [[4]] * 3, "it.record.head_confusion is not square"),
-        ("record.head_confusion", [[0.5]], r"it.record.head_confusion\[0\]\[0\] must be a whole"),
+        ("record.task_confusion", [[4]] * 3, "it.record.task_confusion is not square"),
+        ("record.task_confusion", [[0.5]], r"it.record.task_confusion\[0\]\[0\] must be a whole"),
         ("record.shares", 1, "it.record has the unknown field shares"),
         ("extra.class_names", [], "its class_names are not as many as its classes"),
         ("extra.stored_bytes", {"images": 1}, "it.extra.stored_bytes has no statistics"),
-        ("extra.readouts", {"wta": {}}, "it.extra.readouts.wta has no accuracy"),
+        ("extra.prediction_rules", {"wta": {}}, "it.extra.prediction_rules.wta has no accuracy"),
         ("extra.outputs", {"kind": "x"}, "it.extra.outputs has no classes"),
     ],
 )
@@ -117,9 +117,9 @@ def test_a_line_that_would_take_too_much_is_refused(tmp_path, line):
 
 
 def test_records_that_do_not_go_together_are_refused(tmp_path, records):
-    other = replace(records[1], record=replace(records[1].record, head_confusion=[[1, 0], [0, 1]]))
+    other = replace(records[1], record=replace(records[1].record, task_confusion=[[1, 0], [0, 1]]))
     write_all(tmp_path, [records[0], other])
-    with pytest.raises(ValueError, match="head_confusion of 'steady' is of several sizes"):
+    with pytest.raises(ValueError, match="task_confusion of 'steady' is of several sizes"):
         read_records(tmp_path)
     (tmp_path / RECORDS).unlink()
     write_all(tmp_path, [replace(records[0], method=f"m{i}") for i in range(65)])
@@ -137,7 +137,7 @@ def test_groups_keep_the_order_of_methods_and_sort_by_batch(records):
     runs = by_method_and_seed([*records[1:3], records[0], *records[3:]])
     assert list(runs) == ["steady", '<b>forgets & "falls"</b>']
     assert list(runs["steady"]) == [0, 1]
-    assert [line.record.batch for line in runs["steady"][0]] == [0, 1, 2]
+    assert [line.record.task for line in runs["steady"][0]] == [0, 1, 2]
 
 
 def test_what_is_behind_a_missing_record_does_not_count_and_of_two_the_later_does(records):

@@ -17,14 +17,14 @@ def test_the_figures_of_a_method_are_means_and_deviations_over_its_seeds(records
     assert steady.final == pytest.approx((fmean(after_all), stdev(after_all)))
     assert steady.old == pytest.approx((fmean([0.625, 0.875]), stdev([0.625, 0.875])))
     assert steady.per_class["cat"] == pytest.approx((0.625, stdev([0.5, 0.75])))
-    assert steady.head_given is None
+    assert steady.task_aware_accuracy is None
     # Seed 0: 1.0 → 0.5 and 1.0 → 0.75. Seed 1: 1.0 → 0.75 and 1.0 → 1.0.
     assert steady.forgetting == pytest.approx((0.25, stdev([0.375, 0.125])))
 
 
 def test_confusions_are_summed_over_seeds(records):
     steady, _ = summarize_methods(records)
-    assert steady.head_confusion == [[2 + 3, 0, 2 + 1], [0, 3 + 4, 1 + 0], [0, 0, 8]]
+    assert steady.task_confusion == [[2 + 3, 0, 2 + 1], [0, 3 + 4, 1 + 0], [0, 0, 8]]
 
 
 def test_one_seed_has_no_deviation(records):
@@ -42,7 +42,7 @@ def test_captions_say_how_many_seeds_there_are(records):
 
 
 def test_a_seed_counts_when_its_run_is_whole(records):
-    summaries = summarize_methods(records[:5])  # the second seed lacks its last class batch
+    summaries = summarize_methods(records[:5])  # the second seed lacks its last task
     assert over_seeds(summaries) == "one seed"
     (row,) = csv.DictReader(csv_table(summaries).splitlines())
     assert row["seeds"] == "1"
@@ -50,14 +50,14 @@ def test_a_seed_counts_when_its_run_is_whole(records):
 
 
 def test_a_run_under_way_counts_where_it_has_got_to(records):
-    (steady,) = summarize_methods(records[:5])  # the second seed lacks its last class batch
+    (steady,) = summarize_methods(records[:5])  # the second seed lacks its last task
     assert steady.accuracy[1].deviation is not None
     assert steady.accuracy[2].deviation is None
     assert steady.average == Spread(fmean([1.0, 0.875, 0.75]), None)
     (begun,) = summarize_methods(records[:1])
     assert begun.average is None
     assert begun.per_class == {}
-    assert begun.head_confusion == []
+    assert begun.task_confusion == []
 
 
 def test_the_markdown_table_is_ready_to_paste(records):
@@ -71,17 +71,17 @@ def test_the_csv_table_holds_the_numbers_unrounded(records):
     rows = list(csv.DictReader(csv_table(summaries).splitlines()))
     assert [row["method"] for row in rows] == [summary.method for summary in summaries]
     for row, summary in zip(rows, summaries, strict=True):
-        assert float(row["after_batch_2"]) == summary.accuracy[1].mean
+        assert float(row["after_task_2"]) == summary.accuracy[1].mean
         assert float(row["average_incremental_accuracy"]) == summary.average.mean
         assert float(row["average_incremental_accuracy_sd"]) == summary.average.deviation
-        assert row["head_given"] == ""
+        assert row["task_aware_accuracy"] == ""
         assert row["seeds"] == "2"
 
 
 def test_the_csv_table_says_where_shares_are_of_the_best_five(records):
     rows = csv.DictReader(csv_table(summarize_methods(records, "top5"), metric="top5").splitlines())
     for row in rows:
-        assert {row["final_top5_accuracy"], row["top5_after_batch_2"]} == {"1.0"}
+        assert {row["final_top5_accuracy"], row["top5_after_task_2"]} == {"1.0"}
         assert "final_accuracy" not in row
         assert float(row["new_accuracy"]) < 1
 

@@ -38,7 +38,7 @@ def test_a_page_has_the_recipes_order_whichever_run_ended_first(experiment, desc
     titles = ["LMRC", "my.own.Method", "LM", "Fine-tuning"]
     one = render(asked, named(records, "another", *reversed(titles)))
     assert one == render(asked, named(records, *titles, "another"))
-    if experiment != "ladder":  # it shows the first and the last step first
+    if experiment != "ablation":  # it shows the first and the last step first
         assert list(dict.fromkeys(method for method, _ in keys(one))) == [*titles, "another"]
 
 
@@ -68,10 +68,10 @@ def test_table_1_keeps_its_layout_whichever_run_ended_first(description, records
     )
     html = render(asked, named(records, *reversed(titles)))
     assert html == render(asked, named(records, *titles))
-    table_1, batches = keys(html)[:2], keys(html)[2:6]
+    table_1, tasks = keys(html)[:2], keys(html)[2:6]
     assert [method for method, _ in table_1] == ["Fine-tuning", "LMRC"]
-    assert [method for method, _ in batches] == titles
-    assert [colour for _, colour in batches] == 2 * [colour for _, colour in table_1]
+    assert [method for method, _ in tasks] == titles
+    assert [colour for _, colour in tasks] == 2 * [colour for _, colour in table_1]
 
 
 def test_variants_are_known_by_their_titles(records):

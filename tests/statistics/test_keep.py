@@ -5,31 +5,31 @@ import torch
 from torch import nn
 
 from lmrc import LMRCClassifier
-from lmrc.nets.network import Trunk
+from lmrc.nets.network import Encoder
 from lmrc.statistics import keep
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.gather import gather
-from lmrc.statistics.keep import brought_up_to_date
+from lmrc.statistics.keep import update_statistics
 from lmrc.training.memory import Memory
 
 HOW = {"layers": 1, "augment": "none", "rotated": False}
 
 
-def trunk_of(backbone):
-    return Trunk(backbone, torch.zeros(2), torch.ones(2)).eval()
+def encoder_of(backbone):
+    return Encoder(backbone, torch.zeros(2), torch.ones(2)).eval()
 
 
 def kept_again(tuned=True, new=None):
     """Two classes of four samples in the pool, of which one comes again with an odd sample."""
-    trunk = trunk_of(nn.Identity())
+    encoder = encoder_of(nn.Identity())
     first = Memory(torch.rand(8, 2), torch.arange(8) % 2)
     batch = new or Memory(torch.tensor([[9.0, 9.0]]), torch.tensor([0]))
     how = HOW | {"generator": torch.Generator()}
     kept = ClassStatistics.empty("full", 1, 2)
-    kept = brought_up_to_date(
-        kept, None, trunk, first, Memory.empty(first.x), tuned=tuned, **how
+    kept = update_statistics(
+        kept, None, encoder, first, Memory.empty(first.x), tuned=tuned, **how
     ).statistics
-    return first, brought_up_to_date(kept, trunk, trunk, batch, first, tuned=tuned, **how).real
+    return first, update_statistics(kept, encoder, encoder, batch, first, tuned=tuned, **how).real
 
 
 def rows(features):
@@ -67,7 +67,7 @@ def test_a_large_pool_is_not_handed_on_whole(monkeypatch):
 
 def drifted(batch, pool=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
     """A class at (1, 5) before, and the samples of a task that follows; old features are inputs."""
-    old, layer = trunk_of(nn.Identity()), nn.Linear(2, 2)
+    old, layer = encoder_of(nn.Identity()), nn.Linear(2, 2)
     layer.weight.data, layer.bias.data = torch.tensor(weight).T, torch.tensor(bias)
     covariance = torch.tensor([[1.0, 0.5], [0.5, 2.0]]).double()
     before = ClassStatistics.empty("full", 1, 2)
@@ -75,7 +75,7 @@ def drifted(batch, pool=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
     batch = Memory(batch, torch.ones(len(batch), dtype=torch.long))
     pool = Memory.empty(batch.x) if pool is None else Memory(pool, torch.zeros(len(pool)).long())
     how = HOW | {"generator": torch.Generator(), "tuned": False}
-    return brought_up_to_date(before, old, trunk_of(layer), batch, pool, **how), covariance
+    return update_statistics(before, old, encoder_of(layer), batch, pool, **how), covariance
 
 
 @pytest.mark.parametrize("exemplars", [0, 3])
@@ -109,10 +109,10 @@ def test_a_classifier_moves_its_statistics_as_its_network_moved():
     class Stretched(LMRCClassifier):
         """Its second task stretches all features, and moves them no further."""
 
-        def start(self, frozen, x):
-            network = super().start(frozen, x)
+        def init_network(self, frozen, x):
+            network = super().init_network(frozen, x)
             if frozen is not None:
-                network.trunk.backbone.weight.data *= 2
+                network.encoder.backbone.weight.data *= 2
             return network
 
     x = torch.randn(4, 50, 8, generator=torch.Generator().manual_seed(0))
@@ -135,13 +135,13 @@ def test_features_are_taken_for_non_negative_where_none_is_below_zero(lowest, ex
 
 @pytest.mark.parametrize(("augment", "views"), [("none", 1), ("crop", 2)])
 def test_of_augmented_images_two_views_are_taken_and_count_as_one_image(augment, views):
-    trunk = Trunk(nn.Flatten(), torch.zeros(1, 1, 1), torch.ones(1, 1, 1)).eval()
+    encoder = Encoder(nn.Flatten(), torch.zeros(1, 1, 1), torch.ones(1, 1, 1)).eval()
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     how = HOW | {"augment": augment, "generator": torch.Generator().manual_seed(0)}
-    (found,) = (now for (now,) in gather([trunk], x, **how))
+    (found,) = (now for (now,) in gather([encoder], x, **how))
     assert found.shape == (1, views * 5, 64)
     assert len(rows(found[0])) == views * 5  # no view twice
     images = Memory(x, torch.zeros(5, dtype=torch.long))
     empty, none = ClassStatistics.empty("shared", 1, 64), Memory.empty(x)
-    kept = brought_up_to_date(empty, None, trunk, images, none, tuned=False, **how).statistics
+    kept = update_statistics(empty, None, encoder, images, none, tuned=False, **how).statistics
     assert kept.counts.tolist() == [5]

@@ -9,7 +9,7 @@ from lmrc.store.folder import ModelFileError
 DESCRIPTION = {"class": "Some", "history": [{"loss": -0.5}], "name": "grün"}
 TENSORS = {
     "weights": {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(3)},
-    "pool": {"x": torch.arange(4, dtype=torch.uint8)},
+    "exemplars": {"x": torch.arange(4, dtype=torch.uint8)},
 }
 
 
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-@pytest.mark.parametrize("which", ["manifest", "weights", "pool"])
+@pytest.mark.parametrize("which", ["manifest", "weights", "exemplars"])
 def test_damage_is_noticed(model, which, damage):
     (path,) = model.glob(f"{which}*")
     content = bytearray(path.read_bytes())
@@ -100,8 +100,8 @@ def edit(model, change):
 
 
 def test_newer_formats_are_named(model):
-    edit(model, lambda manifest: manifest.update(format_version=3))
-    with pytest.raises(ModelFileError, match=r"format 3, .* upgrade lmrc"):
+    edit(model, lambda manifest: manifest.update(format_version=4))
+    with pytest.raises(ModelFileError, match=r"format 4, .* upgrade lmrc"):
         folder.read(model)
 
 

@@ -10,7 +10,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import lmrc
 from lmrc.methods.state import pack
-from lmrc.nets.network import build_trunk
+from lmrc.nets.network import build_encoder
 from lmrc.store import files, folder
 from lmrc.store.folder import ModelFileError
 
@@ -53,7 +53,7 @@ def remake(model, change):
         ("label_type", [["a", "<i8"]]),
         ("seed_", "x"),
         ("seed_", 10**4000),
-        ("n_batches_", -1),
+        ("n_tasks_", -1),
         ("history_", None),
         ("history_", [1]),
         ("history_", [{"loss": "x"}]),
@@ -127,7 +127,7 @@ def test_a_pipe_is_not_waited_for(model, which):
         lmrc.load(model)
 
 
-@pytest.mark.parametrize("which", ["manifest.json", "weights-*", "labels-*", "pool-*"])
+@pytest.mark.parametrize("which", ["manifest.json", "weights-*", "labels-*", "exemplars-*"])
 def test_flipped_bits_and_cut_files_are_noticed(model, which):
     (path,) = model.glob(which)
     whole = path.read_bytes()
@@ -149,9 +149,9 @@ def test_flipped_bits_and_cut_files_are_noticed(model, which):
 @pytest.mark.parametrize(
     ("group", "name", "dtype"),
     [
-        ("pool", "y", torch.float32),
-        ("pool", "y", torch.bool),
-        ("readout", "lda_bias", torch.float64),
+        ("exemplars", "y", torch.float32),
+        ("exemplars", "y", torch.bool),
+        ("classifiers", "lda_bias", torch.float64),
         ("statistics", "means", torch.float64),
         ("statistics", "counts", torch.int32),
     ],
@@ -263,17 +263,17 @@ def test_no_more_versions_are_kept_than_can_be_read_again(model, monkeypatch):
 
 
 SPOILT = [
-    ("weights", "trunk.mean", np.nan),
-    ("weights", "trunk.std", 0.0),
-    ("weights", "trunk.std", -1.0),
+    ("weights", "encoder.mean", np.nan),
+    ("weights", "encoder.std", 0.0),
+    ("weights", "encoder.std", -1.0),
     ("weights", "head.weight", np.inf),
-    ("weights", "trunk.backbone.1.bias", np.nan),
+    ("weights", "encoder.backbone.1.bias", np.nan),
     ("labels", "vectors", 0.0),
     ("labels", "vectors", np.nan),
     ("statistics", "means", np.nan),
     ("statistics", "counts", 0.0),
     ("statistics", "diagonal", -1.0),
-    ("readout", "lda_weight", -np.inf),
+    ("classifiers", "lda_weight", -np.inf),
 ]
 
 
@@ -308,10 +308,10 @@ def test_a_large_input_takes_no_memory_to_load():
     """The shape of images is in no tensor of a ResNet: a forged one is tried without memory."""
     one = torch.ones(3, 1, 1)
     with pytest.raises(ValueError, match="bring them to a smaller size"):
-        build_trunk("resnet18", (3, 4000, 4000), one, one)
+        build_encoder("resnet18", (3, 4000, 4000), one, one)
     places = set()
     hook = register_module_forward_pre_hook(lambda _, x: places.add(x[0].device.type))
-    _, width = build_trunk("resnet18", (3, 2000, 2000), one, one)
+    _, width = build_encoder("resnet18", (3, 2000, 2000), one, one)
     hook.remove()
     assert (width, places) == (512, {"meta"})
 

@@ -237,7 +237,7 @@ def test_a_reader_is_not_disturbed_by_a_writer(model, monkeypatch):
     assert folder.read(model)[0] == {"n": 8}
 
 
-def test_unfinished_training_is_kept_until_its_class_batch_ends(model):
+def test_unfinished_training_is_kept_until_its_task_ends(model):
     assert unfinished.read(model) is None
     with folder.writing(model):
         unfinished.write(model, {"epoch": 0}, {})
@@ -282,7 +282,7 @@ def test_a_damaged_record_of_unfinished_training_says_so(model):
     assert unfinished.is_there(model)
 
 
-def test_a_model_whose_first_class_batch_is_unfinished_is_said_to_be(tmp_path):
+def test_a_model_whose_first_task_is_unfinished_is_said_to_be(tmp_path):
     with folder.writing(tmp_path / "m"):
         unfinished.write(tmp_path / "m", {}, {})
     with pytest.raises(ModelFileError, match="--resume"):

@@ -80,7 +80,7 @@ def save_noise(folder, n, seed):
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory, run_jobs):
-    """A folder with very small images of two class batches, and a model after each: 1 and 2."""
+    """A folder with very small images of two tasks, and a model after each: 1 and 2."""
     made = tmp_path_factory.mktemp("made")
     for seed, name in enumerate(("week1/a", "week1/b", "week2/c", "week2/d")):
         save_noise(made / name, 4, seed)
@@ -115,7 +115,7 @@ def answers(place):
 
 
 class Stages:
-    """A model before, between and after two class batches.
+    """A model before, between and after two tasks.
 
     Attributes
     ----------
@@ -139,5 +139,5 @@ class Stages:
 
 @pytest.fixture
 def stages(place):
-    """The model ``m`` after two class batches, which can go back to those before."""
+    """The model ``m`` after two tasks, which can go back to those before."""
     return Stages()

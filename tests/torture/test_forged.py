@@ -272,7 +272,7 @@ def test_forged_unfinished_tasks(stages, place, run_job, try_all, is_full):
 
 
 RUNS = (
-    *("capacity", "cifar100/consolidation", "digits/demo", "cifar100/heads", "beyond/ladder"),
+    *("capacity", "cifar100/consolidation", "digits/demo", "cifar100/heads", "beyond/ablation"),
     *("cifar100/search/ewc-1000", "beyond/rehearsal-50", "beyond/rotations"),
     "mnist/softmax-suppression",
 )

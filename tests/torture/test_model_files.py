@@ -31,7 +31,7 @@ COMMANDS = (
 
 @pytest.fixture
 def model(stages, run_job):
-    """A model with every kind of file: two versions, pools, and a class batch unfinished."""
+    """A model with every kind of file: two versions, pools, and a task unfinished."""
     assert run_job(*stages.learn[1], epochs=1)["code"] == -9
     (Path("m") / ".lmrc-lock").unlink()
     shutil.copytree("m", "whole")
@@ -81,7 +81,7 @@ def test_damaged_files(model, answers, trial, is_full):
     assert None not in right
     of_kind = {path.name.partition("-")[0]: path for path in sorted(model.iterdir())}
     assert of_kind.keys() == {
-        *("manifest.json", "unfinished.json", "labels", "pool", "training", "weights")
+        *("manifest.json", "unfinished.json", "labels", "exemplars", "training", "weights")
     }
     for i in range(10_000 if is_full else 500):
         path = list(of_kind.values())[i % len(of_kind)]

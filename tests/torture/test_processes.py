@@ -38,7 +38,7 @@ def test_kill_9_at_random_moments(stages, answers, run_job, trial, is_full):
     stages.go_back(0)
     lengths = [run_job(*words)["seconds"] for words in commands]
     rng, wanted = np.random.default_rng(SEED), 200 if is_full else 10
-    stage = 2  # how many class batches the model has learnt
+    stage = 2  # how many tasks the model has learnt
 
     def look():
         """Return the stage that the model is at: that before, or the one after."""

@@ -26,12 +26,12 @@ class Remembers(Checkpoint):
         self.all.append((list(records), tensors))
 
 
-def trained(average_last, checkpoint):
+def trained(swa_epochs, checkpoint):
     torch.manual_seed(0)
     x, y = torch.randn(20, 3), torch.arange(20) % 2
     batches = Batches(x, y, n_known=0, batch_size=5, augment="none", device=torch.device("cpu"))
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    plan = Optimisation(5, 0.1, (), 0.9, 0.0, average_last=average_last)
+    plan = Optimisation(5, 0.1, (), 0.9, 0.0, swa_epochs=swa_epochs)
     losses = lambda batch: {"new": (network(batch.x)[:, 0] - batch.y).square()}  # noqa: E731
     list(train(network, losses, batches, plan, seed=lambda e: e, checkpoint=checkpoint))
     return network, x
@@ -65,7 +65,7 @@ def test_what_is_dropped_is_by_seed():
         torch.manual_seed(users)
         before = torch.get_rng_state()
         backbone = nn.Sequential(*layers)  # copied, as it is
-        model = LMRCClassifier(backbone=backbone, epochs=2, average_last=1, random_state=0)
+        model = LMRCClassifier(backbone=backbone, epochs=2, swa_epochs=1, random_state=0)
         learnt.append(model.fit(X, y).network_.state_dict())
         assert torch.equal(before, torch.get_rng_state())
     for name, tensor in learnt[0].items():
@@ -74,4 +74,4 @@ def test_what_is_dropped_is_by_seed():
 
 def test_more_epochs_than_there_are_are_all():
     X, y = blobs()[0]
-    assert LMRCClassifier(epochs=2, average_last=9, random_state=0).fit(X, y).score(X, y) > 0.5
+    assert LMRCClassifier(epochs=2, swa_epochs=9, random_state=0).fit(X, y).score(X, y) > 0.5

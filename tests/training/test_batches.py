@@ -125,7 +125,7 @@ def test_inputs_left_in_the_hosts_memory_make_the_same_mini_batches(augment):
 
 
 def test_memory_that_torch_keeps_for_later_counts_as_free(monkeypatch):
-    """That of the class batch before: else the next one's inputs would be left outside."""
+    """That of the task before: else the next one's inputs would be left outside."""
     for name, size in {"memory_reserved": 700, "memory_allocated": 100}.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, size=size: size)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (400, 1200))
@@ -219,7 +219,7 @@ def test_cut_out_blackens_a_square_of_a_quarter_of_the_sides():
 
 def test_strong_augmentation_makes_images_brighter_and_darker():
     x = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
-    (batch,) = epoch(x, torch.zeros(200, dtype=torch.long), augment="strong", batch_size=200)
+    (batch,) = epoch(x, torch.zeros(200, dtype=torch.long), augment="jitter+cutout", batch_size=200)
     brightest = batch.x.flatten(1).max(dim=1).values.float()  # not black, as holes and edges are
     assert 55 <= brightest.min() < 70
     assert 130 < brightest.max() <= 160
@@ -230,7 +230,8 @@ def test_strong_augmentation_is_by_seed_and_keeps_the_kind_of_input():
     x = torch.randint(0, 255, (12, 3, 16, 16), dtype=torch.uint8, generator=torch.manual_seed(0))
     y = torch.zeros(12, dtype=torch.long)
     one, again, other = (
-        torch.cat([b.x for b in epoch(x, y, seed=seed, augment="strong")]) for seed in (1, 1, 2)
+        torch.cat([b.x for b in epoch(x, y, seed=seed, augment="jitter+cutout")])
+        for seed in (1, 1, 2)
     )
     assert one.dtype == torch.uint8
     assert one.shape == x.shape

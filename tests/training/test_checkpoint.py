@@ -64,7 +64,7 @@ def test_training_goes_on_bit_for_bit(make):
     model.checkpoint = InMemory(stop_after=2)
     with pytest.raises(InterruptedTrainingError):
         learn(model, second)
-    assert model.n_batches_ == 1
+    assert model.n_tasks_ == 1
     model.checkpoint.stop_after = None
     learn(model, second)
     for name, weight in whole.network_.state_dict().items():

@@ -13,7 +13,7 @@ from lmrc import (
     LMRCPlusClassifier,
     LwFClassifier,
 )
-from lmrc.nets.network import Trunk
+from lmrc.nets.network import Encoder
 from lmrc.statistics.gather import gather
 from lmrc.training.augment import flips
 from lmrc.training.batches import Batches, MiniBatch
@@ -85,7 +85,7 @@ def test_rectangles_are_by_seed_and_inputs_may_stay_in_the_hosts_memory():
     chance = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (23, 3, 16, 16), dtype=torch.uint8, generator=chance)
 
-    def epoch(seed, resident, augment="mixed"):
+    def epoch(seed, resident, augment="cutmix"):
         batches = Batches(
             x,
             torch.arange(23) % 4,
@@ -101,8 +101,8 @@ def test_rectangles_are_by_seed_and_inputs_may_stay_in_the_hosts_memory():
     one = epoch(1, True)
     assert torch.equal(one, epoch(1, False))
     assert not torch.equal(one, epoch(2, True))
-    # Up to the rectangles, images are those of "strong".
-    assert 0.3 < (one == epoch(1, True, "strong")).float().mean() < 1
+    # Up to the rectangles, images are those of "jitter+cutout".
+    assert 0.3 < (one == epoch(1, True, "jitter+cutout")).float().mean() < 1
 
 
 def batch(lam=0.75, n=6):
@@ -146,13 +146,13 @@ def test_statistics_are_of_whole_images():
         def forward(self, x):
             return x.flatten(1)
 
-    trunk = Trunk(Mean(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)).eval()
+    encoder = Encoder(Mean(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)).eval()
     chance = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8, generator=chance)
     found = [
         next(
             gather(
-                [trunk],
+                [encoder],
                 x,
                 layers=1,
                 augment=augment,
@@ -160,7 +160,7 @@ def test_statistics_are_of_whole_images():
                 generator=torch.Generator().manual_seed(5),
             )
         )[0]
-        for augment in ("mixed", "strong")
+        for augment in ("cutmix", "jitter+cutout")
     ]
     assert torch.equal(*found)
 
@@ -187,7 +187,7 @@ def test_methods_learn_mixed_images_the_same_each_time(method, settings):
             model.partial_fit(X[now], y[now])
         return model
 
-    one, again, whole = (taught(augment) for augment in ("mixed", "mixed", "strong"))
+    one, again, whole = (taught(augment) for augment in ("cutmix", "cutmix", "jitter+cutout"))
     assert one.history_ == again.history_
     np.testing.assert_array_equal(one.predict(X), again.predict(X))
     assert one.history_ != whole.history_
@@ -202,10 +202,10 @@ def test_a_step_of_a_classifier_runs_the_network_once_and_learns_both_classes():
             return super().losses(outputs, old_outputs, batch)
 
     X = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
-    model = Watched(backbone=Counted(), epochs=2, batch_size=8, augment="mixed", random_state=0)
+    model = Watched(backbone=Counted(), epochs=2, batch_size=8, augment="cutmix", random_state=0)
     model.fit(X, np.arange(24) % 4)
     assert len(seen) == 2 * 3
-    assert int(model.network_.trunk.backbone.norm.num_batches_tracked) == 2 * 3
+    assert int(model.network_.encoder.backbone.norm.num_batches_tracked) == 2 * 3
     assert any((batch.lam < 1).any() for batch in seen)
 
 
@@ -243,12 +243,12 @@ def test_a_rank_has_partners_and_targets_of_its_part():
         batches.draw(torch.Generator().manual_seed(3))
         return [batches.at(positions) for _, positions in batches.shares()]
 
-    assert any(batch.lam[0] < 1 for batch in served("mixed"))
-    for mix, whole in zip(served("mixed"), served("strong"), strict=True):
+    assert any(batch.lam[0] < 1 for batch in served("cutmix"))
+    for mix, whole in zip(served("cutmix"), served("jitter+cutout"), strict=True):
         assert torch.equal(mix.y, whole.y)
         same = (mix.x == whole.x) | (mix.x == whole.x.flip(0))
         assert same.all()
 
 
 def test_mixed_images_were_learnt_mirrored_too():
-    assert flips("mixed")
+    assert flips("cutmix")

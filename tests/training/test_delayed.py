@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lmrc import EWCClassifier, LMRCClassifier
 from lmrc.nets.backbones import ResNet
-from lmrc.nets.network import Network, Trunk
+from lmrc.nets.network import Encoder, Network
 from lmrc.training import compiling, convolution
 from lmrc.training import delayed as delaying
 from lmrc.training.batches import Batches
@@ -33,7 +33,7 @@ def small_resnet():
 
 def network(backbone=None):
     backbone = backbone or small_resnet()
-    return Network(Trunk(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(128, 4))
+    return Network(Encoder(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(128, 4))
 
 
 def gradients(trained, x, weights=None, bf16=False):
@@ -81,7 +81,7 @@ def test_gradients_in_compiled_code_are_those_of_autograd(bf16):
     for _ in range(2):  # the second network takes the code of the first, and its own weights
         fast = network()
         with delayed(fast, bf16) as weights:
-            fast.trunk.compile(backend="aot_eager", dynamic=False)
+            fast.encoder.compile(backend="aot_eager", dynamic=False)
             got = gradients(fast, x, weights, bf16)
         off = 2e-2 if bf16 else 1e-5
         for name, gradient in expected.items():
@@ -115,7 +115,7 @@ def test_a_network_is_as_it_was_afterwards():
     with delayed(fast, True):
         assert fast.state_dict().keys() == before.keys()
     assert {type(m) for m in fast.modules() if isinstance(m, nn.Conv2d)} == {nn.Conv2d}
-    assert vars(fast.trunk.backbone.layer1[0].conv1).keys() == vars(nn.Conv2d(1, 1, 1)).keys()
+    assert vars(fast.encoder.backbone.layer1[0].conv1).keys() == vars(nn.Conv2d(1, 1, 1)).keys()
     copy.deepcopy(fast)(torch.zeros(2, 3, 8, 8)).sum().backward()  # by autograd alone
     with delayed(fast, True) as weights:
         assert weights is not None
@@ -175,7 +175,7 @@ def test_gradients_that_a_loss_asks_for_on_its_way_are_not_those_of_the_weights(
 )
 def test_other_kinds_of_convolutions_are_left_alone(change):
     fast = network()
-    layer = fast.trunk.backbone.layer1[0].conv1
+    layer = fast.encoder.backbone.layer1[0].conv1
     for name, value in change.items():
         setattr(layer, name, value)
     with delayed(fast, False) as weights:
@@ -186,7 +186,7 @@ def test_other_kinds_of_convolutions_are_left_alone(change):
 def test_other_backbones_and_frozen_ones_are_left_alone():
     other = network(nn.Sequential(nn.Conv2d(3, 128, 3, bias=False)))
     frozen = network()
-    frozen.trunk.freeze(True)
+    frozen.encoder.freeze(True)
     for left in (other, frozen):
         with delayed(left, False) as weights:
             assert weights is None
@@ -196,13 +196,13 @@ def test_layers_above_a_frozen_stem_have_gradients():
     """No gradient goes through the first block's input, and none is asked for."""
     plain, fast = network(), network()
     for trained in (plain, fast):
-        for part in (trained.trunk.backbone.conv1, trained.trunk.backbone.bn1):
+        for part in (trained.encoder.backbone.conv1, trained.encoder.backbone.bn1):
             part.requires_grad_(False)
     x = torch.rand(3, 3, 4, 4)
     expected = gradients(plain, x)
     with delayed(fast, False) as weights:
         got = gradients(fast, x, weights)
-    name = "trunk.backbone.layer1.0.conv1.weight"
+    name = "encoder.backbone.layer1.0.conv1.weight"
     torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
@@ -220,7 +220,7 @@ def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large,
 
     monkeypatch.setattr(compiling, "compiled", seen)
     execution = Execution(CPU, bf16=False, graph=True, compiled=True)
-    with compiling.made_fast(network(), None, data, execution) as weights:
+    with compiling.accelerate(network(), None, data, execution) as weights:
         assert (weights is None) == is_large
     assert asked == [is_large]
 

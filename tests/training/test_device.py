@@ -3,13 +3,13 @@ import os
 import pytest
 import torch
 
-from lmrc.training.device import Execution, pick_device, repeatable
+from lmrc.training.device import Execution, deterministic_algorithms, pick_device
 from lmrc.training.graphed import _fastest_algorithms
 
 
 @pytest.mark.parametrize("asked", ["auto", "cuda", torch.device("cuda")])
 def test_a_gpu_has_its_number_as_tensors_on_it_have(asked, monkeypatch):
-    # Else a network there would seem to be on another device, and be copied each class batch.
+    # Else a network there would seem to be on another device, and be copied each task.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert pick_device(asked) == torch.device("cuda", 1)
@@ -34,7 +34,7 @@ def a_gpu(monkeypatch):
 def test_a_repeatable_gpu_picks_nothing_by_its_speed():
     work = 1e10
     assert Execution.pick("cuda", "bf16", "auto", work).compiled
-    with repeatable(True):
+    with deterministic_algorithms(True):
         how = Execution.pick("cuda", "bf16", "auto", work)
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         with _fastest_algorithms():
@@ -51,7 +51,7 @@ def test_torchs_switches_are_as_they_were_even_after_an_error():
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), repeatable(True):
+    with pytest.raises(KeyboardInterrupt), deterministic_algorithms(True):
         fail()
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.utils.deterministic.fill_uninitialized_memory
@@ -61,7 +61,7 @@ def test_torchs_switches_are_as_they_were_even_after_an_error():
 def test_who_has_asked_torch_for_errors_gets_them():
     torch.use_deterministic_algorithms(True)
     try:
-        with repeatable(True):
+        with deterministic_algorithms(True):
             assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert torch.are_deterministic_algorithms_enabled()
     finally:
@@ -69,6 +69,6 @@ def test_who_has_asked_torch_for_errors_gets_them():
 
 
 def test_a_cpu_is_repeatable_as_it_is():
-    with repeatable(True):
+    with deterministic_algorithms(True):
         assert torch.are_deterministic_algorithms_enabled() == torch.cuda.is_available()
         assert "deterministic" not in Execution.pick("cpu", "fp32", True).described()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lmrc import cli, load
 from lmrc.data.datasets import digits
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 from lmrc.training.ranks import Ranks
 
 PATIENCE = 180  # seconds that a slow machine may take for what usually takes twenty
@@ -30,7 +30,7 @@ from lmrc import LMRCClassifier
 
 class StoppingClassifier(LMRCClassifier):
     def losses(self, *args):
-        if "STOP" in os.environ and os.environ["RANK"] == "1" and self.n_batches_ == 1:
+        if "STOP" in os.environ and os.environ["RANK"] == "1" and self.n_tasks_ == 1:
             Path("stopped").write_text(str(os.getpid()))
             time.sleep(600)
         return super().losses(*args)
@@ -44,7 +44,7 @@ from torch import nn
 from lmrc import LMRCPlusClassifier
 from lmrc.data.folders import image_files
 from lmrc.data.streamed import ImageFiles, Streamed
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 from lmrc.training.batches import Batches
 from lmrc.training.loop import Optimisation, train
 from lmrc.training.ranks import joined
@@ -58,22 +58,22 @@ def averaged(x, y, ranks, last=2, **how):
     network = nn.Sequential(Bytes(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     how |= {"n_known": 0, "batch_size": 23, "augment": "none", "device": torch.device("cpu")}
     batches = Batches(x, y, ranks=ranks, **how)
-    plan = Optimisation(2, 0.1, (), 0.9, 0.0, average_last=last)
+    plan = Optimisation(2, 0.1, (), 0.9, 0.0, swa_epochs=last)
     losses = lambda batch: {"new": (network(batch.x)[:, 0] - batch.y).square()}
     list(train(network, losses, batches, plan, seed=lambda epoch: epoch))
     return network.state_dict()
 
 def learnt(images, streamed):
     model = LMRCPlusClassifier(
-        backbone="cnn", epochs=3, first_epochs=3, batch_size=13, memory_per_class=2, average_last=2,
+        backbone="cnn", epochs=3, first_epochs=3, batch_size=13, memory_per_class=2, swa_epochs=2,
         random_state=0, device="cpu",
     )
     for week, y in images.values():
         model.partial_fit(week if streamed else week.__array__(), y)
-    kept = {**model.network_.state_dict(), **model.readout_}
+    kept = {**model.network_.state_dict(), **model.classifiers_}
     return kept | {"scores": torch.from_numpy(model.similarities(week.__array__()))}
 
-readout.STEPS = 20
+prediction_rules.STEPS = 20
 with joined() as ranks:
     images = {}
     for week in ("week1", "week2"):
@@ -84,13 +84,13 @@ with joined() as ranks:
     x = torch.from_numpy(files.__array__())[:, None]
     kept = {"resident": averaged(x, y, ranks), "staged": averaged(x, y, ranks, resident=False),
         "streamed": averaged(Streamed(files), y, ranks), "not averaged": averaged(x, y, ranks, 0),
-        "plus": learnt(images, ranks.are_several)}
+        "plus": learnt(images, ranks.is_distributed)}
     torch.save([kept, x], f"{ranks.size}-{ranks.rank}.pt")
 """
 
 #: 2 × 41 training images in steps of 33: 33, 33 and 16, of which the second has 17, 17 and 8.
 SMALL = ["incremental", "--dataset", "digits", "--limit", "41", "--epochs", "3", "--seeds", "1"]
-SMALL += ["--backbone", "cnn", "--batches", "5", "--set", "batch_size=33", "--quiet"]
+SMALL += ["--backbone", "cnn", "--tasks", "5", "--set", "batch_size=33", "--quiet"]
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +226,7 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
 def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeypatch):
     (images / "program.py").write_text(PROGRAM)
     together(module="program")
-    monkeypatch.setattr(readout, "STEPS", readout.STEPS)  # which the program changes
+    monkeypatch.setattr(prediction_rules, "STEPS", prediction_rules.STEPS)
     runpy.run_path("program.py")
     (one, x), (two, _), (other, _) = (
         torch.load(f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")

@@ -38,7 +38,7 @@ def images(n_classes, per_class=30, seed=0):
 
 
 def taught(method=LMRCClassifier, backbone="cnn", learning_rate=0.01, **settings):
-    """Three class batches, the last mini-batch of an epoch short: every path of the step."""
+    """Three tasks, the last mini-batch of an epoch short: every path of the step."""
     x, y = images(6)
     model = method(
         backbone=backbone,
@@ -83,9 +83,14 @@ def test_the_frozen_network_answers_as_the_network_does(dtype, off):
     "settings",
     [
         {},
-        {"rotations": "one", "objective": "both", "augment": "strong", "memory_per_class": 3},
-        {"average_last": 2, "statistics": "shared"},
-        {"augment": "mixed", "memory_per_class": 3},
+        {
+            "rotations": "one",
+            "objective": "both",
+            "augment": "jitter+cutout",
+            "memory_per_class": 3,
+        },
+        {"swa_epochs": 2, "statistics": "shared"},
+        {"augment": "cutmix", "memory_per_class": 3},
     ],
     ids=str,
 )
@@ -107,7 +112,7 @@ def test_lmrc_plus_predicts_by_statistics_on_a_gpu_as_on_a_cpu():
     assert (got.argmax(1) == expected.argmax(1)).mean() > 0.95
 
 
-def test_graphs_of_earlier_class_batches_that_python_clears_away_do_not_spoil_a_capture():
+def test_graphs_of_earlier_tasks_that_python_clears_away_do_not_spoil_a_capture():
     before = gc.get_threshold()
     gc.set_threshold(1)  # at every turn
     try:
@@ -156,7 +161,7 @@ def test_a_compiled_backbone_gives_what_the_eager_one_gives(backbone):
 @pytest.mark.parametrize("rotations", ["none", "one", "all"])
 def test_blocks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, monkeypatch):
     monkeypatch.setattr(ahead, "INPUTS", inputs)  # of up to 10 mini-batches, 2 with four turns
-    settings = {"rotations": rotations, "memory_per_class": 5, "average_last": 2}
+    settings = {"rotations": rotations, "memory_per_class": 5, "swa_epochs": 2}
     settings |= {"class_weight": "balanced", "augment": "crop+flip"}
     plain, expected = taught(compile=False, **settings)
     fast, got = taught(**settings)
@@ -211,7 +216,7 @@ def test_weights_move_as_in_the_eager_step(compiled):
 
 
 class Kept(Checkpoint):
-    """Keeps the state after the second epoch of a class batch, in memory."""
+    """Keeps the state after the second epoch of a task, in memory."""
 
     def __init__(self):
         self.tensors, self.records = {}, []
@@ -237,7 +242,7 @@ def test_a_captured_training_goes_on_from_where_it_was(precision, off):
             epochs=6,
             batch_size=16,
             learning_rate=1e-4,
-            average_last=3,
+            swa_epochs=3,
             precision=precision,
             random_state=0,
         )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc.nets.network import Frozen, Network, Trunk
+from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training import ahead, graphed
 from lmrc.training.ahead import Ahead, rows_of_block
 from lmrc.training.batches import Batches
@@ -21,10 +21,10 @@ CPU = torch.device("cpu")
 SETTINGS = [
     {},
     {"rotations": "one", "augment": "crop+flip"},
-    {"rotations": "all", "augment": "strong", "n_known": 2},
+    {"rotations": "all", "augment": "jitter+cutout", "n_known": 2},
     {"resident": False, "augment": "crop+flip", "n_known": 1},
-    {"rotations": "all", "augment": "mixed", "n_known": 2},
-    {"augment": "mixed"},
+    {"rotations": "all", "augment": "cutmix", "n_known": 2},
+    {"augment": "cutmix"},
 ]
 
 
@@ -39,7 +39,7 @@ def batches(n=50, size=4, **settings):
 def network(seed=0):
     torch.manual_seed(seed)
     backbone = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU())
-    return Network(Trunk(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(5, 4))
+    return Network(Encoder(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(5, 4))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
+def test_blocks_hold_the_mini_tasks_of_the_epoch(settings, monkeypatch):
     if settings.get("rotations") == "all":
         monkeypatch.setattr(ahead, "INPUTS", 48)  # of 3
     data, plain = batches(**settings), batches(**settings)
@@ -112,10 +112,10 @@ def taught(graph, plan, seed=lambda epoch: epoch, **settings):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("average_last", [0, 2])
+@pytest.mark.parametrize("swa_epochs", [0, 2])
 @pytest.mark.usefixtures("small_blocks")
-def test_the_fast_step_gives_what_the_plain_one_gives(settings, average_last):
-    plan = Optimisation(5, 0.02, (3,), 0.9, 5e-4, "cosine", average_last)
+def test_the_fast_step_gives_what_the_plain_one_gives(settings, swa_epochs):
+    plan = Optimisation(5, 0.02, (3,), 0.9, 5e-4, "cosine", swa_epochs)
     expected, records = taught(False, plan, **settings)
     got, fast_records = taught(True, plan, **settings)
     for one, other in zip(records, fast_records, strict=True):
@@ -162,7 +162,7 @@ def test_epochs_of_one_seed_are_all_learnt_whole(settings):
 @pytest.mark.parametrize("needed", [True, False])
 def test_the_old_network_runs_a_block_at_a_time_and_where_it_is_needed(needed):
     sizes, old, trained = [], Frozen(network()), network()
-    old.trunk.register_forward_hook(lambda module, inputs, out: sizes.append(len(inputs[0])))
+    old.encoder.register_forward_hook(lambda module, inputs, out: sizes.append(len(inputs[0])))
 
     def losses(outputs, old_outputs, batch):
         assert (old_outputs is not None) == needed
@@ -222,8 +222,8 @@ def test_code_is_compiled_for_one_size_of_mini_batch_and_for_nothing_else(n):
         compiled.extend(len(given) for given in inputs if given.dtype == torch.uint8)
         return graph.forward
 
-    trained.trunk.compile(backend=backend, dynamic=False)
-    plan = Optimisation(3, 0.01, (), 0.9, 0.0, average_last=2)
+    trained.encoder.compile(backend=backend, dynamic=False)
+    plan = Optimisation(3, 0.01, (), 0.9, 0.0, swa_epochs=2)
     list(train(trained, losses, batches(n), plan, seed=int, graph=True))
     assert compiled == [4]  # not for a last one of 5 or 2, nor for BatchNorm's statistics
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc.nets.network import Network, Trunk
+from lmrc.nets.network import Encoder, Network
 from lmrc.training.batches import Batches
 from lmrc.training.compiling import compiled
 from lmrc.training.loop import Optimisation, TrainingError, train
@@ -152,8 +152,8 @@ def test_terms_that_are_not_one_value_per_sample_are_named():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_network_is_compiled_only_while_it_is_trained():
     """Compiled code is no part of a model: it would not survive a copy or a file."""
-    network = Network(Trunk(nn.Linear(2, 3), torch.zeros(1), torch.ones(1)), nn.Linear(3, 1))
+    network = Network(Encoder(nn.Linear(2, 3), torch.zeros(1), torch.ones(1)), nn.Linear(3, 1))
     with compiled(network, None):
-        assert network.trunk._compiled_call_impl is not None
-    assert network.trunk._compiled_call_impl is None
+        assert network.encoder._compiled_call_impl is not None
+    assert network.encoder._compiled_call_impl is None
     copy.deepcopy(network)(torch.zeros(1, 2))

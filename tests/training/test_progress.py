@@ -30,13 +30,13 @@ def test_epochs_their_losses_and_what_comes_after_them_are_shown(monkeypatch):
     seen = []
 
     class Slow(LMRCClassifier):
-        def keep(self, network, samples):
-            super().keep(network, samples)
+        def after_task(self, network, samples):
+            super().after_task(network, samples)
             seen.append(stream.getvalue())
 
     model = Slow(epochs=2, verbose=1, random_state=0).fit(X, Y)
     epochs, _, kept = seen[0].partition("what is kept of it")
-    assert "class batch 1" in epochs
+    assert "task 1" in epochs
     assert "2/2" in epochs
     assert f"loss {model.history_[-1]['loss']:.3f}" in epochs
     assert "0:00:0" in kept  # how long it has been going on

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from lmrc import LMRCClassifier, load
-from lmrc.nets.network import Frozen, Network, Trunk
+from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.objective import Objective
 from lmrc.training.weighting import class_weights
@@ -27,7 +27,7 @@ class Method:
 
 
 def terms_of(method, weights, y, **more):
-    network = Network(Trunk(nn.Identity(), torch.zeros(1), torch.ones(1)), nn.Linear(1, 2))
+    network = Network(Encoder(nn.Identity(), torch.zeros(1), torch.ones(1)), nn.Linear(1, 2))
     objective = Objective(method, network, Frozen(network), weights)
     return objective(MiniBatch(torch.zeros(len(y), 1), y, torch.bincount(y), **more))
 

@@ -1,1 +1,1 @@
-"""Data sets, and streams of class batches made from them."""
+"""Data sets, and streams of tasks made from them."""

@@ -110,7 +110,7 @@ def read_vectors(X: NDArray[Any]) -> Tensor:
 def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
     """Check labels (ints, strings, bools; one per sample) and return them as an array.
 
-    Numbers become int64, whatever type they have: from one class batch to the next it may change.
+    Numbers become int64, whatever type they have: from one task to the next it may change.
     """
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
@@ -215,7 +215,7 @@ def items_of(dataset: torch.utils.data.Dataset[Any]) -> Iterator[Any]:
 def stack_items(items: list[Any]) -> tuple[Any, list[Any] | None]:
     """Stack items of a ``Dataset``: inputs, and labels where it has them."""
     if not items:
-        raise ValueError("the dataset is empty: a class batch needs at least one sample")
+        raise ValueError("the dataset is empty: a task needs at least one sample")
     if isinstance(items[0], (tuple, list)) and len(items[0]) == 1:
         items = [item[0] for item in items]
     pairs = isinstance(items[0], (tuple, list)) and len(items[0]) == 2

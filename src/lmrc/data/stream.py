@@ -1,4 +1,4 @@
-"""A data set as a stream of class batches: which classes come when."""
+"""A data set as a stream of tasks: which classes come when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmrc.data.shares import share_out
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # arrays neither compare nor print usefully
-class ClassBatch:
+class Task:
     """The samples of the classes that arrive together; an element of a `ClassStream`.
 
     Attributes
@@ -36,8 +36,8 @@ class ClassBatch:
     --------
     >>> from lmrc.data.datasets import digits
     >>> from lmrc.data.stream import ClassStream
-    >>> ClassStream(digits(), batches=5)[-1]
-    ClassBatch(4: classes [8, 9], 266 training and 88 test samples)
+    >>> ClassStream(digits(), tasks=5)[-1]
+    Task(4: classes [8, 9], 266 training and 88 test samples)
     """
 
     index: int
@@ -49,16 +49,16 @@ class ClassBatch:
 
     def __repr__(self) -> str:
         return (
-            f"ClassBatch({self.index}: classes {self.classes.tolist()}, "
+            f"Task({self.index}: classes {self.classes.tolist()}, "
             f"{len(self.y_train)} training and {len(self.y_test)} test samples)"
         )
 
 
 class ClassStream:
-    """The classes of a data set, split into batches that arrive one after another.
+    """The classes of a data set, split into tasks that arrive one after another.
 
     It can be iterated, indexed and sliced; a slice is a stream of its own, counted anew from 0.
-    A batch's samples are picked when it is asked for, and not kept: one batch of a memory-mapped
+    A task's samples are picked when it is asked for, and not kept: one task of a memory-mapped
     data set is in memory at a time.
 
     Parameters
@@ -66,18 +66,18 @@ class ClassStream:
     dataset : Dataset, or pair of torch ``Dataset``
         Where the samples come from: `lmrc.Dataset`, or ``(train, test)``, each of (input, label)
         items as `partial_fit` takes them; these are read into memory.
-    batches : int, sequence of int, or sequence of sequences of labels
-        The number of batches (their numbers of classes as equal as possible); or the number of
+    tasks : int, sequence of int, or sequence of sequences of labels
+        The number of tasks (their numbers of classes as equal as possible); or the number of
         classes in each; or the very labels of each. Labels named nowhere are left out of the
-        stream. A label named in several batches recurs: its training samples are split over them,
+        stream. A label named in several tasks recurs: its training samples are split over them,
         in equal shares.
     order : "natural", int or sequence of labels, default="natural"
         The order of the classes: sorted, or ``numpy.random.default_rng(order).permutation`` of
         that, or the labels one by one; those that it does not name are left out. Not for
-        `batches` that name the labels: these are an order already.
+        `tasks` that name the labels: these are an order already.
     first_classes : int, optional
-        How many classes arrive in the first batch, where `batches` is a number; the others are
-        shared out equally over the batches that follow.
+        How many classes arrive in the first task, where `tasks` is a number; the others are
+        shared out equally over the tasks that follow.
     blurry : float, default=0.0
         Share of each class's training samples that come with the other tasks, in equal shares, as
         samples of their minor classes: Blurry-M of Bang et al., "Rainbow Memory", CVPR 2021, with
@@ -93,21 +93,21 @@ class ClassStream:
     --------
     >>> from lmrc.data.datasets import digits
     >>> from lmrc.data.stream import ClassStream
-    >>> stream = ClassStream(digits(), batches=[4, 3, 3])
-    >>> for batch in stream:
-    ...     print(batch.index, batch.classes, batch.X_train.shape)
+    >>> stream = ClassStream(digits(), tasks=[4, 3, 3])
+    >>> for task in stream:
+    ...     print(task.index, task.classes, task.X_train.shape)
     0 [0 1 2 3] (539, 8, 8)
     1 [4 5 6] (408, 8, 8)
     2 [7 8 9] (400, 8, 8)
-    >>> ClassStream(digits(), batches=5, order=1993).order
+    >>> ClassStream(digits(), tasks=5, order=1993).order
     array([4, 0, 5, 9, 3, 6, 8, 2, 7, 1])
-    >>> ClassStream(digits(), batches=4, first_classes=4)
-    ClassStream('digits', 4 batches of 4, 2, 2, 2 classes)
-    >>> ClassStream(digits(), batches=[[0, 1], [2, 3]])
-    ClassStream('digits', 2 batches of 2, 2 classes)
-    >>> stream = ClassStream(digits(), batches=5, blurry=0.1)
+    >>> ClassStream(digits(), tasks=4, first_classes=4)
+    ClassStream('digits', 4 tasks of 4, 2, 2, 2 classes)
+    >>> ClassStream(digits(), tasks=[[0, 1], [2, 3]])
+    ClassStream('digits', 2 tasks of 2, 2 classes)
+    >>> stream = ClassStream(digits(), tasks=5, blurry=0.1)
     >>> stream[0]
-    ClassBatch(0: classes [0, 1], 271 training and 91 test samples)
+    Task(0: classes [0, 1], 271 training and 91 test samples)
     >>> stream.seen(0)  # of all classes there are some samples
     array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
@@ -115,7 +115,7 @@ class ClassStream:
     def __init__(
         self,
         dataset: Dataset | tuple[Any, Any],
-        batches: int | Sequence[int] | Sequence[Sequence[Any]],
+        tasks: int | Sequence[int] | Sequence[Sequence[Any]],
         order: Literal["natural"] | int | Sequence[Any] = "natural",
         *,
         first_classes: int | None = None,
@@ -133,9 +133,9 @@ class ClassStream:
         self.dataset = dataset
         classes = _ordered(self.dataset.classes, order)
         if first_classes is not None:
-            batches = _sizes(len(classes), batches, first_classes)
+            tasks = _sizes(len(classes), tasks, first_classes)
         #: Of each task its own classes, all of which there are training samples, and their rows.
-        self._batches = self._present = _split(classes, batches, order)
+        self._batches = self._present = _split(classes, tasks, order)
         self._rows = share_out(self.dataset.y_train, self._batches, blurry, disjoint, seed)
         if self._rows is not None:
             labels = (np.unique(self.dataset.y_train[rows]) for rows in self._rows)
@@ -155,8 +155,8 @@ class ClassStream:
         return self.seen(-1) if self._batches else self.dataset.classes[:0]
 
     @property
-    def batch_of(self) -> Mapping[Any, int]:
-        """The index of the batch in which each class arrives, by label."""
+    def task_of(self) -> Mapping[Any, int]:
+        """The index of the task in which each class arrives, by label."""
         found: dict[Any, int] = {}
         for i, labels in enumerate(self._present):
             for label in labels.tolist():
@@ -164,13 +164,13 @@ class ClassStream:
         return found
 
     def seen(self, index: SupportsIndex) -> Array:
-        """Return the classes that have arrived by the end of batch `index`.
+        """Return the classes that have arrived by the end of task `index`.
 
         Examples
         --------
         >>> from lmrc.data.datasets import digits
         >>> from lmrc.data.stream import ClassStream
-        >>> ClassStream(digits(), batches=5).seen(1)
+        >>> ClassStream(digits(), tasks=5).seen(1)
         array([0, 1, 2, 3])
         """
         labels = np.concatenate(self._present[: self._position(index) + 1])
@@ -178,15 +178,15 @@ class ClassStream:
         return labels[np.sort(first)]
 
     def test_up_to(self, index: SupportsIndex) -> tuple[Array, Array]:
-        """Return X, y of the test samples of all classes that have arrived by batch `index`.
+        """Return X, y of the test samples of all classes that have arrived by task `index`.
 
-        They come in the data set's order, not batch by batch.
+        They come in the data set's order, not task by task.
 
         Examples
         --------
         >>> from lmrc.data.datasets import digits
         >>> from lmrc.data.stream import ClassStream
-        >>> X, y = ClassStream(digits(), batches=5).test_up_to(1)
+        >>> X, y = ClassStream(digits(), tasks=5).test_up_to(1)
         >>> X.shape, sorted(set(y.tolist()))
         ((181, 8, 8), [0, 1, 2, 3])
         """
@@ -195,14 +195,14 @@ class ClassStream:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __iter__(self) -> Iterator[ClassBatch]:
+    def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(len(self)))
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> ClassBatch: ...
+    def __getitem__(self, index: SupportsIndex) -> Task: ...
     @overload
     def __getitem__(self, index: slice) -> ClassStream: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> ClassBatch | ClassStream:
+    def __getitem__(self, index: SupportsIndex | slice) -> Task | ClassStream:
         if isinstance(index, slice):
             part = copy.copy(self)
             part._batches, part._present = self._batches[index], self._present[index]
@@ -212,7 +212,7 @@ class ClassStream:
         classes = self._batches[position]
         X, y = self.dataset.X_train, self.dataset.y_train
         rows = np.flatnonzero(np.isin(y, classes)) if self._rows is None else self._rows[position]
-        return ClassBatch(
+        return Task(
             position,
             classes,
             X[rows],
@@ -222,12 +222,12 @@ class ClassStream:
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(len(labels)) for labels in self._batches)
-        return f"ClassStream({self.dataset.name!r}, {len(self)} batches of {sizes} classes)"
+        return f"ClassStream({self.dataset.name!r}, {len(self)} tasks of {sizes} classes)"
 
     def _position(self, index: SupportsIndex) -> int:
         position = operator.index(index)
         if not -len(self) <= position < len(self):
-            raise IndexError(f"class batch {position} of a stream of {len(self)}.")
+            raise IndexError(f"task {position} of a stream of {len(self)}.")
         return position % len(self)
 
 
@@ -252,31 +252,31 @@ def _ordered(classes: Array, order: Any) -> Array:
     )
 
 
-def _sizes(n_classes: int, batches: Any, first: int) -> list[int]:
-    """Return the numbers of classes where the first batch has its own."""
-    if not isinstance(batches, Integral) or batches < 1:
+def _sizes(n_classes: int, tasks: Any, first: int) -> list[int]:
+    """Return the numbers of classes where the first task has its own."""
+    if not isinstance(tasks, Integral) or tasks < 1:
         raise ValueError(
-            f"first_classes={first} goes with a number of batches, such as 11, got {batches!r}."
+            f"first_classes={first} goes with a number of tasks, such as 11, got {tasks!r}."
         )
-    rest, others = n_classes - first, int(batches) - 1
+    rest, others = n_classes - first, int(tasks) - 1
     if first < 1 or rest < others or (rest % others if others else rest):
         raise ValueError(
-            f"first_classes={first} leaves {rest} of {n_classes} classes to {others} more batches, "
-            "which is not equally many for each: choose other numbers of classes or batches."
+            f"first_classes={first} leaves {rest} of {n_classes} classes to {others} more tasks, "
+            "which is not equally many for each: choose other numbers of classes or tasks."
         )
     return [first, *[rest // others] * others] if others else [first]
 
 
-def _split(classes: Array, batches: Any, order: Any) -> list[Array]:
-    """Cut the ordered classes into batches, in whichever of the three ways was asked for."""
-    if isinstance(batches, Integral):
-        if not 1 <= int(batches) <= len(classes):
+def _split(classes: Array, tasks: Any, order: Any) -> list[Array]:
+    """Cut the ordered classes into tasks, in whichever of the three ways was asked for."""
+    if isinstance(tasks, Integral):
+        if not 1 <= int(tasks) <= len(classes):
             raise ValueError(
-                f"{batches} class batches of {len(classes)} classes: choose from 1 to "
-                f"{len(classes)} (batches, or --batches)."
+                f"{tasks} tasks of {len(classes)} classes: choose from 1 to "
+                f"{len(classes)} (tasks, or --tasks)."
             )
-        return np.array_split(classes, int(batches))
-    parts = list(batches) if isinstance(batches, Sequence | np.ndarray) else []
+        return np.array_split(classes, int(tasks))
+    parts = list(tasks) if isinstance(tasks, Sequence | np.ndarray) else []
     if parts and all(isinstance(part, Integral) for part in parts):
         return _split_by_size(classes, [int(part) for part in parts])
     if parts and all(
@@ -284,33 +284,33 @@ def _split(classes: Array, batches: Any, order: Any) -> list[Array]:
     ):
         if not isinstance(order, str):
             raise ValueError(
-                f"batches names the labels, which is an order already, but order={order!r}; "
-                'leave order="natural", or give the number of classes in each batch.'
+                f"tasks names the labels, which is an order already, but order={order!r}; "
+                'leave order="natural", or give the number of classes in each task.'
             )
         return _split_by_label(classes, [np.asarray(part).tolist() for part in parts])
     raise ValueError(
-        "batches must be a number of batches, such as 5, a sequence of their numbers of classes, "
-        f"such as [4, 3, 3], or of their labels, such as [[0, 1], [2, 3]]; got {batches!r}."
+        "tasks must be a number of tasks, such as 5, a sequence of their numbers of classes, "
+        f"such as [4, 3, 3], or of their labels, such as [[0, 1], [2, 3]]; got {tasks!r}."
     )
 
 
 def _split_by_size(classes: Array, sizes: list[int]) -> list[Array]:
     if min(sizes) < 1:
-        raise ValueError(f"each batch needs at least one class, got batches={sizes}.")
+        raise ValueError(f"each task needs at least one class, got tasks={sizes}.")
     if sum(sizes) != len(classes):
         raise ValueError(
-            f"batches={sizes} sums to {sum(sizes)}, but the data set has {len(classes)} classes; "
-            "to use only some of them, name these in order, or the labels of each batch."
+            f"tasks={sizes} sums to {sum(sizes)}, but the data set has {len(classes)} classes; "
+            "to use only some of them, name these in order, or the labels of each task."
         )
     return np.split(classes, np.cumsum(sizes)[:-1])
 
 
 def _split_by_label(classes: Array, parts: list[list[Any]]) -> list[Array]:
     if not all(parts):
-        raise ValueError(f"each batch needs at least one class, got batches={parts}.")
-    _check_labels("batches", classes, [label for part in parts for label in part])
+        raise ValueError(f"each task needs at least one class, got tasks={parts}.")
+    _check_labels("tasks", classes, [label for part in parts for label in part])
     for part in parts:
-        _check_once("a batch", part)
+        _check_once("a task", part)
     return [np.array(part, dtype=classes.dtype) for part in parts]
 
 

@@ -217,7 +217,7 @@ class Streamed:
         pool = self.pool[in_pool]
         return Streamed(self.files[on_disk.numpy()], pool) if on_disk.any() else pool
 
-    def parted(self, n: int) -> tuple[Streamed | Tensor, Streamed | Tensor]:
+    def split_at(self, n: int) -> tuple[Streamed | Tensor, Streamed | Tensor]:
         """Return the first n inputs and the others, as `taken` does."""
         first = torch.arange(len(self)) < n
         return self.taken(first), self.taken(~first)

@@ -1,1 +1,1 @@
-"""Learn a stream batch by batch, score every step, and sum it up."""
+"""Learn a stream task by task, score every step, and sum it up."""

@@ -51,8 +51,8 @@ def look(learner: Any, X: Any, n_seen: int, *, readouts: bool = False) -> Look:
         Whether scores are wanted in all ways in which the learner can predict.
     """
     ours = type(learner) in CLASSES.values()
-    several = readouts and len(getattr(learner, "readouts_", ())) > 1
-    by_readout = learner.similarities_by_readout(X) if several else {}
+    several = readouts and len(getattr(learner, "prediction_rules_", ())) > 1
+    by_readout = learner.similarities_by_rule(X) if several else {}
     decides = by_readout.get(learner.predict_with) if ours and by_readout else None
     scored = _class_scores(learner, X) if decides is None else (decides, learner.classes_)
     if ours and scored:

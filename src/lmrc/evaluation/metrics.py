@@ -1,7 +1,7 @@
-"""What is measured over a stream of class batches: pure functions on arrays.
+"""What is measured over a stream of tasks: pure functions on arrays.
 
 Accuracies are shares from 0 to 1. In a `matrix`, a[i][j] is the accuracy on the test samples of
-batch j after learning batch i, for j ≤ i. What stands above the diagonal is not read, so rows may
+task j after learning task i, for j ≤ i. What stands above the diagonal is not read, so rows may
 be ragged: row i needs i + 1 entries.
 """
 
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def average_incremental_accuracy(accuracies: Sequence[float]) -> float:
-    """Return the mean over all class batches of the accuracy on all classes seen so far.
+    """Return the mean over all tasks of the accuracy on all classes seen so far.
 
-    (1/K) Σᵢ aᵢ, where aᵢ is the accuracy over all seen classes after batch i. The first batch
+    (1/K) Σᵢ aᵢ, where aᵢ is the accuracy over all seen classes after task i. The first task
     counts like the others. After Castro et al., End-to-End Incremental Learning, 2018.
 
     Examples
@@ -30,7 +30,7 @@ def average_incremental_accuracy(accuracies: Sequence[float]) -> float:
 
 
 def final_accuracy(accuracies: Sequence[float]) -> float:
-    """Return the accuracy on all classes after the last batch.
+    """Return the accuracy on all classes after the last task.
 
     Examples
     --------
@@ -42,10 +42,10 @@ def final_accuracy(accuracies: Sequence[float]) -> float:
 
 
 def forgetting(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
-    """Return how far the old batches have fallen from their best, on average.
+    """Return how far the old tasks have fallen from their best, on average.
 
-    (1/(K−1)) Σ_{j<K} (max_{j≤l<K} a[l][j] − a[K][j]) for the last batch K; 0.0 where nothing is
-    old yet. Negative if old batches got better. After Chaudhry et al., Riemannian Walk for
+    (1/(K−1)) Σ_{j<K} (max_{j≤l<K} a[l][j] − a[K][j]) for the last task K; 0.0 where nothing is
+    old yet. Negative if old tasks got better. After Chaudhry et al., Riemannian Walk for
     Incremental Learning, 2018.
 
     Examples
@@ -61,9 +61,9 @@ def forgetting(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
 
 
 def backward_transfer(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
-    """Return how much the old batches have changed since they were learned, on average.
+    """Return how much the old tasks have changed since they were learned, on average.
 
-    (1/(K−1)) Σ_{j<K} (a[K][j] − a[j][j]) for the last batch K; 0.0 where nothing is old yet.
+    (1/(K−1)) Σ_{j<K} (a[K][j] − a[j][j]) for the last task K; 0.0 where nothing is old yet.
     Negative means forgetting. After Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual
     Learning, 2017.
 
@@ -102,37 +102,35 @@ def topk_accuracy(y_true: ArrayLike, topk_labels: ArrayLike) -> float:
     return float(np.mean((proposed == true[:, None]).any(axis=1)))
 
 
-def head_choice_accuracy(
-    y_true: ArrayLike, y_pred: ArrayLike, batch_of: Mapping[Any, int]
-) -> float:
-    """Return the share of samples whose predicted class arrived in the true class's batch.
+def task_id_accuracy(y_true: ArrayLike, y_pred: ArrayLike, task_of: Mapping[Any, int]) -> float:
+    """Return the share of samples whose predicted class arrived in the true class's task.
 
-    With one head per class batch this is how often the right head wins, whether or not that head
+    With one head per task this is how often the right head wins, whether or not that head
     then names the right class.
 
     Parameters
     ----------
     y_true, y_pred : array-like of shape (n,)
         True and predicted labels.
-    batch_of : mapping from label to int
-        The batch (head) of each class, such as ``ClassStream.batch_of``. Predicted labels that
+    task_of : mapping from label to int
+        The task (head) of each class, such as ``ClassStream.task_of``. Predicted labels that
         are not in it count as wrong.
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import head_choice_accuracy
-    >>> batch_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
-    >>> head_choice_accuracy(["cat", "bird"], ["dog", "cat"], batch_of)
+    >>> from lmrc.evaluation.metrics import task_id_accuracy
+    >>> task_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
+    >>> task_id_accuracy(["cat", "bird"], ["dog", "cat"], task_of)
     0.5
     """
     true, predicted = _paired(y_true, y_pred, "y_pred")
-    return float(np.mean(_true_batches(true, batch_of) == batches_of(predicted, batch_of)))
+    return float(np.mean(_true_tasks(true, task_of) == tasks_of(predicted, task_of)))
 
 
-def head_given_accuracy(
-    y_true: ArrayLike, scores: ArrayLike, classes: ArrayLike, batch_of: Mapping[Any, int]
+def task_aware_accuracy(
+    y_true: ArrayLike, scores: ArrayLike, classes: ArrayLike, task_of: Mapping[Any, int]
 ) -> float:
-    """Return the accuracy when only the classes of the true class's batch compete.
+    """Return the accuracy when only the classes of the true class's task compete.
 
     This is the accuracy with the head given (the "task known"): the highest score among the
     classes that arrived together with the true one wins.
@@ -145,15 +143,15 @@ def head_given_accuracy(
         Higher is likelier.
     classes : array-like of shape (n_classes,)
         The label of each column of `scores`, in any order.
-    batch_of : mapping from label to int
-        The batch (head) of each class, such as ``ClassStream.batch_of``.
+    task_of : mapping from label to int
+        The task (head) of each class, such as ``ClassStream.task_of``.
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import head_given_accuracy
-    >>> batch_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
+    >>> from lmrc.evaluation.metrics import task_aware_accuracy
+    >>> task_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
     >>> scores = [[0.2, 0.1, 0.9, 0.0], [0.1, 0.2, 0.3, 0.4]]  # "bird" and "fish" win overall
-    >>> head_given_accuracy(["cat", "bird"], scores, ["cat", "dog", "bird", "fish"], batch_of)
+    >>> task_aware_accuracy(["cat", "bird"], scores, ["cat", "dog", "bird", "fish"], task_of)
     0.5
     """
     columns = np.asarray(classes)
@@ -164,34 +162,34 @@ def head_given_accuracy(
             f"got shape {values.shape}."
         )
     true, values = _paired(y_true, values, "scores")
-    competes = _true_batches(true, batch_of)[:, None] == batches_of(columns, batch_of)
+    competes = _true_tasks(true, task_of)[:, None] == tasks_of(columns, task_of)
     winners = columns[np.where(competes, values, -np.inf).argmax(axis=1)]
     return float(np.mean(winners == true))
 
 
-def batches_of(labels: ArrayLike, batch_of: Mapping[Any, int]) -> NDArray[np.intp]:
-    """Return the batch of each label, −1 for those that are in none.
+def tasks_of(labels: ArrayLike, task_of: Mapping[Any, int]) -> NDArray[np.intp]:
+    """Return the task of each label, −1 for those that are in none.
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import batches_of
-    >>> batches_of(["dog", "bird", "yeti"], {"dog": 0, "bird": 1})
+    >>> from lmrc.evaluation.metrics import tasks_of
+    >>> tasks_of(["dog", "bird", "yeti"], {"dog": 0, "bird": 1})
     array([ 0,  1, -1])
     """
     unique, inverse = np.unique(np.asarray(labels), return_inverse=True)
-    batches = np.array([batch_of.get(label, -1) for label in unique.tolist()], dtype=np.intp)
-    return batches[inverse]
+    tasks = np.array([task_of.get(label, -1) for label in unique.tolist()], dtype=np.intp)
+    return tasks[inverse]
 
 
-def _true_batches(true: NDArray[Any], batch_of: Mapping[Any, int]) -> NDArray[np.intp]:
-    batches = batches_of(true, batch_of)
-    if (batches < 0).any():
-        unknown = np.unique(true[batches < 0]).tolist()
+def _true_tasks(true: NDArray[Any], task_of: Mapping[Any, int]) -> NDArray[np.intp]:
+    tasks = tasks_of(true, task_of)
+    if (tasks < 0).any():
+        unknown = np.unique(true[tasks < 0]).tolist()
         raise ValueError(
-            f"y_true holds labels that batch_of does not, such as {unknown[:5]}; "
-            "name the batch of each class."
+            f"y_true holds labels that task_of does not, such as {unknown[:5]}; "
+            "name the task of each class."
         )
-    return batches
+    return tasks
 
 
 def _paired(y_true: ArrayLike, others: ArrayLike, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -205,7 +203,7 @@ def _paired(y_true: ArrayLike, others: ArrayLike, name: str) -> tuple[NDArray[An
 
 def _at_least_one(accuracies: Sequence[float]) -> Sequence[float]:
     if len(accuracies) == 0:
-        raise ValueError("accuracies is empty; learn and score at least one class batch first.")
+        raise ValueError("accuracies is empty; learn and score at least one task first.")
     return accuracies
 
 
@@ -215,6 +213,6 @@ def _lower_triangle(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> list[li
         if len(row) <= i:
             raise ValueError(
                 f"row {i} of the matrix holds {len(row)} accuracies; "
-                f"it needs one for each of the batches 0 to {i}."
+                f"it needs one for each of the tasks 0 to {i}."
             )
     return rows

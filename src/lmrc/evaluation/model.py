@@ -24,11 +24,11 @@ class ModelScore:
         Number of images.
     accuracy, top5 : float
         The true class is first, or among the first five (or all, if there are fewer).
-    head_choice, head_given : float
+    task_id_accuracy, task_aware_accuracy : float
         How often the class that won is of the right head; accuracy if that head were known.
     heads : list of list of str
         The classes of each head.
-    head_confusion : list of list of int
+    task_confusion : list of list of int
         Entry [i][j]: how many images of head i's classes were given a class of head j.
     per_class : list of [str, int, float]
         Class, number of images and accuracy; in order of arrival, those without images left out.
@@ -45,10 +45,10 @@ class ModelScore:
     n: int
     accuracy: float
     top5: float
-    head_choice: float
-    head_given: float
+    task_id_accuracy: float
+    task_aware_accuracy: float
     heads: list[list[str]]
-    head_confusion: list[list[int]]
+    task_confusion: list[list[int]]
     per_class: list[list[Any]]
     mistakes: list[list[Any]]
     seconds: float = 0.0
@@ -80,7 +80,7 @@ def score_model(
     --------
     >>> heads = [np.array(["cat", "dog"]), np.array(["fox"])]
     >>> score = score_model(np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.7]]), heads, ["cat", "dog"])
-    >>> score.accuracy, score.head_choice, score.mistakes
+    >>> score.accuracy, score.task_id_accuracy, score.mistakes
     (0.5, 0.5, [['dog', 'fox', 1]])
     """
     classes, y = np.concatenate(list(heads)), np.asarray(y)
@@ -89,17 +89,17 @@ def score_model(
     best = classes[np.argsort(-similarities, axis=1, kind="stable")[:, :5]]
     right = predicted == y
     confusion = np.zeros((len(heads), len(heads)), dtype=int)
-    true_head, won = (metrics.batches_of(labels, head_of) for labels in (y, predicted))
+    true_head, won = (metrics.tasks_of(labels, head_of) for labels in (y, predicted))
     np.add.at(confusion, (true_head, won), 1)
     wrong = Counter(zip(y[~right].tolist(), predicted[~right].tolist(), strict=True))
     return ModelScore(
         n=len(y),
         accuracy=float(right.mean()),
         top5=metrics.topk_accuracy(y, best),
-        head_choice=metrics.head_choice_accuracy(y, predicted, head_of),
-        head_given=metrics.head_given_accuracy(y, similarities, classes, head_of),
+        task_id_accuracy=metrics.task_id_accuracy(y, predicted, head_of),
+        task_aware_accuracy=metrics.task_aware_accuracy(y, similarities, classes, head_of),
         heads=[[str(label) for label in head.tolist()] for head in heads],
-        head_confusion=confusion.tolist(),
+        task_confusion=confusion.tolist(),
         per_class=[
             [str(label), int((y == label).sum()), float(right[y == label].mean())]
             for label in classes.tolist()

@@ -1,4 +1,4 @@
-"""Learn a stream batch by batch and yield one record after each."""
+"""Learn a stream task by task and yield one record after each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation import metrics
 from lmrc.evaluation.look import look
-from lmrc.evaluation.readouts import Readouts, score_readout
+from lmrc.evaluation.rules import RuleScores, score_rule
 
 
 class Learner(Protocol):
@@ -27,15 +27,15 @@ class Learner(Protocol):
 
 
 @dataclass(frozen=True)
-class BatchRecord:
-    """What `evaluate` measured after one class batch, on test samples of all seen classes.
+class TaskRecord:
+    """What `evaluate` measured after one task, on test samples of all seen classes.
 
     Accuracies are shares from 0 to 1; all values are plain Python ones.
 
     Attributes
     ----------
-    batch : int
-        Index of the batch just learned, from 0.
+    task : int
+        Index of the task just learned, from 0.
     classes : list
         Its labels; in a blurry stream those of its major classes.
     n_classes_seen : int
@@ -46,24 +46,24 @@ class BatchRecord:
         The true label is among the five likeliest (or all, if the learner knows fewer). None if
         the learner offers neither `similarities`, `decision_function`, `predict_proba` nor
         `predict_topk`.
-    batch_accuracies : list of float
-        One for each batch learned so far, over its classes; any seen class may be predicted.
+    task_accuracies : list of float
+        One for each task learned so far, over its classes; any seen class may be predicted.
     old_accuracy : float or None
-        Over the classes of all earlier batches that are not in this one; None where there are none.
+        Over the classes of all earlier tasks that are not in this one; None where there are none.
     new_accuracy : float
-        Over the classes of the batch just learned.
-    head_choice : float
-        Share of samples whose predicted class arrived in the same batch as the true one.
-    head_given : float or None
-        Accuracy if only classes of the true class's batch compete; None for a learner without
+        Over the classes of the task just learned.
+    task_id_accuracy : float
+        Share of samples whose predicted class arrived in the same task as the true one.
+    task_aware_accuracy : float or None
+        Accuracy if only classes of the true class's task compete; None for a learner without
         scores.
-    head_confusion : list of list of int
-        Entry [i][j]: how many samples of batch i were given a class of batch j. It has a row and
-        a column for every batch of the stream, so that all records are of one shape.
+    task_confusion : list of list of int
+        Entry [i][j]: how many samples of task i were given a class of task j. It has a row and
+        a column for every task of the stream, so that all records are of one shape.
     per_class : dict
         Accuracy by label. A seen class without test samples is missing.
     train_seconds, test_seconds : float
-        Wall-clock time of learning the batch, and of predicting and scoring the test samples.
+        Wall-clock time of learning the task, and of predicting and scoring the test samples.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class BatchRecord:
     >>> from lmrc.data.datasets import digits
     >>> from lmrc.data.stream import ClassStream
     >>> from lmrc.evaluation.run import evaluate
-    >>> stream = ClassStream(digits().as_vectors(), batches=5)
+    >>> stream = ClassStream(digits().as_vectors(), tasks=5)
     >>> record = next(evaluate(stream, SGDClassifier(random_state=0), announce_classes=True))
     >>> record.classes, record.n_classes_seen, record.old_accuracy
     ([0, 1], 2, None)
@@ -79,17 +79,17 @@ class BatchRecord:
     ['0', '1']
     """
 
-    batch: int
+    task: int
     classes: list[Any]
     n_classes_seen: int
     accuracy: float
     top5: float | None
-    batch_accuracies: list[float]
+    task_accuracies: list[float]
     old_accuracy: float | None
     new_accuracy: float
-    head_choice: float
-    head_given: float | None
-    head_confusion: list[list[int]]
+    task_id_accuracy: float
+    task_aware_accuracy: float | None
+    task_confusion: list[list[int]]
     per_class: dict[Any, float]
     train_seconds: float
     test_seconds: float
@@ -105,15 +105,15 @@ class BatchRecord:
 
 def evaluate(
     stream: ClassStream, learner: Learner, announce_classes: bool = False, *, start: int = 0
-) -> Iterator[BatchRecord]:
-    """Teach `learner` the stream, one class batch after another, and yield a record after each.
+) -> Iterator[TaskRecord]:
+    """Teach `learner` the stream, one task after another, and yield a record after each.
 
     Parameters
     ----------
     stream : ClassStream
-        The class batches. Each needs test samples.
+        The tasks. Each needs test samples.
     learner : object with `partial_fit` and `predict`
-        A fresh one, or one that has learnt `start` class batches. It is trained in place, and
+        A fresh one, or one that has learnt `start` tasks. It is trained in place, and
         after the last record holds the final state.
         Where it has `classes_` and `similarities`, `decision_function` or `predict_proba`, or
         else `predict_topk`, the record says more.
@@ -121,11 +121,11 @@ def evaluate(
         Pass ``classes=`` all classes of the stream to the first `partial_fit`, for learners such
         as scikit-learn's `SGDClassifier` that must know them from the start.
     start : int, default=0
-        Class batches that the learner has learnt already: go on with the next.
+        Tasks that the learner has learnt already: go on with the next.
 
     Yields
     ------
-    BatchRecord
+    TaskRecord
         Accuracy over all seen classes, and more.
 
     Examples
@@ -134,7 +134,7 @@ def evaluate(
     >>> from lmrc.data.datasets import digits
     >>> from lmrc.data.stream import ClassStream
     >>> from lmrc.evaluation.run import evaluate
-    >>> stream = ClassStream(digits().as_vectors(), batches=5)
+    >>> stream = ClassStream(digits().as_vectors(), tasks=5)
     >>> learner = SGDClassifier(random_state=0)
     >>> for record in evaluate(stream, learner, announce_classes=True):
     ...     print(f"{record.n_classes_seen} classes: {record.accuracy:.1f}")
@@ -157,49 +157,49 @@ def evaluate_readouts(
     *,
     start: int = 0,
     all_ways: bool = True,
-) -> Iterator[tuple[BatchRecord, Readouts]]:
+) -> Iterator[tuple[TaskRecord, RuleScores]]:
     """Do as `evaluate`, and score all ways in which the learner can predict in the same look.
 
     Parameters
     ----------
     stream, learner, announce_classes, start
-        As in `evaluate`. Where the learner has `classes_`, `readouts_` and
-        `similarities_by_readout`, it has several ways to predict.
+        As in `evaluate`. Where the learner has `classes_`, `prediction_rules_` and
+        `similarities_by_rule`, it has several ways to predict.
     all_ways : bool, default=True
         Whether they are scored.
 
     Yields
     ------
-    BatchRecord
+    TaskRecord
     dict
-        By the name of the way (the value of ``predict_with``): `accuracy`, `head_choice` and
-        `head_given`, as in a `BatchRecord`. Empty for a learner with one way.
+        By the name of the way (the value of ``predict_with``): `accuracy`, `task_id_accuracy` and
+        `task_aware_accuracy`, as in a `TaskRecord`. Empty for a learner with one way.
     """
     _check(stream, learner)
     _check_learnt(stream, learner, start)
     for index in range(start, len(stream)):
-        batch = stream[index]
+        task = stream[index]
         announced = (
-            {"classes": np.sort(stream.order)} if announce_classes and not batch.index else {}
+            {"classes": np.sort(stream.order)} if announce_classes and not task.index else {}
         )
         started = perf_counter()
-        learner.partial_fit(batch.X_train, batch.y_train, **announced)
+        learner.partial_fit(task.X_train, task.y_train, **announced)
         train_seconds = perf_counter() - started
-        yield _score(stream, batch.index, learner, train_seconds, all_ways)
+        yield _score(stream, task.index, learner, train_seconds, all_ways)
 
 
-def summarize(records: Iterable[BatchRecord]) -> dict[str, Any]:
+def summarize(records: Iterable[TaskRecord]) -> dict[str, Any]:
     """Return the figures of a whole run.
 
     Parameters
     ----------
-    records : iterable of BatchRecord
+    records : iterable of TaskRecord
         All records of the run so far, from the first: what `evaluate` yields.
 
     Returns
     -------
     dict
-        JSON-ready. ``average_…`` are means over the batches, `forgetting` and `backward_transfer`
+        JSON-ready. ``average_…`` are means over the tasks, `forgetting` and `backward_transfer`
         as in `lmrc.evaluation.metrics`, the seconds are sums, the others are as of the last
         record. None where the learner gave no scores.
 
@@ -209,30 +209,30 @@ def summarize(records: Iterable[BatchRecord]) -> dict[str, Any]:
     >>> from lmrc.data.datasets import digits
     >>> from lmrc.data.stream import ClassStream
     >>> from lmrc.evaluation.run import evaluate, summarize
-    >>> stream = ClassStream(digits().as_vectors(), batches=5)
+    >>> stream = ClassStream(digits().as_vectors(), tasks=5)
     >>> learner = SGDClassifier(random_state=0)
     >>> summary = summarize(evaluate(stream, learner, announce_classes=True))
     >>> round(summary["average_incremental_accuracy"], 1), summary["forgetting"] > 0.9
     (0.5, True)
     """
     run = list(records)
-    if [record.batch for record in run] != list(range(len(run))):
+    if [record.task for record in run] != list(range(len(run))):
         raise ValueError(
-            f"records are of batches {[record.batch for record in run]}; "
-            "pass those of one run, in order, from batch 0."
+            f"records are of tasks {[record.task for record in run]}; "
+            "pass those of one run, in order, from task 0."
         )
     accuracies = [record.accuracy for record in run]
-    matrix = [record.batch_accuracies for record in run]
+    matrix = [record.task_accuracies for record in run]
     top5 = [record.top5 for record in run if record.top5 is not None]
     return {
-        "batches": len(run),
+        "tasks": len(run),
         "average_incremental_accuracy": metrics.average_incremental_accuracy(accuracies),
         "final_accuracy": metrics.final_accuracy(accuracies),
         "average_top5": float(np.mean(top5)) if len(top5) == len(run) else None,
         "forgetting": metrics.forgetting(matrix),
         "backward_transfer": metrics.backward_transfer(matrix),
-        "head_choice": run[-1].head_choice,
-        "head_given": run[-1].head_given,
+        "task_id_accuracy": run[-1].task_id_accuracy,
+        "task_aware_accuracy": run[-1].task_aware_accuracy,
         "train_seconds": sum(record.train_seconds for record in run),
         "test_seconds": sum(record.test_seconds for record in run),
     }
@@ -247,7 +247,7 @@ def _check(stream: ClassStream, learner: Learner) -> None:
     untested = [i for i, own in enumerate(stream.tasks) if not np.isin(own, tested).any()]
     if untested:
         raise ValueError(
-            f"class batches {untested} have no test samples; add some for at least one class of "
+            f"tasks {untested} have no test samples; add some for at least one class of "
             "each, or put these classes together with others."
         )
 
@@ -269,13 +269,13 @@ def _check_learnt(stream: ClassStream, learner: Learner, start: int) -> None:
     if not before <= known:
         raise ValueError(
             f"start={start}, but the learner does not know class {min(before - known)!r} of the "
-            "class batches before: pass one that has learnt them, or leave start out."
+            "tasks before: pass one that has learnt them, or leave start out."
         )
 
 
 def _score(
     stream: ClassStream, index: int, learner: Any, train_seconds: float, all_ways: bool
-) -> tuple[BatchRecord, Readouts]:
+) -> tuple[TaskRecord, RuleScores]:
     X, y = stream.test_up_to(index)
     started = perf_counter()
     found = look(learner, X, len(stream.seen(index)), readouts=all_ways)
@@ -287,30 +287,32 @@ def _score(
             f"{learner!r} predicted an array of shape {predicted.shape} for {len(y)} samples; "
             "predict must return one label per sample."
         )
-    batch_of = stream.batch_of
-    true_batch = metrics.batches_of(y, batch_of)
+    task_of = stream.task_of
+    true_task = metrics.tasks_of(y, task_of)
     right = predicted == y
     of_task = [np.isin(y, own) for own in stream.tasks[: index + 1]]
-    batch_accuracies = [float(right[chosen].mean()) for chosen in of_task]
+    task_accuracies = [float(right[chosen].mean()) for chosen in of_task]
     old = np.logical_or.reduce(of_task[:-1], axis=0) & ~of_task[-1] if index else of_task[0][:0]
-    record = BatchRecord(
-        batch=index,
+    record = TaskRecord(
+        task=index,
         classes=stream.tasks[index].tolist(),
         n_classes_seen=len(stream.seen(index)),
         accuracy=float(right.mean()),
         top5=None if top5 is None else metrics.topk_accuracy(y, top5),
-        batch_accuracies=batch_accuracies,
+        task_accuracies=task_accuracies,
         old_accuracy=float(right[old].mean()) if old.any() else None,
-        new_accuracy=batch_accuracies[-1],
-        head_choice=metrics.head_choice_accuracy(y, predicted, batch_of),
-        head_given=None if scored is None else metrics.head_given_accuracy(y, *scored, batch_of),
-        head_confusion=_confusion(true_batch, metrics.batches_of(predicted, batch_of), len(stream)),
+        new_accuracy=task_accuracies[-1],
+        task_id_accuracy=metrics.task_id_accuracy(y, predicted, task_of),
+        task_aware_accuracy=None
+        if scored is None
+        else metrics.task_aware_accuracy(y, *scored, task_of),
+        task_confusion=_confusion(true_task, metrics.tasks_of(predicted, task_of), len(stream)),
         per_class={label: float(right[y == label].mean()) for label in np.unique(y).tolist()},
         train_seconds=train_seconds,
         test_seconds=test_seconds,
     )
     ways = found.by_readout.items()
-    return record, {way: score_readout(y, s, learner.classes_, batch_of) for way, s in ways}
+    return record, {way: score_rule(y, s, learner.classes_, task_of) for way, s in ways}
 
 
 def _confusion(true: NDArray[np.intp], predicted: NDArray[np.intp], n: int) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """The runs of a recipe as tasks of a Ray cluster.
 
 A task needs no folder of the driver's: it is told what is in the records already, and sends back
-each class batch as it is finished. Ray starts the task of a lost worker again, elsewhere; what it
+each task as it is finished. Ray starts the task of a lost worker again, elsewhere; what it
 makes a second time is not written down a second time.
 """
 
@@ -90,10 +90,10 @@ def on_ray(
                 failed.append(run)
                 continue
             entry = RunRecord.from_json(line.encode())
-            ends = entry.record.batch + 1 == recipe.batches
+            ends = entry.record.task + 1 == recipe.tasks
             if model is not None and ends:
                 _save(model, trained_path(out, run))
-            if entry.record.batch >= done[run]:
+            if entry.record.task >= done[run]:
                 append_record(out, entry)
                 done[run] += 1
                 yield entry
@@ -109,7 +109,7 @@ def _task(
     done: int,
     left: Model | None,
 ) -> Iterator[tuple[str, Model | None]]:
-    """Yield the line of each class batch for the records, and the model so far."""
+    """Yield the line of each task for the records, and the model so far."""
     dataset = open_dataset(recipe, data_dir)
     for entry, model in measure(recipe, run, dataset, done, left, **where):
         yield entry.to_json(), None if model is None else _on_cpu(pack(model))

@@ -1,6 +1,6 @@
 """The demo: ten digits learnt two at a time, with and without what LMRC does against forgetting.
 
-scikit-learn's embedded digits, five class batches of two classes in natural order, a small CNN.
+scikit-learn's embedded digits, five tasks of two classes in natural order, a small CNN.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lmrc.report.summary import MethodSummary, Spread, markdown_table, summarize
 from lmrc.report.titles import pooled
 from lmrc.report.write import FIGURE_PNG, FIGURE_SVG, PAGE, TABLE, write_report
 
-BATCHES = 5
+TASKS = 5
 POOL = 10
 
 LMRC, LMRC_PLUS, LM, FINE_TUNING = "LMRC", "LMRC+", "LM", "fine-tuning"
@@ -52,10 +52,10 @@ METHODS = (LMRC_PLUS, LMRC, LM, FINE_TUNING, LMRC_POOL)
 
 TITLE = "lmrc demo: ten digits, two at a time"
 QUESTION = (
-    "A small network learns the ten handwritten digits of scikit-learn in five class batches of "
-    "two: 0 and 1, then 2 and 3, and so on. When a class batch comes, the images of the earlier "
+    "A small network learns the ten handwritten digits of scikit-learn in five tasks of "
+    "two: 0 and 1, then 2 and 3, and so on. When a task comes, the images of the earlier "
     "ones are gone. After each, the network is tested on all digits it has seen. How much does it "
-    "still know? Fine-tuning just goes on training. LMRC gives each class batch a head of its own "
+    "still know? Fine-tuning just goes on training. LMRC gives each task a head of its own "
     "and holds the old heads' responses; LM is LMRC without that hold (response weight 0). LMRC+ "
     "goes beyond the paper: it also carries a few statistics of each class along. That it learns "
     "images in four turns, too, is left off here: a 6 on its head is a 9. The "
@@ -73,16 +73,16 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     seeds : int, default=1
         Number of runs of each method, with seeds 0, 1, ….
     epochs : int, default=12
-        Passes over each class batch.
+        Passes over each task.
     quiet : bool, default=False
         Show no progress.
     """
     command = _command(out, seeds, epochs)
     description = Description("demo", TITLE, QUESTION, [Command(command)])
     begin_anew(out, description)
-    total = seeds * len(METHODS) * BATCHES
+    total = seeds * len(METHODS) * TASKS
     records = []
-    with show(METHODS, batches=BATCHES, total=total, quiet=quiet) as progress:
+    with show(METHODS, tasks=TASKS, total=total, quiet=quiet) as progress:
         for record in run(seeds=seeds, epochs=epochs):
             append_record(out, record)
             records.append(record)
@@ -99,7 +99,7 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
 
 
 def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
-    """Teach every method the digits and yield a record after each class batch.
+    """Teach every method the digits and yield a record after each task.
 
     All methods with one seed come first, then all with the next.
 
@@ -108,7 +108,7 @@ def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
     seeds, epochs : int
         As in `main`.
     """
-    stream = ClassStream(load_dataset("digits"), batches=BATCHES)
+    stream = ClassStream(load_dataset("digits"), tasks=TASKS)
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware()}
     with _one_thread():
         for seed in range(seeds):
@@ -163,7 +163,7 @@ def describe(summaries: Sequence[MethodSummary]) -> list[str]:
     if old[FINE_TUNING] < 0.05 < 0.5 < new:
         forgets = (
             f"Fine-tuning knows only the last two digits in the end ({_share(new)} of them right, "
-            f"{_share(old[FINE_TUNING])} of the eight before): every new class batch suppresses "
+            f"{_share(old[FINE_TUNING])} of the eight before): every new task suppresses "
             "the old classes."
         )
     else:
@@ -171,15 +171,15 @@ def describe(summaries: Sequence[MethodSummary]) -> list[str]:
             f"In the end fine-tuning gets {_share(new)} of the last two digits right and "
             f"{_share(old[FINE_TUNING])} of the eight before."
         )
-    pooled = f"{POOL} stored images per class"
+    pooled = f"{POOL} exemplars per class"
     change = "bring that to" if old[LMRC_POOL] > old[LMRC] else "come to"
     keeps = (
-        f"LMRC keeps {_share(old[LMRC])} of those eight without a stored image (LM, which lets the "
+        f"LMRC keeps {_share(old[LMRC])} of those eight without a exemplar (LM, which lets the "
         f"old responses drift, {_share(old[LM])}), and {pooled} {change} {_share(old[LMRC_POOL])}."
     )
     beyond = (
         f"LMRC+, which carries statistics of the classes along, keeps {_share(old[LMRC_PLUS])} "
-        "without a stored image."
+        "without a exemplar."
     )
     return [forgets, keeps, beyond]
 
@@ -210,7 +210,7 @@ def _settings(learner: IncrementalClassifier) -> dict[str, Any]:
     # The seed has a place of its own in the record; how much is printed decides nothing.
     for name in ("random_state", "verbose"):
         del parameters[name]
-    stream = {"dataset": "digits", "class_batches": BATCHES, "order": "natural"}
+    stream = {"dataset": "digits", "tasks": TASKS, "order": "natural"}
     return {**stream, "classifier": type(learner).__name__, **parameters}
 
 
@@ -231,7 +231,7 @@ def _one_thread() -> Iterator[None]:
 
 def _mean(spread: Spread | None) -> float:
     if spread is None:
-        raise ValueError("the demo can be described once all its class batches are learnt.")
+        raise ValueError("the demo can be described once all its tasks are learnt.")
     return spread.mean
 
 

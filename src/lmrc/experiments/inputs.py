@@ -1,4 +1,4 @@
-"""What a recipe's learners are taught: the data set and its class batches."""
+"""What a recipe's learners are taught: the data set and its tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def order_of(recipe: Recipe, seed: int) -> Any:
 
 
 def open_stream(recipe: Recipe, seed: int, dataset: Dataset) -> ClassStream:
-    """Return the class batches of a run with a seed."""
+    """Return the tasks of a run with a seed."""
     order = order_of(recipe, seed)
     mixed: dict[str, Any] = {
         "blurry": recipe.blurry or 0.0,
@@ -32,16 +32,16 @@ def open_stream(recipe: Recipe, seed: int, dataset: Dataset) -> ClassStream:
         "seed": seed,
     }
     if names_tasks(order):
-        return ClassStream(dataset, batches=order, **mixed)
+        return ClassStream(dataset, tasks=order, **mixed)
     if recipe.classes is None:
         first = recipe.first_classes
-        return ClassStream(dataset, recipe.batches, order, first_classes=first, **mixed)
-    labels = ClassStream(dataset, batches=1, order=order).order[: recipe.classes]
+        return ClassStream(dataset, recipe.tasks, order, first_classes=first, **mixed)
+    labels = ClassStream(dataset, tasks=1, order=order).order[: recipe.classes]
     if len(labels) < recipe.classes:
         raise ValueError(
             f"{recipe.experiment} takes {recipe.classes} classes, but {recipe.dataset} has "
             f"{len(labels)}: choose another data set"
         )
     return ClassStream(
-        dataset, batches=[part.tolist() for part in np.array_split(labels, recipe.batches)]
+        dataset, tasks=[part.tolist() for part in np.array_split(labels, recipe.tasks)]
     )

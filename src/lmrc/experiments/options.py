@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 _NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
-_TWO_BATCHES = "it is about two class batches of two classes"
+_TWO_TASKS = "it is about two tasks of two classes"
 _NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
 _READS_NOTHING = "only consolidation and heads read another run's records"
 
 _WITHOUT = {"--memory": _NO_POOL, "--memory-total": _NO_POOL}
 
 _ABOUT_TRAINING = (
-    *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--batches"),
+    *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--tasks"),
     *("--first-classes", "--announce-classes", "--blurry", "--disjoint"),
     *("--methods", "--backbone", "--epochs", "--memory", "--memory-total", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
@@ -27,8 +27,8 @@ _ABOUT_TRAINING = (
 #: Why an option makes no sense, by experiment.
 REFUSED: dict[str, dict[str, str]] = {
     "softmax-suppression": {
-        "--batches": _TWO_BATCHES,
-        **dict.fromkeys(("--first-classes", "--blurry", "--disjoint"), _TWO_BATCHES),
+        "--tasks": _TWO_TASKS,
+        **dict.fromkeys(("--first-classes", "--blurry", "--disjoint"), _TWO_TASKS),
         **_WITHOUT,
         "--from": _READS_NOTHING,
     },
@@ -37,7 +37,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "capacity": dict.fromkeys(_ABOUT_TRAINING, _NO_TRAINING),
     "consolidation": {"--methods": "it is LMRC against LM", **_WITHOUT},
     "heads": _WITHOUT,
-    "ladder": {**_WITHOUT, "--from": _READS_NOTHING},
+    "ablation": {**_WITHOUT, "--from": _READS_NOTHING},
     "rotations": {**_WITHOUT, "--from": _READS_NOTHING},
 }
 

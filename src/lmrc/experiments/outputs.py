@@ -15,7 +15,7 @@ SIMILARITY, PROBABILITY, WITHIN_HEAD = "similarity", "probability", "probability
 
 
 def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
-    """Return what a learner answers, on average over the test samples of each class batch.
+    """Return what a learner answers, on average over the test samples of each task.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
     dict
         JSON-ready. ``kind``: "similarity", "probability" or "probability within a head" (where
         each head's outputs sum to 1); ``classes``: the labels of the positions, in order of
-        arrival; ``means``: one row per class batch, of the mean output at each position.
+        arrival; ``means``: one row per task, of the mean output at each position.
     """
     if not hasattr(learner, "classes_"):
         raise ValueError(
@@ -38,7 +38,7 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
         )
     known = np.asarray(learner.classes_).tolist()
     positions = [known.index(label) for label in stream.order.tolist()]
-    means = [_outputs(learner, batch.X_test)[:, positions].mean(axis=0) for batch in stream]
+    means = [_outputs(learner, task.X_test)[:, positions].mean(axis=0) for task in stream]
     return {
         "kind": _kind(learner),
         "classes": stream.order.tolist(),
@@ -54,8 +54,8 @@ def _kind(learner: Any) -> str:
 
 
 def _outputs(learner: Any, X: Any) -> NDArray[np.float64]:
-    if hasattr(learner, "similarities_by_readout"):
-        scores = learner.similarities_by_readout(X)["wta"]  # cosines, whatever it predicts by
+    if hasattr(learner, "similarities_by_rule"):
+        scores = learner.similarities_by_rule(X)["wta"]  # cosines, whatever it predicts by
     elif hasattr(learner, "similarities"):
         scores = learner.similarities(X)
     elif hasattr(learner, "predict_proba"):

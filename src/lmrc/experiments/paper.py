@@ -10,7 +10,7 @@ from lmrc.experiments.runs import title_of
 
 #: What makes a result another one than the paper's, beside the learners' settings.
 _PROTOCOL = (
-    "batches",
+    "tasks",
     "metric",
     "limit",
     "validate",

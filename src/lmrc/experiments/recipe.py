@@ -18,7 +18,7 @@ EXPERIMENTS = (
     "capacity",
     "consolidation",
     "heads",
-    "ladder",
+    "ablation",
     "rotations",
 )
 
@@ -45,8 +45,8 @@ class Recipe:
         Pool sizes per class.
     total : bool or None
         Whether they are of all classes together instead.
-    batches : int
-        Class batches.
+    tasks : int
+        Tasks.
     metric : {"accuracy", "top5"}
         What the paper reports on this data set.
     settings : dict
@@ -57,8 +57,8 @@ class Recipe:
     variants : dict
         Methods with settings of their own, as `lmrc.methods.catalog.find_method` takes them.
     rungs : list of dict
-        For the report of `ladder`: its rows, each with a ``name``, the ``method`` as tables show
-        it, and ``readout`` where it is not the method's own way to predict.
+        For the report of `ablation`: its rows, each with a ``name``, the ``method`` as tables show
+        it, and ``rule`` where it is not the method's own prediction rule.
     size : int, (height, width) or None
         To which the images of a folder are brought; None: as `lmrc.load_dataset` does by itself.
     limit : int or None
@@ -69,9 +69,9 @@ class Recipe:
     classes : int or None
         How many classes of the order take part, from its beginning; all where None.
     first_classes : int or None
-        Classes of the first class batch; those of the others are equally many.
+        Classes of the first task; those of the others are equally many.
     record_outputs : bool
-        Whether the mean output at each position is recorded after the last class batch (Fig. 1).
+        Whether the mean output at each position is recorded after the last task (Fig. 1).
     announce_classes : bool or None
         Whether learners are told all classes of the stream at their first task, as scikit-learn's
         own need it.
@@ -87,7 +87,7 @@ class Recipe:
     seeds: int
     order: str | int | list[Any]
     memory: list[int]
-    batches: int
+    tasks: int
     metric: str
     settings: dict[str, Any]
     size: int | tuple[int, int] | None = None
@@ -150,14 +150,14 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
                 of_all += merged.get("variants", {}).values()
             for own in of_all:
                 own.pop(parameter, None)
-                if f"first_{parameter}" in own:  # for the first class batch, too
+                if f"first_{parameter}" in own:  # for the first task, too
                     own[f"first_{parameter}"] = chosen
     if merged.get("disjoint") and not merged.get("blurry"):
         raise ValueError("--disjoint says how many classes do not mix with others: add --blurry")
     if names_tasks(merged["order"]):
-        if changes.get("batches") or changes.get("first_classes") or merged.get("classes"):
+        if changes.get("tasks") or changes.get("first_classes") or merged.get("classes"):
             raise ValueError("the order names the classes of each task: their number is given")
-        merged["batches"] = len(merged["order"])
+        merged["tasks"] = len(merged["order"])
     return Recipe(experiment=experiment, dataset=dataset, **merged)
 
 

@@ -114,7 +114,7 @@ def main(
     where = {"device": device, **how}
     ranks = current()
     with _no_empty_folder(out):
-        ranks.agree(lambda: _prepare(recipe, runs, source, out))
+        ranks.broadcast(lambda: _prepare(recipe, runs, source, out))
         if not ranks.is_first:
             # It works along; what comes of it is for the first to write down.
             list(one_after_another(recipe, runs, out, data_dir, where, failed))
@@ -125,8 +125,8 @@ def main(
         others = sum((record.method, record.seed) not in wanted for record in records)
         with show(
             list(dict.fromkeys(run.title for run in runs)),
-            batches=recipe.batches,
-            total=len(runs) * recipe.batches + others,
+            tasks=recipe.tasks,
+            total=len(runs) * recipe.tasks + others,
             done=len(records),
             metric=recipe.metric,
             quiet=quiet,
@@ -145,7 +145,7 @@ def main(
     if records:
         _report(out)
     if keep_models:
-        _tell_models(out, runs, recipe.batches)
+        _tell_models(out, runs, recipe.tasks)
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(
@@ -158,9 +158,9 @@ def _check_processes(
     experiment: str, jobs: int | None, ray: str | None, gpus_per_run: float | None
 ) -> None:
     """Refuse ways to spread the work that do not go together."""
-    if current().are_several and experiment == "capacity":
+    if current().is_distributed and experiment == "capacity":
         raise UsageError("capacity trains nothing: run it without torchrun")
-    if current().are_several and ((jobs or 1) > 1 or ray is not None):
+    if current().is_distributed and ((jobs or 1) > 1 or ray is not None):
         raise UsageError("--jobs and --ray are for several models: leave them out with torchrun")
     if (jobs or 1) > 1 and ray is not None:
         raise UsageError("--jobs is for one machine: leave it out with --ray")
@@ -194,13 +194,13 @@ def _report(out: Path) -> None:
     say(*contents.markdown.split("\n"), "", f"The page with figures and tables: {page}")
 
 
-def _tell_models(out: Path, runs: Sequence[Run], batches: int) -> None:
+def _tell_models(out: Path, runs: Sequence[Run], tasks: int) -> None:
     """Say where the models are, and of which runs there are none."""
     kept, none = [], []
     for run in runs:
         if trained_path(out, run).exists():
             kept.append(run)
-        elif finished(out, run) == batches:
+        elif finished(out, run) == tasks:
             none.append((run.title, run.seed))
     if kept:
         say(f"The trained models: {trained_path(out, kept[0]).parent}")

@@ -48,7 +48,7 @@ def take_over(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -
     others: dict[str, list[tuple[str, int]]] = {}
     for run in runs:
         records = there.get(run.title, {}).get(run.seed, [])
-        if finished(folder, run) or len(records) < recipe.batches:
+        if finished(folder, run) or len(records) < recipe.tasks:
             continue
         if differing := _differing(recipe, run, records):
             others.setdefault(", ".join(differing), []).append((run.title, run.seed))

@@ -1,6 +1,6 @@
 """Runs of learners over a stream that can be stopped at any moment and gone on with.
 
-A run folder holds ``records.jsonl``, to which each finished class batch adds a line, and under
+A run folder holds ``records.jsonl``, to which each finished task adds a line, and under
 ``models/`` the model of every run that is not finished; under ``trained/`` the models of finished
 ones, where they are to be kept.
 """
@@ -24,7 +24,7 @@ import torch
 
 from lmrc.data.datasets import Dataset
 from lmrc.data.stream import ClassStream
-from lmrc.evaluation.readouts import Readouts
+from lmrc.evaluation.rules import RuleScores
 from lmrc.evaluation.run import evaluate_readouts
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream, order_of
@@ -102,7 +102,7 @@ def title_of(recipe: Recipe, method: str, memory: int) -> str:
 
 
 def finished(folder: Path, run: Run) -> int:
-    """Count the class batches of a run that are in the folder's records, up to one that is not."""
+    """Count the tasks of a run that are in the folder's records, up to one that is not."""
     if not (folder / "records.jsonl").exists():
         return 0
     runs = by_method_and_seed(read_records(folder))
@@ -116,7 +116,7 @@ def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
     """
     left = []
     for run in runs:
-        if finished(folder, run) < recipe.batches:
+        if finished(folder, run) < recipe.tasks:
             left.append(run)
         else:
             remove_model(folder, run)
@@ -126,7 +126,7 @@ def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
 def execute(
     recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
 ) -> Iterator[RunRecord]:
-    """Go on with a run where its records end; add and yield a record after each class batch.
+    """Go on with a run where its records end; add and yield a record after each task.
 
     Parameters
     ----------
@@ -148,12 +148,12 @@ def _go_on(
 ) -> Iterator[RunRecord]:
     ranks = current()
     # The first of several processes reads for all: the others may not see its folder.
-    done, left = ranks.agree(lambda: left_over(folder, run))
+    done, left = ranks.broadcast(lambda: left_over(folder, run))
     for entry, model in measure(recipe, run, dataset, done, left, **where):
-        ends = entry.record.batch + 1 == recipe.batches
+        ends = entry.record.task + 1 == recipe.tasks
         if model is not None and ends and ranks.is_first:
             model.save(trained_path(folder, run))  # before the record: then the run is finished
-        if entry.record.batch >= done:  # else a kill came between this record and its model
+        if entry.record.task >= done:  # else a kill came between this record and its model
             if ranks.is_first:
                 append_record(folder, entry)
             yield entry
@@ -164,7 +164,7 @@ def _go_on(
 def measure(
     recipe: Recipe, run: Run, dataset: Dataset, done: int, left: Model | None, **where: Any
 ) -> Iterator[tuple[RunRecord, IncrementalClassifier | None]]:
-    """Go on with a run; yield a record after each class batch. It knows of no run folder.
+    """Go on with a run; yield a record after each task. It knows of no run folder.
 
     Parameters
     ----------
@@ -197,11 +197,10 @@ def measure(
             settings=_settings(recipe, run, learner),
             record=record,
             threads=torch.get_num_threads(),
-            extra={"data": dataset.digest}
-            | _extra(recipe, stream, learner, record.batch, readouts),
+            extra={"data": dataset.digest} | _extra(recipe, stream, learner, record.task, readouts),
             **made_with,
         )
-        wanted = record.batch + 1 < len(stream) or run.keep_model
+        wanted = record.task + 1 < len(stream) or run.keep_model
         yield entry, learner if wanted and isinstance(learner, IncrementalClassifier) else None
 
 
@@ -214,7 +213,7 @@ def left_over(folder: Path, run: Run) -> tuple[int, Model | None]:
 def check_settings(
     recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str], **where: Any
 ) -> None:
-    """Refuse parameters that no learner takes, and values that one would refuse at its first batch.
+    """Refuse parameters that no learner takes, and values that one would refuse at its first task.
 
     Parameters
     ----------
@@ -263,16 +262,16 @@ def _learner(
 ) -> tuple[Any, int]:
     """Return the run's model as it was left, or a fresh one, and how much it has learnt.
 
-    A learner that is not of our kind has no model file: it learns again from the first class batch.
+    A learner that is not of our kind has no model file: it learns again from the first task.
     """
     fresh = fresh_learner(recipe, run, **where)
     if left is not None and isinstance(fresh, IncrementalClassifier):
         backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
         device = where.get("device", "auto")
         model = model_from(run.name, *left, method=type(fresh), backbone=backbone, device=device)
-        if model.n_batches_ <= done:  # else records were taken away: they are to be made again
+        if model.n_tasks_ <= done:  # else records were taken away: they are to be made again
             how = {n: where[n] for n in HOW if n in where and n in model.get_params()}
-            return model.set_params(**how), model.n_batches_
+            return model.set_params(**how), model.n_tasks_
     return fresh, 0
 
 
@@ -351,7 +350,7 @@ def remove_model(folder: Path, run: Run) -> None:
 
 
 def _extra(
-    recipe: Recipe, stream: ClassStream, learner: Any, batch: int, readouts: Readouts
+    recipe: Recipe, stream: ClassStream, learner: Any, task: int, readouts: RuleScores
 ) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
@@ -359,15 +358,15 @@ def _extra(
         extra["augmentation"] = learner.augmentation
         extra["stored_bytes"] = _stored_bytes(learner)
     if readouts:
-        extra["readouts"] = readouts
+        extra["prediction_rules"] = readouts
     names = stream.dataset.class_names
     if names:
         extra["class_names"] = [
-            names.get(label, str(label)) for label in stream.tasks[batch].tolist()
+            names.get(label, str(label)) for label in stream.tasks[task].tolist()
         ]
     if stream.dataset.note:
         extra["data_note"] = stream.dataset.note
-    if recipe.record_outputs and batch + 1 == len(stream):
+    if recipe.record_outputs and task + 1 == len(stream):
         extra["outputs"] = mean_outputs(stream, learner)
     return extra
 
@@ -386,7 +385,7 @@ def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
         parameters.pop(name, None)
     stream = {
         "dataset": recipe.dataset,
-        "class_batches": recipe.batches,
+        "tasks": recipe.tasks,
         "order": order_of(recipe, run.seed),
     }
     given = {name: value for name in _PARTS if (value := getattr(recipe, name))}

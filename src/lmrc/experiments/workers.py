@@ -36,7 +36,7 @@ def usual_jobs(n_runs: int, device: str) -> int:
     By all runs asked for and not by those left, so that one that is gone on with computes with as
     many threads as before. Small networks gain little from more threads, much from more runs.
     """
-    if pick_device(device).type != "cpu" or current().are_several:
+    if pick_device(device).type != "cpu" or current().is_distributed:
         return 1
     return max(1, min(n_runs, torch.get_num_threads(), MOST_JOBS))
 
@@ -51,7 +51,7 @@ def one_after_another(
 ) -> Iterator[RunRecord]:
     """Run what is not in the records yet; one that fails does not take the others down."""
     ranks = current()
-    waiting = ranks.agree(lambda: unfinished(recipe, runs, out))
+    waiting = ranks.broadcast(lambda: unfinished(recipe, runs, out))
     if not waiting:
         return  # the data set is not even opened
     dataset = _open(recipe, waiting, out, data_dir)
@@ -59,7 +59,7 @@ def one_after_another(
         try:
             yield from execute(recipe, run, out, dataset, **where)
         except Exception as error:
-            if ranks.are_several:
+            if ranks.is_distributed:
                 raise  # the others wait for what this one does not come to
             _tell(run, error)
             failed.append(run)
@@ -76,7 +76,7 @@ def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | No
     if turned:
         _check_square(dataset.X_train.shape[1:3])
     open_stream(recipe, waiting[0].seed, dataset)
-    current().agree(lambda: _check_same(recipe, dataset, out))
+    current().broadcast(lambda: _check_same(recipe, dataset, out))
     return dataset
 
 

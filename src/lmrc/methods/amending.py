@@ -12,15 +12,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmrc.data.inputs import read_labels, shortest_type
 from lmrc.methods.carried import CarriedStatistics
-from lmrc.methods.chance import one_way_seeds
+from lmrc.methods.rng import one_way_seeds
 from lmrc.nets.multihead import without_row
-from lmrc.training.device import usual_defaults
+from lmrc.training.device import default_dtype_guard
 
 
 class AmendableClasses(CarriedStatistics):
-    """A classifier with one head per class batch whose classes can be amended."""
+    """A classifier with one head per task whose classes can be amended."""
 
-    @usual_defaults()
+    @default_dtype_guard()
     def forget(self, label: Any) -> Self:
         """Take out a class: label vectors, statistics, exemplars, and how its head responds to it.
 

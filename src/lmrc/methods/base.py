@@ -1,7 +1,7 @@
-"""The contract of every classifier here, and the life of a class batch.
+"""The contract of every classifier here, and the life of a task.
 
 A method is a subclass that says four things: the head it puts on the network (`make_head`), how it
-makes room for new classes (`grow`), what it minimises (`losses`) and how it scores (`scores`).
+makes room for new classes (`expand`), what it minimises (`losses`) and how it scores (`scores`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from torch import Tensor, nn
 
 from lmrc.data.inputs import channel_statistics, encode_labels
 from lmrc.methods import parameters as legal
-from lmrc.methods.chance import EPOCH, NETWORK, derived_seed, draw_seed
 from lmrc.methods.exemplars import CHOICES, Exemplars
 from lmrc.methods.parameters import CheckedParameters, Legal
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_batch
+from lmrc.methods.rng import EPOCH, NETWORK, derived_seed, draw_seed
 from lmrc.methods.saving import save
-from lmrc.methods.state import pool_in_force, refuse_diverged
+from lmrc.methods.state import exemplars_in_force, refuse_diverged
 from lmrc.nets.backbones import Factory
-from lmrc.nets.network import Frozen, Network, Trunk, build_trunk, on_device
-from lmrc.nets.pretrained import load_trunk
+from lmrc.nets.network import Encoder, Frozen, Network, build_encoder, on_device
+from lmrc.nets.pretrained import load_encoder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.compiling import made_fast
-from lmrc.training.device import Execution, repeatable, usual_defaults
+from lmrc.training.compiling import accelerate
+from lmrc.training.device import Execution, default_dtype_guard, deterministic_algorithms
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.objective import Objective
@@ -54,21 +54,21 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
     Fitted attributes
     -----------------
     classes_ : array
-        Class labels in order of arrival, sorted within a class batch.
+        Class labels in order of arrival, sorted within a task.
     heads_ : list of arrays
-        The classes that came together, one entry per class batch that brought new ones.
+        The classes that came together, one entry per task that brought new ones.
     input_shape_ : tuple of int
         (features,) or (channels, height, width).
     history_ : list of dict
-        Class batch, epoch, learning rate and loss terms as minimised, one entry per epoch.
+        Task, epoch, learning rate and loss terms as minimised, one entry per epoch.
     network_ : nn.Module
         The trained network, in evaluation mode. Takes raw inputs.
     memory_ : Memory or None
         The rehearsal pool; None where no image is kept.
-    n_batches_ : int
-        Number of class batches learnt.
+    n_tasks_ : int
+        Number of tasks learnt.
     execution_ : Execution
-        How the last class batch was computed: what ``device``, ``precision``, ``compile`` and
+        How the last task was computed: what ``device``, ``precision``, ``compile`` and
         ``deterministic`` came to. Not in a model file.
     seed_ : int
         What ``random_state`` came to; with the batch and the epoch it fixes all chance.
@@ -80,24 +80,24 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
     history_: list[dict[str, float]]
     network_: Network
     memory_: Memory | None
-    n_batches_: int
+    n_tasks_: int
     execution_: Execution
     seed_: int
 
-    #: Where an interrupted class batch goes on from: set on an estimator before it learns.
+    #: Where an interrupted task goes on from: set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
     #: Whether images are learnt turned, too; a method may have it for a parameter.
     rotations: str = "none"
 
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
-    #: Parameters that shape the network: fixed by the first class batch.
+    #: Parameters that shape the network: fixed by the first task.
     shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone",)
     #: Fitted attributes that a model file holds as plain values; a method adds its own.
-    saved_values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_batches_", "seed_", "history_")
+    saved_values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_tasks_", "seed_", "history_")
     #: Fitted attributes that are dicts of tensors, in a file of their own each.
     saved_tensors: ClassVar[tuple[str, ...]] = ()
-    #: What each parameter may be, checked before each class batch; a method adds its own.
+    #: What each parameter may be, checked before each task; a method adds its own.
     legal_values: ClassVar[dict[str, Legal]] = {
         "memory_per_class": legal.integer(0),
         "memory_total": legal.integer(0),
@@ -114,7 +114,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         "halve_at": legal.milestones(),
         "momentum": legal.real(0, 1),
         "weight_decay": legal.real(0),
-        "average_last": legal.integer(0),
+        "swa_epochs": legal.integer(0),
         "augment": legal.one_of("auto", *AUGMENTATIONS),
         "precision": legal.one_of("auto", "fp32", "bf16"),
         "compile": legal.one_of("auto", True, False),
@@ -141,7 +141,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
-        average_last: int = 0,
+        swa_epochs: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -166,7 +166,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         self.halve_at = halve_at
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self.average_last = average_last
+        self.swa_epochs = swa_epochs
         self.augment = augment
         self.device = device
         self.precision = precision
@@ -182,7 +182,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         """Return the head for ``width`` features, with room for what has been learnt so far."""
 
     @abstractmethod
-    def grow(self, network: Network, n_new: int) -> None:
+    def expand(self, network: Network, n_new: int) -> None:
         """Make room in the network for ``n_new`` classes. It is a copy: change it in place."""
 
     @abstractmethod
@@ -215,24 +215,24 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         """Return terms of the weights alone, as scalars; not called at the first task."""
         return {}
 
-    def start(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
         """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
         if frozen is not None:
             return copy.deepcopy(frozen)
-        trunk, width = self.new_trunk(*channel_statistics(x))
-        return Network(trunk, self.make_head(width))
+        encoder, width = self.new_encoder(*channel_statistics(x))
+        return Network(encoder, self.make_head(width))
 
-    def new_trunk(self, mean: Tensor, std: Tensor) -> tuple[Trunk, int]:
-        """Return a fresh trunk for the inputs' shape and statistics, and its width."""
-        trunk, width = build_trunk(self.backbone, self.input_shape_, mean, std)
+    def new_encoder(self, mean: Tensor, std: Tensor) -> tuple[Encoder, int]:
+        """Return a fresh encoder for the inputs' shape and statistics, and its width."""
+        encoder, width = build_encoder(self.backbone, self.input_shape_, mean, std)
         if self.weights is not None:
-            load_trunk(trunk, self.weights)
-        return trunk, width
+            load_encoder(encoder, self.weights)
+        return encoder, width
 
-    def keep(self, network: Network, samples: Memory) -> None:
-        """Keep what the next class batch needs of the samples just learnt; the pool's come last.
+    def after_task(self, network: Network, samples: Memory) -> None:
+        """Keep what the next task needs of the samples just learnt; the pool's come last.
 
-        ``network_`` is the network before this class batch, still.
+        ``network_`` is the network before this task, still.
         """
 
     def check_saved(self) -> None:
@@ -241,7 +241,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
     # --- Learning --------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything, then learn a first class batch.
+        """Forget everything, then learn a first task.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         return self._commit(draft, X, y, None)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
-        """Learn a class batch: new classes, known ones, or both.
+        """Learn a task: new classes, known ones, or both.
 
         If it fails or is interrupted, the estimator is as it was before the call.
 
@@ -273,14 +273,18 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
     def _commit(self, draft: Self, X: Any, y: Any, classes: Any) -> Self:
         """Let a copy learn, and become that copy if it succeeds: all of it, or nothing."""
         # Where the caller is in inference mode, there are no gradients.
-        with torch.inference_mode(False), usual_defaults(), repeatable(draft.deterministic):
+        with (
+            torch.inference_mode(False),
+            default_dtype_guard(),
+            deterministic_algorithms(draft.deterministic),
+        ):
             draft._learn(X, y, classes)
             refuse_diverged(draft)
         self.__dict__ = draft.__dict__
         return self
 
     def _learn(self, X: Any, y: Any, classes: Any) -> None:
-        """Learn a class batch (on a draft: attributes are replaced, never changed in place)."""
+        """Learn a task (on a draft: attributes are replaced, never changed in place)."""
         self._check_parameters()
         ranks = current()
         first = not hasattr(self, "classes_")
@@ -290,9 +294,9 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         device = self.execution_.device
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
-            self.n_batches_, self.memory_ = 0, None
-            self.seed_ = ranks.agree(lambda: draw_seed(self.random_state))
-        self.memory_, n_known = pool_in_force(self), len(self.classes_)
+            self.n_tasks_, self.memory_ = 0, None
+            self.seed_ = ranks.broadcast(lambda: draw_seed(self.random_state))
+        self.memory_, n_known = exemplars_in_force(self), len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):
             self.classes_ = np.concatenate([self.classes_, new])
@@ -301,25 +305,25 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
 
         # The model as it is goes on as the frozen copy; what is trained is a new one.
         frozen = None if first else on_device(device, self.network_)
-        with self._chance(NETWORK):
-            network = self.start(frozen, x).to(device)
+        with self._seeded(NETWORK):
+            network = self.init_network(frozen, x).to(device)
             if device.type == "cuda":  # convolutions run faster there with channels last
                 network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if len(new):
-                self.grow(network, len(new))
-        network.trunk.freeze(not first if self.freeze == "later" else self.freeze)
+                self.expand(network, len(new))
+        network.encoder.freeze(not first if self.freeze == "later" else self.freeze)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
-        progress = Progress(f"class batch {self.n_batches_ + 1}", self.verbose * ranks.is_first)
+        progress = Progress(f"task {self.n_tasks_ + 1}", self.verbose * ranks.is_first)
         records = self._train(network, frozen, samples, n_known)
         for record in progress.epochs(records, self.epochs_now):
-            self.history_ = [*self.history_, {"batch": self.n_batches_, **record}]
+            self.history_ = [*self.history_, {"task": self.n_tasks_, **record}]
         with progress.of("what is kept of it"):
-            self.keep(network.eval(), samples)
+            self.after_task(network.eval(), samples)
         self.network_ = network
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}
-        self.n_batches_ += 1
+        self.n_tasks_ += 1
 
     def _train(
         self, network: Network, before: Network | None, samples: Memory, n_known: int
@@ -340,7 +344,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, batches.y, self.classes_.tolist())
         objective = Objective(self, network, frozen, weights)
-        with made_fast(network, frozen, batches, execution) as delayed:
+        with accelerate(network, frozen, batches, execution) as delayed:
             yield from train(
                 network,
                 objective,
@@ -352,7 +356,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
                     self.momentum,
                     self.weight_decay,
                     self.schedule,
-                    min(self.average_last, self.epochs_now),
+                    min(self.swa_epochs, self.epochs_now),
                 ),
                 prepare=objective.prepare,
                 seed=lambda epoch: self._seed(EPOCH, epoch),
@@ -364,12 +368,12 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
 
     @property
     def epochs_now(self) -> int:
-        """Epochs of the class batch that is learnt next: the first may have its own number."""
+        """Epochs of the task that is learnt next: the first may have its own number."""
         return int(self._now("epochs"))
 
     def _now(self, name: str) -> Any:
-        """Return a parameter for the class batch that comes next: the first may have its own."""
-        own = getattr(self, f"first_{name}") if getattr(self, "n_batches_", 0) == 0 else None
+        """Return a parameter for the task that comes next: the first may have its own."""
+        own = getattr(self, f"first_{name}") if getattr(self, "n_tasks_", 0) == 0 else None
         return getattr(self, name) if own is None else own
 
     @property
@@ -386,11 +390,11 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
     # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
 
     def _seed(self, *purpose: int) -> int:
-        return derived_seed(self.seed_, self.n_batches_, *purpose)
+        return derived_seed(self.seed_, self.n_tasks_, *purpose)
 
     @contextmanager
-    def _chance(self, purpose: int) -> Iterator[None]:
-        """Lend torch's global generator this class batch's seed; the user's is untouched."""
+    def _seeded(self, purpose: int) -> Iterator[None]:
+        """Lend torch's global generator this task's seed; the user's is untouched."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed(purpose))
             yield

@@ -12,23 +12,23 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.chance import FORGET, KEEP
-from lmrc.nets.network import Network, Trunk, on_device
-from lmrc.statistics import readout
+from lmrc.methods.rng import FORGET, KEEP
+from lmrc.nets.network import Encoder, Network, on_device
+from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
-from lmrc.statistics.keep import brought_up_to_date
+from lmrc.statistics.keep import update_statistics
 from lmrc.training.augment import flips
-from lmrc.training.device import usual_defaults
+from lmrc.training.device import default_dtype_guard
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import N_ROTATIONS, all_rotations
 
 
 class CarriedStatistics(IncrementalClassifier):
-    """A classifier with one head per class batch that may keep statistics, and predict by them.
+    """A classifier with one head per task that may keep statistics, and predict by them.
 
     Fitted attributes
     -----------------
-    statistics_, readout_ : dict of Tensor
+    statistics_, classifiers_ : dict of Tensor
         What is kept of the classes' features, and what `predict` makes of it; empty where
         ``statistics`` is "none".
     """
@@ -36,14 +36,14 @@ class CarriedStatistics(IncrementalClassifier):
     statistics: str
     feature_layers: int
     predict_with: str
-    mirror: bool
+    test_time_flip: bool
     scale: float
     label_dim: int
     labels_: dict[str, Tensor]  # "vectors": the label vectors, (classes[, rotations], dim)
     statistics_: dict[str, Tensor]
-    readout_: dict[str, Tensor]
+    classifiers_: dict[str, Tensor]
 
-    saved_tensors: ClassVar[tuple[str, ...]] = ("labels_", "statistics_", "readout_")
+    saved_tensors: ClassVar[tuple[str, ...]] = ("labels_", "statistics_", "classifiers_")
 
     @property
     def turns(self) -> int | None:
@@ -52,7 +52,7 @@ class CarriedStatistics(IncrementalClassifier):
 
     @property
     def _mirrored(self) -> bool:  # whether mirror images are looked at: only where they were learnt
-        return self.mirror and flips(self.augmentation)
+        return self.test_time_flip and flips(self.augmentation)
 
     @property
     def looks(self) -> int:  # type: ignore[override]  # others have a number
@@ -74,17 +74,17 @@ class CarriedStatistics(IncrementalClassifier):
         ends = np.cumsum(self._sizes).tolist()
         return [stored.issuperset(range(e - n, e)) for n, e in zip(self._sizes, ends, strict=True)]
 
-    def keep(self, network: Network, samples: Memory) -> None:
+    def after_task(self, network: Network, samples: Memory) -> None:
         """Carry the statistics to where the features are now, and add those of the new classes."""
         if self.statistics == "none":
-            self.statistics_, self.readout_ = {}, {}
+            self.statistics_, self.classifiers_ = {}, {}
             return
-        batch, pool = samples.parted(len(samples) - len(self.memory_ or ()))
+        batch, pool = samples.split(len(samples) - len(self.memory_ or ()))
         width, old = self._width(network), None
         before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
-        if self.n_batches_:
+        if self.n_tasks_:
             before = self._class_statistics()
-            old = on_device(network.trunk.mean.device, self.network_).trunk
+            old = on_device(network.encoder.mean.device, self.network_).encoder
         tuned = self.predict_with not in ("wta", "lda")
         self._predict_by(before, old, network, batch, pool, KEEP, tuned)
 
@@ -97,25 +97,25 @@ class CarriedStatistics(IncrementalClassifier):
         network = self.network_
         pool = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
         rest = self._class_statistics().without(row)
-        tuned = "head_weight" in self.readout_
+        tuned = "head_weight" in self.classifiers_
         self._predict_by(rest, None, network, Memory.empty(pool.x), pool, FORGET, tuned)
 
     def _predict_by(
         self,
         before: ClassStatistics,
-        old: Trunk | None,
+        old: Encoder | None,
         network: Network,
         batch: Memory,
         pool: Memory,
         purpose: int,
         tuned: bool,
     ) -> None:
-        """Set statistics and what `predict` makes of them; parameters as `brought_up_to_date`."""
+        """Set statistics and what `predict` makes of them; parameters as `update_statistics`."""
         chance = torch.Generator().manual_seed(self._seed(purpose))
-        statistics, non_negative, real = brought_up_to_date(
+        statistics, non_negative, real = update_statistics(
             before,
             old,
-            network.trunk,
+            network.encoder,
             batch,
             pool,
             layers=self.feature_layers,
@@ -128,7 +128,7 @@ class CarriedStatistics(IncrementalClassifier):
             non_negative = self._rectified(network, chance)
         self.statistics_ = statistics.tensors()
         if tuned:
-            self.readout_ = readout.tune(
+            self.classifiers_ = prediction_rules.tune(
                 network.head,
                 self._vectors_of(network.head.weight.device),
                 statistics,
@@ -139,18 +139,20 @@ class CarriedStatistics(IncrementalClassifier):
                 generator=chance,
             )
         else:
-            self.readout_ = readout.discriminant(statistics)
+            self.classifiers_ = prediction_rules.discriminant(statistics)
 
-    def scores_by(self, ways: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
-        """Return the scores of some `lmrc.statistics.readout.READOUTS`: (n, n_classes) each."""
+    def scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
+        """Return the scores of some prediction rules: (n, n_classes) each."""
         inputs = torch.cat([x, x.flip(-1)]) if self._mirrored else x
         inputs = inputs if self.turns is None else all_rotations(inputs)
-        features = network.trunk.features(inputs, self.feature_layers)
+        features = network.encoder.features(inputs, self.feature_layers)
         features = features.view(self.turns or 1, -1, features.shape[-1])
-        kept = getattr(self, "readout_", {})  # Winner-Take-All needs nothing
+        kept = getattr(self, "classifiers_", {})  # Winner-Take-All needs nothing
         looks = 1 + self._mirrored
         vectors = self._vectors_of(features.device)
-        return readout.scores_by(ways, network.head, vectors, features, self._sizes, kept, looks)
+        return prediction_rules.scores_by(
+            rules, network.head, vectors, features, self._sizes, kept, looks
+        )
 
     def _vectors_of(self, device: torch.device) -> Tensor:
         """Return the label vectors as (classes, rotations, dim)."""
@@ -158,40 +160,40 @@ class CarriedStatistics(IncrementalClassifier):
         return vectors if vectors.ndim == 3 else vectors[:, None]
 
     @property
-    def readouts_(self) -> tuple[str, ...]:
+    def prediction_rules_(self) -> tuple[str, ...]:
         """Values of ``predict_with`` for which the model keeps what they need.
 
-        Without ``statistics`` that is "wta" alone. All others are there where a class batch is
-        learnt with one of "tuned", "linear" and "both".
+        Without ``statistics`` that is "wta" alone. All others are there where a task is
+        learnt with one of "finetuned", "linear" and "ensemble".
         """
         check_is_fitted(self)
-        return readout.possible(self.readout_)
+        return prediction_rules.possible(self.classifiers_)
 
-    def check_readout(self) -> None:
-        """Refuse, with a ValueError, a ``predict_with`` that is none of ``readouts_``."""
-        readout.check_possible((self.predict_with,), self.readout_)
+    def check_prediction_rule(self) -> None:
+        """Refuse, with a ValueError, a ``predict_with`` that is none of ``prediction_rules_``."""
+        prediction_rules.check_possible((self.predict_with,), self.classifiers_)
 
-    @usual_defaults()
-    def similarities_by_readout(self, X: Any) -> dict[str, NDArray[np.float32]]:
-        """Return the similarities that each of ``readouts_`` gives; one look serves them all."""
+    @default_dtype_guard()
+    def similarities_by_rule(self, X: Any) -> dict[str, NDArray[np.float32]]:
+        """Return the similarities by each of ``prediction_rules_``, from one forward pass."""
         now = self._as_it_is()
-        ways = now.readouts_
+        rules = now.prediction_rules_
 
         def scores(network: Network, x: Tensor) -> Tensor:
-            return torch.stack([*now.scores_by(ways, network, x).values()], dim=1)
+            return torch.stack([*now.scores_by(rules, network, x).values()], dim=1)
 
-        by_way = np.concatenate(list(now._score_parts(X, scores)))  # (n, ways, n_classes)
-        return {way: by_way[:, i] for i, way in enumerate(ways)}
+        by_rule = np.concatenate(list(now._score_parts(X, scores)))  # (n, rules, n_classes)
+        return {rule: by_rule[:, i] for i, rule in enumerate(rules)}
 
     def check_saved(self) -> None:
         """Refuse statistics that are not of these classes and features."""
         if self.statistics == "none":
-            if self.statistics_ or self.readout_:
+            if self.statistics_ or self.classifiers_:
                 raise ValueError("it holds statistics, which its settings say it has not")
             return
         statistics, head = self._class_statistics(), self.network_.head
         statistics.check(len(self.classes_), self.turns or 1, self._width(self.network_))
-        readout.check(self.readout_, statistics, head)
+        prediction_rules.check(self.classifiers_, statistics, head)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -203,16 +205,16 @@ class CarriedStatistics(IncrementalClassifier):
 
     def _rectified(self, network: Network, generator: torch.Generator) -> bool:
         """Tell whether features end in a ReLU, by noise in place of images."""
-        trunk = network.trunk
-        noise = torch.randn(64, *self.input_shape_, generator=generator).to(trunk.mean.device)
+        encoder = network.encoder
+        noise = torch.randn(64, *self.input_shape_, generator=generator).to(encoder.mean.device)
         with torch.no_grad():
-            features = trunk.features(trunk.mean + noise * trunk.std, self.feature_layers)
+            features = encoder.features(encoder.mean + noise * encoder.std, self.feature_layers)
         return bool(features.min() >= 0)
 
     def _width(self, network: Network) -> int:
         """Return the number of features that statistics are of."""
         last: int = network.head.weight.shape[-1]
-        return network.trunk.width_before(self.feature_layers) + last
+        return network.encoder.width_before(self.feature_layers) + last
 
     def _class_statistics(self) -> ClassStatistics:
         return ClassStatistics.from_tensors(self.statistics, self.statistics_)

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from lmrc.methods import parameters as legal
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.chance import KEEP
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
+from lmrc.methods.rng import KEEP
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
@@ -27,8 +27,8 @@ CHUNK_ELEMENTS, ON_GPU = 2**28, 2**30
 class EWCClassifier(FineTuneClassifier):
     """Fine-tuning with Elastic Weight Consolidation (Kirkpatrick et al., 2017).
 
-    Adds ½ λ Σᵢ Fᵢ (θᵢ − θᵢ*)² to the cross-entropy: θ* are the weights after the last class batch,
-    F the diagonal of the Fisher information, summed over all class batches so far.
+    Adds ½ λ Σᵢ Fᵢ (θᵢ − θᵢ*)² to the cross-entropy: θ* are the weights after the last task,
+    F the diagonal of the Fisher information, summed over all tasks so far.
 
     Parameters are those of `FineTuneClassifier`, and:
 
@@ -54,7 +54,7 @@ class EWCClassifier(FineTuneClassifier):
         super().__init__(**settings)
         self.penalty_weight = penalty_weight
 
-    def start(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
         """Return the network to train; bring the Fisher information to where it is.
 
         Once, and not at each step: one that comes from a file is on the CPU, and a captured step
@@ -62,7 +62,7 @@ class EWCClassifier(FineTuneClassifier):
         """
         if frozen is not None:
             self.fisher_ = {n: self.fisher_[n].to(p) for n, p in frozen.named_parameters()}
-        return super().start(frozen, x)
+        return super().init_network(frozen, x)
 
     def penalty(self, network: Network, old_network: Network) -> Losses:
         """Return ½ λ Σ F (θ − θ*)², over the weights that were there before."""
@@ -77,8 +77,8 @@ class EWCClassifier(FineTuneClassifier):
         stiffness = (self.penalty_weight * fisher).clamp(max=1 / self.learning_rate)
         return {"ewc": 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()}
 
-    def keep(self, network: Network, samples: Memory) -> None:
-        """Add this class batch's Fisher information to that of the earlier ones."""
+    def after_task(self, network: Network, samples: Memory) -> None:
+        """Add this task's Fisher information to that of the earlier ones."""
         generator = torch.Generator().manual_seed(self._seed(KEEP))
         fisher = fisher_diagonal(network, samples.x, generator)
         for name, earlier in getattr(self, "fisher_", {}).items():
@@ -118,7 +118,7 @@ def fisher_diagonal(network: Network, x: Tensor, generator: torch.Generator) -> 
 
     per_sample = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
     fisher = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    device = network.trunk.mean.device
+    device = network.encoder.mean.device
     held = CHUNK_ELEMENTS
     if device.type == "cuda":
         held = min(ON_GPU, torch.cuda.get_device_properties(device).total_memory // (4 * 16))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmrc.methods.chance import POOL
+from lmrc.methods.rng import POOL
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 from lmrc.training.ranks import current
@@ -70,7 +70,7 @@ class Exemplars:
     def _remember(self, x: Tensor, targets: Tensor) -> None:
         """Add exemplars of this task, and drop what there is no more room for."""
         if per_class := self.exemplars_per_class:
-            ranked = current().agree(
+            ranked = current().broadcast(
                 lambda: self.choose_exemplars(self.network_, x, targets, per_class)
             )
             ranked = torch.as_tensor(ranked, device="cpu")
@@ -118,7 +118,7 @@ def herding(features: Tensor, n: int) -> Tensor:
 
 @torch.no_grad()
 def _features(network: Network, x: Tensor, rows: Tensor) -> Tensor:
-    device = network.trunk.mean.device
+    device = network.encoder.mean.device
     parts = [rows[i : i + AT_A_TIME] for i in range(0, len(rows), AT_A_TIME)]
-    features = [network.trunk(x[part].to(device)).float().cpu() for part in parts]
+    features = [network.encoder(x[part].to(device)).float().cpu() for part in parts]
     return torch.cat(features).flatten(1)

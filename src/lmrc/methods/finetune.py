@@ -36,7 +36,7 @@ class FineTuneClassifier(IncrementalClassifier):
         """Return a linear layer, one output per class."""
         return GrowingLinear(width, n_classes)
 
-    def grow(self, network: Network, n_new: int) -> None:
+    def expand(self, network: Network, n_new: int) -> None:
         """Add one output per new class."""
         network.head.add_classes(n_new)
 

@@ -53,7 +53,7 @@ class LabelVectors:
         return shaped, max(mapping.threshold, in_force)
 
     def _warn_if_nearly_full(self, mapping: LabelMapping, n_new: int) -> None:
-        """Warn at the class batch that passes the mark, and not once the mapping was relaxed."""
+        """Warn at the task that passes the mark, and not once the mapping was relaxed."""
         likely = capacity.likely(self.dim, mapping.threshold, self.max_tries)
         share, of = NEARLY_FULL
         mark = -(-share * likely // of)  # in whole numbers: there may be more than a float holds

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from lmrc.methods import parameters as legal
 from lmrc.methods.amending import AmendableClasses
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.chance import LABELS
 from lmrc.methods.label_vectors import LabelVectors
 from lmrc.methods.objectives import OBJECTIVES, Setting
 from lmrc.methods.parameters import Legal
+from lmrc.methods.rng import LABELS
 from lmrc.nets.backbones import Factory
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network
-from lmrc.statistics import readout
+from lmrc.statistics import prediction_rules
 from lmrc.statistics.covariances import COVARIANCES
 from lmrc.training.batches import MiniBatch
 from lmrc.training.loop import EpochRecord
@@ -34,7 +34,7 @@ from lmrc.training.step import Losses
 class LMRCClassifier(AmendableClasses):
     """Label Mapping with Response Consolidation.
 
-    Every class has a random unit vector, its label vector. Every class batch gets a head of its
+    Every class has a random unit vector, its label vector. Every task gets a head of its
     own, trained to answer with the label vector of the sample's class (New Classes Loss), while
     the older heads are held to what they answered before (Response Loss). At prediction all heads
     answer, and the class whose label vector is nearest to its own head's response wins.
@@ -76,18 +76,18 @@ class LMRCClassifier(AmendableClasses):
     feature_layers : {1, 2}, default=1
         Of how many of the network's last layers the features are that statistics are of. Two are
         to be had of the ResNets; other networks give one.
-    predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="wta"
+    predict_with : {"wta", "lda", "finetuned", "linear", "ensemble"}, default="wta"
         Winner-Take-All (Eq. 2); the linear discriminant of the statistics; Winner-Take-All by
         copies of the heads tuned on features made up from the statistics (and on those of images
         kept by ``memory_per_class``); a linear classifier that begins as the discriminant and is
         tuned as the heads are; or the sum of the last two, each standardised, from three classes
-        on: for two it is "tuned". All but the first need ``statistics``.
-    mirror : bool, default=False
+        on: for two it is "finetuned". All but the first need ``statistics``.
+    test_time_flip : bool, default=False
         Look at mirror images, too, when predicting, for twice the work: where ``augment`` has them
         learnt, and not elsewhere.
     memory_per_class : int, default=0
         Samples of each class kept for rehearsal. 0 keeps none. Where it is lowered, the others are
-        dropped before the next class batch is learnt.
+        dropped before the next task is learnt.
     memory_total : int, default=0
         Instead of ``memory_per_class``: samples of all classes together, the same number of each,
         fewer as classes arrive.
@@ -95,39 +95,38 @@ class LMRCClassifier(AmendableClasses):
         How these samples are chosen. "herding": so that the mean of their features is near the
         class's (iCaRL, Rebuffi et al., CVPR 2017). Another choice is a method of your own:
         ``choose_exemplars``.
-    rehearsals : int, default=1
+    exemplar_repeats : int, default=1
         How often each of these samples comes in an epoch.
     class_weight : {"balanced", None} or dict, default=None
         "balanced": each class at hand counts alike, however few samples it has. A dict gives the
         weights of labels, 1 for those that are not in it; only their ratios matter. Some may be of
         classes yet to come, but not all. Statistics take all classes alike.
     weights : path or None, default=None
-        A safetensors file to start the backbone from at the first class batch, such as that of a
+        A safetensors file to start the backbone from at the first task, such as that of a
         torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.
     freeze : {False, True, "later"}, default=False
         Leave the backbone as it is and train the heads alone: with good `weights`, the way to
-        learn from few images. "later": from the second class batch on, for many classes at first
+        learn from few images. "later": from the second task on, for many classes at first
         and then a few at a time.
     epochs : int, default=70
     first_epochs : int or None, default=None
-        Epochs of the first class batch, if it is to have others: the later ones build on it.
+        Epochs of the first task, if it is to have others: the later ones build on it.
     batch_size : int, default=128
     learning_rate : float, default=0.05
     first_learning_rate : float or None, default=None
-        That of the first class batch, if it is to have another: nothing is lost there.
+        That of the first task, if it is to have another: nothing is lost there.
     schedule : {"halving", "cosine"}, default="halving"
         "cosine": up within one epoch, then down to 0 along a cosine.
     halve_at : tuple, default=(50/70, 60/70)
         When "halving" halves the learning rate: epochs (ints) or fractions of all epochs (floats).
     momentum : float, default=0.9
     weight_decay : float, default=5e-4
-    average_last : int, default=0
+    swa_epochs : int, default=0
         Epochs at the end over which weights are averaged. 0 takes them as they end.
     augment : str, default="auto"
-        "none", "crop", "crop+flip", "resized-crop+flip", "strong" (crop and flip, brightness,
-        contrast and saturation changed, a black square) or "mixed": that, and in about half of the
-        mini-batches each image has a piece of another, and both classes are learnt by their shares.
-        Both are for long training: with 30 epochs, CIFAR-100 was learnt worse with "strong".
+        "none", "crop", "crop+flip", "resized-crop+flip", "jitter+cutout" (crop, flip, colour
+        jitter and Cutout) or "cutmix": that, and CutMix in about half of the mini-batches.
+        Both are for long training: with 30 epochs, CIFAR-100 was learnt worse with "jitter+cutout".
         "auto": nothing for vectors and grey images under 28 pixels, crop for other grey images,
         crop and flip for colour.
     device : str or torch.device, default="auto"
@@ -149,7 +148,7 @@ class LMRCClassifier(AmendableClasses):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-        Class labels in order of arrival, sorted within a class batch.
+        Class labels in order of arrival, sorted within a task.
     heads_ : list of arrays
         The classes that each head governs.
     label_vectors_ : array of shape (n_classes, label_dim) or (n_classes, 4, label_dim)
@@ -157,12 +156,12 @@ class LMRCClassifier(AmendableClasses):
     threshold_ : float
         The threshold in force: higher than ``threshold`` once the mapping was relaxed. With
         ``rotations`` each head has a mapping of its own, and this is the highest.
-    statistics_, readout_ : dict of Tensor
+    statistics_, classifiers_ : dict of Tensor
         What is kept of the classes' features, and what `predict` makes of it.
     input_shape_ : tuple of int
         (features,) or (channels, height, width).
     history_ : list of dict
-        Per epoch: class batch, learning rate, and the loss terms as minimised; the share of
+        Per epoch: task, learning rate, and the loss terms as minimised; the share of
         mini-batches with pieces of other images, where there are any.
     network_ : nn.Module
         The network, in evaluation mode. Takes raw inputs, returns (batch, heads, label_dim).
@@ -195,9 +194,9 @@ class LMRCClassifier(AmendableClasses):
         "scale": legal.real(0, closed=False),
         "statistics": legal.one_of("none", *COVARIANCES),
         "feature_layers": legal.one_of(1, 2),
-        "predict_with": legal.one_of(*readout.READOUTS),
-        "mirror": legal.one_of(True, False),
-        "rehearsals": legal.integer(1),
+        "predict_with": legal.one_of(*prediction_rules.RULES),
+        "test_time_flip": legal.one_of(True, False),
+        "exemplar_repeats": legal.integer(1),
     }
 
     def __init__(
@@ -214,12 +213,12 @@ class LMRCClassifier(AmendableClasses):
         scale: float = 16.0,
         statistics: Literal["none", "shared", "low-rank", "full"] = "none",
         feature_layers: Literal[1, 2] = 1,
-        predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "wta",
-        mirror: bool = False,
+        predict_with: Literal["wta", "lda", "finetuned", "linear", "ensemble"] = "wta",
+        test_time_flip: bool = False,
         memory_per_class: int = 0,
         memory_total: int = 0,
         exemplars: Literal["random", "herding"] = "random",
-        rehearsals: int = 1,
+        exemplar_repeats: int = 1,
         class_weight: Mapping[Any, float] | str | None = None,
         weights: str | os.PathLike[str] | None = None,
         freeze: bool | Literal["later"] = False,
@@ -232,7 +231,7 @@ class LMRCClassifier(AmendableClasses):
         halve_at: Sequence[float] = (50 / 70, 60 / 70),
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
-        average_last: int = 0,
+        swa_epochs: int = 0,
         augment: str = "auto",
         device: str | torch.device = "auto",
         precision: str = "auto",
@@ -258,7 +257,7 @@ class LMRCClassifier(AmendableClasses):
             halve_at=halve_at,
             momentum=momentum,
             weight_decay=weight_decay,
-            average_last=average_last,
+            swa_epochs=swa_epochs,
             augment=augment,
             device=device,
             precision=precision,
@@ -278,14 +277,14 @@ class LMRCClassifier(AmendableClasses):
         self.statistics = statistics
         self.feature_layers = feature_layers
         self.predict_with = predict_with
-        self.mirror = mirror
-        self.rehearsals = rehearsals
+        self.test_time_flip = test_time_flip
+        self.exemplar_repeats = exemplar_repeats
 
     def make_head(self, width: int, n_heads: int = 0, n_classes: int = 0) -> MultiHead:
         """Return normalised linear heads."""
         return MultiHead(width, self.label_dim, n_heads)
 
-    def grow(self, network: Network, n_new: int) -> None:
+    def expand(self, network: Network, n_new: int) -> None:
         """Open a head for the new classes and draw their label vectors (Algorithm 1)."""
         draw = LabelVectors(
             self.label_dim, self.threshold, self.max_tries, self.on_full, self._seed(LABELS)
@@ -302,11 +301,11 @@ class LMRCClassifier(AmendableClasses):
         self.labels_ = {"vectors": vectors}
         network.head.open_head()
 
-    def start(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
         """Return the network to train; bring the label vectors to where it is."""
         if frozen is not None:
             self.labels_ = {"vectors": self.labels_["vectors"].to(frozen.head.weight.device)}
-        return super().start(frozen, x)
+        return super().init_network(frozen, x)
 
     @property
     def needs_old_outputs(self) -> bool:  # type: ignore[override]
@@ -331,14 +330,14 @@ class LMRCClassifier(AmendableClasses):
         self, network: Network, before: Network | None, samples: Memory, n_known: int
     ) -> Iterator[EpochRecord]:
         if self.memory_:
-            for _ in range(self.rehearsals - 1):
+            for _ in range(self.exemplar_repeats - 1):
                 samples = self.memory_.joined(samples.x, samples.y)
         return super()._train(network, before, samples, n_known)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the similarity of each class's label vector to its head's response (Eq. 2).
 
-        Or what ``predict_with`` makes of the statistics; see `lmrc.statistics.readout`.
+        Or what ``predict_with`` makes of the statistics; see `lmrc.statistics.prediction_rules`.
         """
         return self.scores_by((self.predict_with,), network, x)[self.predict_with]
 
@@ -346,7 +345,7 @@ class LMRCClassifier(AmendableClasses):
         """Return the cosine of each class's label vector to its head's response.
 
         Where ``predict_with`` is not "wta", the scores that it goes by: standardised for each
-        sample with "lda", "linear" and "both", from three classes on.
+        sample with "lda", "linear" and "ensemble", from three classes on.
 
         Parameters
         ----------
@@ -375,5 +374,5 @@ class LMRCClassifier(AmendableClasses):
     def label_vectors_(self) -> NDArray[np.float32]:
         """Label vectors, rows as ``classes_``."""
         if "network_" not in vars(self):
-            raise AttributeError("label_vectors_ is there once a class batch has been learnt")
+            raise AttributeError("label_vectors_ is there once a task has been learnt")
         return np.array(self.labels_["vectors"].cpu().numpy())

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.training.augment import flips
 
-# Mini-batches of a class batch from which pieces of other images are learnt. On held-out images of
+# Mini-batches of a task from which pieces of other images are learnt. On held-out images of
 # CIFAR-100 they lost 3.3 points in 240 mini-batches, 0.2 in 1,100, and won 2.2 in 2,100.
 LONG = 1500
 
@@ -17,7 +17,7 @@ class LMRCPlusClassifier(LMRCClassifier):
 
     It is `LMRCClassifier` with other defaults. Every class has a label vector for each quarter turn
     of its images, heads learn by a softmax among their own label vectors too, the learning rate
-    falls along a cosine, the first class batch is learnt for longest, and prediction goes by
+    falls along a cosine, the first task is learnt for longest, and prediction goes by
     statistics of the classes' features, which are carried along as the features move.
 
     Where a few images are kept (``memory_per_class``), each comes three times in an epoch, one more
@@ -39,17 +39,17 @@ class LMRCPlusClassifier(LMRCClassifier):
     objective : {"cosine", "softmax", "both"}, default="both"
     statistics : {"none", "shared", "low-rank", "full"}, default="low-rank"
     feature_layers : {1, 2}, default=2
-    predict_with : {"wta", "lda", "tuned", "linear", "both"}, default="both"
-    mirror : bool, default=True
-    rehearsals : int, default=3
+    predict_with : {"wta", "lda", "finetuned", "linear", "ensemble"}, default="ensemble"
+    test_time_flip : bool, default=True
+    exemplar_repeats : int, default=3
     epochs : int, default=60
-        Of each class batch but the first: to train for shorter, give ``first_epochs``, too.
+        Of each task but the first: to train for shorter, give ``first_epochs``, too.
     first_epochs : int or None, default=100
     learning_rate : float, default=0.02
     first_learning_rate : float or None, default=0.05
     schedule : {"halving", "cosine"}, default="cosine"
     augment : str, default="auto"
-        "auto" is "strong" for colour images, and "mixed" where a class batch is learnt in 1,500
+        "auto" is "jitter+cutout" for colour images, and "cutmix" where a task is learnt in 1,500
         mini-batches or more: in fewer, pieces of other images do harm.
 
     Examples
@@ -75,9 +75,9 @@ class LMRCPlusClassifier(LMRCClassifier):
         objective: Literal["cosine", "softmax", "both"] = "both",
         statistics: Literal["none", "shared", "low-rank", "full"] = "low-rank",
         feature_layers: Literal[1, 2] = 2,
-        predict_with: Literal["wta", "lda", "tuned", "linear", "both"] = "both",
-        mirror: bool = True,
-        rehearsals: int = 3,
+        predict_with: Literal["wta", "lda", "finetuned", "linear", "ensemble"] = "ensemble",
+        test_time_flip: bool = True,
+        exemplar_repeats: int = 3,
         epochs: int = 60,
         first_epochs: int | None = 100,
         learning_rate: float = 0.02,
@@ -92,8 +92,8 @@ class LMRCPlusClassifier(LMRCClassifier):
             statistics=statistics,
             feature_layers=feature_layers,
             predict_with=predict_with,
-            mirror=mirror,
-            rehearsals=rehearsals,
+            test_time_flip=test_time_flip,
+            exemplar_repeats=exemplar_repeats,
             epochs=epochs,
             first_epochs=first_epochs,
             learning_rate=learning_rate,
@@ -115,4 +115,4 @@ class LMRCPlusClassifier(LMRCClassifier):
         augment = super().augmentation
         if self.augment != "auto" or not flips(augment):
             return augment
-        return "mixed" if mixed else "strong"
+        return "cutmix" if mixed else "jitter+cutout"

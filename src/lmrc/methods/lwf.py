@@ -20,7 +20,7 @@ class LwFClassifier(FineTuneClassifier):
     """Learning without Forgetting (Li and Hoiem, 2017), with one softmax layer or one per batch.
 
     ``heads="single"`` is LwF.MC: one softmax over all classes, whose answers for the old ones are
-    distilled from the old network. ``heads="multi"`` is LwF.MT: a softmax for each class batch,
+    distilled from the old network. ``heads="multi"`` is LwF.MT: a softmax for each task,
     each distilled on its own; at prediction the highest probability over all heads wins.
 
     Parameters are those of `FineTuneClassifier`, and:
@@ -29,7 +29,7 @@ class LwFClassifier(FineTuneClassifier):
     ----------
     heads : {"single", "multi"}, default="single"
         LwF.MT, ``"multi"``, takes no ``memory_per_class``: a head knows the classes of its own
-        class batch alone, so pooled samples of others have nothing to teach it.
+        task alone, so pooled samples of others have nothing to teach it.
     distillation_weight : float, default=1.0
         Weight λ of the distillation.
     temperature : float, default=2.0

@@ -100,11 +100,11 @@ def write_out_settings(cls: Any) -> None:
 
 
 class CheckedParameters:
-    """Parameters of a method, checked before each class batch."""
+    """Parameters of a method, checked before each task."""
 
     #: What each parameter may be; a method adds its own.
     legal_values: ClassVar[dict[str, Legal]]
-    #: Parameters that shape the network: fixed by the first class batch.
+    #: Parameters that shape the network: fixed by the first task.
     shaping_parameters: ClassVar[tuple[str, ...]]
     memory_per_class: int
     memory_total: int
@@ -138,7 +138,7 @@ class CheckedParameters:
         for key, value in getattr(self, "shape_settings_", {}).items():
             if getattr(self, key) is not value and getattr(self, key) != value:
                 raise ValueError(
-                    f"{name}: {key} was {value!r} at the first class batch and is now "
+                    f"{name}: {key} was {value!r} at the first task and is now "
                     f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
                     "to begin anew"
                 )

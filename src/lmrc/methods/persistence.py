@@ -20,7 +20,7 @@ from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
-from lmrc.training.device import pick_device, usual_defaults
+from lmrc.training.device import default_dtype_guard, pick_device
 
 #: What a model file may name. It never names code to import.
 CLASSES: dict[str, type[IncrementalClassifier]] = {
@@ -75,7 +75,7 @@ def load(
     return model
 
 
-@usual_defaults()
+@default_dtype_guard()
 def model_from(
     path: str | os.PathLike[str],
     description: dict[str, Any],

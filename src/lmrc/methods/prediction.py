@@ -16,7 +16,7 @@ from torch import Tensor
 from lmrc.data.inputs import read_dataset
 from lmrc.methods.reading import read_parts
 from lmrc.nets.network import Network
-from lmrc.training.device import use_bf16, usual_defaults
+from lmrc.training.device import default_dtype_guard, use_bf16
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
 ANSWERS = 2**26  # and answers of the network, or scores
@@ -45,7 +45,7 @@ class Prediction(ClassifierMixin):
         check_is_fitted(self)
         self._check_shape()
         scores = scores or self.scores
-        device = self.network_.trunk.mean.device
+        device = self.network_.encoder.mean.device
         bf16 = use_bf16(self.precision, device)
         for x in read_parts(self, X):
             made = max(self.looks * self.answers, len(self.classes_))
@@ -69,7 +69,7 @@ class Prediction(ClassifierMixin):
         """
         return copy.copy(self)
 
-    @usual_defaults()
+    @default_dtype_guard()
     def _all_scores(self, X: Any) -> NDArray[np.float32]:
         """Score all classes; shape (n, n_classes), float32."""
         return np.concatenate(list(self._as_it_is()._score_parts(X)))
@@ -85,7 +85,7 @@ class Prediction(ClassifierMixin):
         scores = self._all_scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
-    @usual_defaults()
+    @default_dtype_guard()
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
         now = self._as_it_is()
@@ -99,7 +99,7 @@ class Prediction(ClassifierMixin):
             X, y = read_dataset(X)
         return float(super().score(X, y, sample_weight))
 
-    @usual_defaults()
+    @default_dtype_guard()
     def predict_topk(self, X: Any, k: int = 5) -> NDArray[Any]:
         """Return the k best classes of each sample, best first: shape (n, min(k, n_classes))."""
         if not isinstance(k, (int, np.integer)) or k < 1:

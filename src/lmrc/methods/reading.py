@@ -27,7 +27,7 @@ AT_A_TIME = 4096  # items of a Dataset, or images on disk, that are in memory wh
 
 
 def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
-    """Read a class batch: inputs and labels."""
+    """Read a task: inputs and labels."""
     _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
         X, own = read_dataset(X)

@@ -10,7 +10,7 @@ from typing import Any
 from lmrc.methods.state import pack
 from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
-from lmrc.training.device import usual_defaults
+from lmrc.training.device import default_dtype_guard
 
 
 def remember(model: Any, path: str | os.PathLike[str], state: str | None) -> None:
@@ -25,7 +25,7 @@ def state_of(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
-@usual_defaults()
+@default_dtype_guard()
 def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Write a model to a folder, unless that has learnt since the model was read from it."""
     with folder.writing(path):

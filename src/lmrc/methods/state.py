@@ -1,4 +1,4 @@
-"""What a model file holds: all that prediction and the next class batch need."""
+"""What a model file holds: all that prediction and the next task need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmrc.data.inputs import shortest_type
 from lmrc.nets.backbones import build
-from lmrc.nets.network import Network, build_trunk, check_input_shape
+from lmrc.nets.network import Network, build_encoder, check_input_shape
 from lmrc.store.upgrade import MODEL_FORMAT
 from lmrc.training.device import pick_device
 from lmrc.training.loop import TrainingError
@@ -55,8 +55,8 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 
 def _tensors_of(model: Any) -> Tensors:
     tensors: Tensors = {"weights": dict(model.network_.state_dict())}
-    if pool := pool_in_force(model):
-        tensors["pool"] = {"x": pool.x, "y": pool.y}
+    if memory := exemplars_in_force(model):
+        tensors["exemplars"] = {"x": memory.x, "y": memory.y}
     for name in model.saved_tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
     return {group: members for group, members in tensors.items() if members}
@@ -72,7 +72,7 @@ def check_numbers(tensors: Tensors) -> None:
             last = name.rpartition(".")[2]
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name} ({group}) holds NaN or infinity")
-            if name == "trunk.std" and not bool((tensor > 0).all()):
+            if name == "encoder.std" and not bool((tensor > 0).all()):
                 raise ValueError(f"{name} ({group}), by which inputs are divided, is not positive")
             if last == "running_var" and not bool((tensor >= 0).all()):
                 raise ValueError(f"{name} ({group}) holds variances below 0")
@@ -93,7 +93,7 @@ def refuse_diverged(model: Any) -> None:
         ) from error
 
 
-def pool_in_force(model: Any) -> Memory | None:
+def exemplars_in_force(model: Any) -> Memory | None:
     """Return the exemplars that there is room for now: it may have been lowered."""
     pool: Memory | None = model.memory_
     if pool and not model.keeps_data:
@@ -141,15 +141,15 @@ def unpack(
     weights = tensors["weights"]
     if built_in:
         _check_sizes(model, weights)
-    mean, std = weights["trunk.mean"], weights["trunk.std"]
-    trunk, width = build_trunk(model.backbone, model.input_shape_, mean, std)
-    network = Network(trunk, model.make_head(width, len(model.heads_), len(model.classes_)))
+    mean, std = weights["encoder.mean"], weights["encoder.std"]
+    encoder, width = build_encoder(model.backbone, model.input_shape_, mean, std)
+    network = Network(encoder, model.make_head(width, len(model.heads_), len(model.classes_)))
     network.load_state_dict(weights)
     model.network_ = network.to(pick_device(model.device)).eval()
     for name in model.saved_tensors:
         setattr(model, name, tensors.get(name.rstrip("_"), {}))
     model.check_saved()
-    model.memory_ = _pool(model, tensors["pool"]) if "pool" in tensors else None
+    model.memory_ = _pool(model, tensors["exemplars"]) if "exemplars" in tensors else None
     model.shape_settings_ = {name: getattr(model, name) for name in model.shaping_parameters}
 
 
@@ -175,7 +175,7 @@ def _classes(description: dict[str, Any]) -> NDArray[Any]:
 
 def _check_values(model: Any) -> None:
     """Refuse plain values of a description that no model has."""
-    for name, most in (("seed_", 2**128), ("n_batches_", 2**31)):
+    for name, most in (("seed_", 2**128), ("n_tasks_", 2**31)):
         value = getattr(model, name)
         if type(value) is not int or not 0 <= value < most:
             raise ValueError(f"its {name} is no number in 0…{most - 1}")
@@ -189,11 +189,11 @@ def _check_values(model: Any) -> None:
 def _pool(model: Any, pool: dict[str, Tensor]) -> Memory:
     x, y = pool["x"], pool["y"]
     if y.dtype != torch.int64:
-        raise ValueError(f"the pool holds labels of type {y.dtype}")
+        raise ValueError(f"the exemplars have labels of type {y.dtype}")
     if x.shape != (len(y), *model.input_shape_):
-        raise ValueError(f"the pool holds inputs of shape {tuple(x.shape)}")
+        raise ValueError(f"the exemplars have inputs of shape {tuple(x.shape)}")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(model.classes_):
-        raise ValueError("the pool holds samples of no class")
+        raise ValueError("the exemplars have samples of no class")
     return Memory(x, y)
 
 
@@ -209,9 +209,9 @@ def _check_sizes(model: Any, weights: dict[str, Tensor]) -> None:
         wanted = {f"head.{name}": t for name, t in head.state_dict().items()}
         if isinstance(model.backbone, str):
             backbone = build(model.backbone, model.input_shape_)
-            wanted |= {f"trunk.backbone.{n}": t for n, t in backbone.state_dict().items()}
+            wanted |= {f"encoder.backbone.{n}": t for n, t in backbone.state_dict().items()}
         of_channels = torch.empty(model.input_shape_[0], *[1] * (len(model.input_shape_) - 1))
-        wanted |= {"trunk.mean": of_channels, "trunk.std": of_channels}
+        wanted |= {"encoder.mean": of_channels, "encoder.std": of_channels}
     for name, like in wanted.items():
         found = weights.get(name)
         if found is None or found.shape != like.shape or found.dtype != like.dtype:

@@ -1,4 +1,4 @@
-"""Heads that grow: one per class batch (the paper's), or one row per class (the baselines')."""
+"""Heads that grow: one per task (the paper's), or one row per class (the baselines')."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def without_row(rows: Tensor, row: int) -> Tensor:
 
 
 class MultiHead(nn.Module):
-    """Normalised linear heads M₁ … M_k, one per class batch, as one stacked parameter.
+    """Normalised linear heads M₁ … M_k, one per task, as one stacked parameter.
 
     ``forward`` maps features (batch, width) to unit responses (batch, heads, dim).
 

@@ -16,7 +16,7 @@ LARGEST_INPUT = 2**24  # values of one input: a model file that asks for more is
 LARGE_INPUT = 2**18  # 3 × 295 × 295: from here on, a pass takes some hundred megabytes
 
 
-class Trunk(nn.Module):
+class Encoder(nn.Module):
     """All that heads share: normalisation with fixed statistics, then the backbone.
 
     Takes raw inputs, uint8 0…255 or float, so that a model file needs nothing beside it.
@@ -73,19 +73,19 @@ class Trunk(nn.Module):
 
 
 class Network(nn.Module):
-    """A trunk and the head of a method on top of it."""
+    """A encoder and the head of a method on top of it."""
 
-    trunk: Trunk
+    encoder: Encoder
     head: Any  # each method has its own kind
 
-    def __init__(self, trunk: Trunk, head: nn.Module) -> None:
+    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
         super().__init__()
-        self.trunk = trunk
+        self.encoder = encoder
         self.head = head
 
     def forward(self, x: Tensor) -> Any:
         """Return what the head makes of the features."""
-        return self.head(self.trunk(x))
+        return self.head(self.encoder(x))
 
 
 class Frozen(Network):
@@ -99,11 +99,11 @@ class Frozen(Network):
     """
 
     def __init__(self, network: Network, bf16: bool = False) -> None:
-        super().__init__(network.trunk, network.head)
+        super().__init__(network.encoder, network.head)
         self.eval()
         dtype = torch.bfloat16 if bf16 else torch.float32
-        on_gpu = network.trunk.mean.is_cuda
-        folded = fold(network.trunk.backbone, dtype) if on_gpu else None
+        on_gpu = network.encoder.mean.is_cuda
+        folded = fold(network.encoder.backbone, dtype) if on_gpu else None
         # In a tuple, it is no part of the module: its weights are the backbone's once more.
         self._folded = (folded,) if folded else ()
 
@@ -111,9 +111,9 @@ class Frozen(Network):
         """Return what the encoder makes of x."""
         if self._folded:
             (backbone,) = self._folded
-            folded: Tensor = backbone(self.trunk.normalise(x))
+            folded: Tensor = backbone(self.encoder.normalise(x))
             return folded
-        features: Tensor = self.trunk(x)
+        features: Tensor = self.encoder(x)
         return features
 
     def forward(self, x: Tensor) -> Any:
@@ -123,7 +123,7 @@ class Frozen(Network):
 
 def on_device(device: torch.device, network: Network) -> Network:
     """Return the network on a device; a copy where it is on another, so that it stays there."""
-    here = network.trunk.mean.device
+    here = network.encoder.mean.device
     return network if here == device else copy.deepcopy(network).to(device)
 
 
@@ -138,23 +138,23 @@ def check_input_shape(shape: InputShape) -> None:
         )
 
 
-def build_trunk(
+def build_encoder(
     backbone: str | nn.Module | Factory, input_shape: InputShape, mean: Tensor, std: Tensor
-) -> tuple[Trunk, int]:
-    """Make a trunk and find the width of its features by a dry pass.
+) -> tuple[Encoder, int]:
+    """Make a encoder and find the width of its features by a dry pass.
 
     For backbones of ours and large inputs without memory, on the meta device: which imports torch's
     compiler, a second of work or more.
     """
     check_input_shape(input_shape)
-    trunk = Trunk(build(backbone, input_shape).cpu(), mean, std)
+    encoder = Encoder(build(backbone, input_shape).cpu(), mean, std)
     without_memory = isinstance(backbone, str) and math.prod(input_shape) > LARGE_INPUT
-    was_training, place = trunk.training, "meta" if without_memory else "cpu"
+    was_training, place = encoder.training, "meta" if without_memory else "cpu"
     try:
         with torch.no_grad():
-            tried, x = trunk.eval(), torch.zeros(2, *input_shape, device=place)
+            tried, x = encoder.eval(), torch.zeros(2, *input_shape, device=place)
             if without_memory:
-                tried = copy.deepcopy(trunk).to(place)
+                tried = copy.deepcopy(encoder).to(place)
             features = tried(x)
             both = tried.features(x, 2) if tried.width_before(2) else features
     except (RuntimeError, AttributeError, TypeError, IndexError) as error:
@@ -162,7 +162,7 @@ def build_trunk(
             f"the backbone does not map inputs of shape (batch, "
             f"{', '.join(map(str, input_shape))}) to features of shape (batch, width): {error}"
         ) from error
-    trunk.train(was_training)
+    encoder.train(was_training)
     if features.ndim != 2 or len(features) != 2:
         shape = tuple(features.shape)
         raise ValueError(
@@ -171,9 +171,10 @@ def build_trunk(
         )
     width = features.shape[1]
     # Else it would show when statistics are made, and all the training would be lost.
-    if both.shape != (2, trunk.width_before(2) + width):
+    if both.shape != (2, encoder.width_before(2) + width):
         raise ValueError(
-            f"the backbone's last_two must return {trunk.width_before(2)} features (width_before) "
+            f"the backbone's last_two must return {encoder.width_before(2)} features "
+            "(width_before) "
             f"and then its own {width}, but a batch of 2 gave {tuple(both.shape)}"
         )
-    return trunk, width
+    return encoder, width

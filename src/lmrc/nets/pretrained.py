@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lmrc.nets.network import Trunk
+from lmrc.nets.network import Encoder
 
-OWN_PREFIX = "trunk.backbone."  # as in the model files of lmrc
-OWN_NORMALISATION = ("trunk.mean", "trunk.std")
+OWN_PREFIX = "encoder.backbone."  # as in the model files of lmrc
+OWN_NORMALISATION = ("encoder.mean", "encoder.std")
 #: Mean and deviation of ImageNet's red, green and blue, with which torchvision's weights are made.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _NAMED = 3  # so many names does a message give
@@ -25,12 +25,12 @@ _STEM = (
 )
 
 
-def load_trunk(trunk: Trunk, path: str | os.PathLike[str]) -> None:
+def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
     """Load the weights of a backbone, all of them, and normalise inputs as these expect it.
 
     Parameters
     ----------
-    trunk : Trunk
+    encoder : Encoder
         Changed in place. It normalises as the model did whose weights these are, if the file is of
         one; colour images as ImageNet's, if not; and other inputs as before.
     path : path
@@ -44,7 +44,7 @@ def load_trunk(trunk: Trunk, path: str | os.PathLike[str]) -> None:
     """
     with _understood(path):
         tensors = load_file(path)
-    backbone, normalisation = trunk.backbone, _normalisation(tensors, trunk)
+    backbone, normalisation = encoder.backbone, _normalisation(tensors, encoder)
     if any(name.startswith(OWN_PREFIX) for name in tensors):
         own = (name for name in tensors if name.startswith(OWN_PREFIX))
         tensors = {name.removeprefix(OWN_PREFIX): tensors[name] for name in own}
@@ -67,7 +67,7 @@ def load_trunk(trunk: Trunk, path: str | os.PathLike[str]) -> None:
         )
     fitting = {n: t for n, t in tensors.items() if n in wanted}
     backbone.load_state_dict(fitting, strict=False)
-    trunk.mean, trunk.std = normalisation
+    encoder.mean, encoder.std = normalisation
 
 
 def channels_of(path: str | os.PathLike[str]) -> int | None:
@@ -96,15 +96,15 @@ def _understood(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def _normalisation(tensors: dict[str, Tensor], trunk: Trunk) -> tuple[Tensor, Tensor]:
+def _normalisation(tensors: dict[str, Tensor], encoder: Encoder) -> tuple[Tensor, Tensor]:
     """Return the mean and the deviation that the weights of a file expect inputs to be freed of."""
     own = [tensors[name] for name in OWN_NORMALISATION if name in tensors]
-    if len(own) == 2 and all(t.shape == trunk.mean.shape for t in own):
+    if len(own) == 2 and all(t.shape == encoder.mean.shape for t in own):
         return own[0], own[1]
-    if trunk.mean.shape == (3, 1, 1):
+    if encoder.mean.shape == (3, 1, 1):
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
         return mean, std
-    return trunk.mean, trunk.std
+    return encoder.mean, encoder.std
 
 
 def _stem(given: Tensor, wanted: Tensor) -> str:

@@ -10,6 +10,7 @@ from lmrc.data.folders import class_name
 from lmrc.methods.amending import reweighed
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
+from lmrc.practice.info import exemplars_of
 from lmrc.practice.log import well_formed
 from lmrc.practice.models import find_class, open_model
 from lmrc.practice.usage import Say, count
@@ -26,9 +27,9 @@ def roll_back(path: Path, say: Say) -> None:
         store.roll_back(path, _check(path))
         (newest,) = store.versions(path)[-1:]
     say(f"{path} is as it was after version {newest['number']}, saved {newest['saved']}")
-    if "pool" in newest["files"]:
+    if entry := exemplars_of(newest):
         with well_formed(path):
-            stored = len(read_tensors(path, newest["files"]["pool"])["y"])
+            stored = len(read_tensors(path, entry)["y"])
             settings = newest["model"]["settings"]
             each, all_of_it = settings["memory_per_class"], settings.get("memory_total")
         more = f", and keeps {each} of each class from now on" if each else ""

@@ -1,4 +1,4 @@
-"""What a user had better know before a class batch is learnt."""
+"""What a user had better know before a task is learnt."""
 
 from __future__ import annotations
 

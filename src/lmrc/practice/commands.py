@@ -305,7 +305,7 @@ def evaluate(
 
 
 def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
-    """Say what a model knows and holds: classes, heads, size, stored images, room for more.
+    """Say what a model knows and holds: classes, heads, size, exemplars, room for more.
 
     Example: lmrc info pets.lmrc
     """
@@ -339,7 +339,7 @@ def forget(
     name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
     quiet: Quiet = False,
 ) -> None:
-    """Take a class out of a model: label vector, statistics, stored images; in old versions, too.
+    """Take a class out of a model: label vector, statistics, exemplars; in old versions, too.
 
     Example: lmrc forget pets.lmrc fish
     """

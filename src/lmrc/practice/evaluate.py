@@ -36,12 +36,12 @@ QUESTION = "Each image is shown to the model, whose heads all answer; {}. How of
 TELLS_APART = 0.65  # mean of the shares kept and rejected; chance, whatever the threshold, is 0.5
 #: What wins, by the classifier's ``predict_with``.
 WINS = {
-    "wta": "the class whose label vector is nearest to its own head's answer wins",
+    "wta": "the class whose label vector is nearest to its own head's response wins",
     "lda": "the class wins that is the likeliest by the statistics of the features",
-    "tuned": "the class whose label vector is nearest to the answer of its head, as tuned, wins",
+    "finetuned": "the class whose label vector is nearest to its fine-tuned head wins",
     "linear": "the class wins that is the likeliest by a linear classifier of the features, which "
-    "was tuned on features made up from their statistics, and of stored images where there are any",
-    "both": "the class wins whose label vector is near to the answer of its head, as tuned, and "
+    "was trained on pseudo-features, and on those of exemplars where there are any",
+    "ensemble": "the class wins whose label vector is near to its fine-tuned head, and "
     "which is likely by a linear classifier of the features",
 }
 
@@ -83,8 +83,8 @@ def evaluate(
         "images": score.n,
         "accuracy": score.accuracy,
         "top5": score.top5,
-        "head_choice": score.head_choice,
-        "head_given": score.head_given,
+        "task_id_accuracy": score.task_id_accuracy,
+        "task_aware_accuracy": score.task_aware_accuracy,
         "per_class": {label: accuracy for label, _, accuracy in score.per_class},
     }
     notes = []
@@ -116,7 +116,7 @@ def _settings(model: LMRCClassifier) -> dict[str, Any]:
 
 def _made_with(model: LMRCClassifier) -> str:
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return f"{used}; {hardware(model.network_.trunk.mean.device)}"
+    return f"{used}; {hardware(model.network_.encoder.mean.device)}"
 
 
 def _refuse_other(out: Path) -> None:

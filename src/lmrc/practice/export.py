@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 # Standardised scores of classes that are near to each other enlarge what was rounded: torch itself
 # then gives an image alone a score that is 1e-4 from the one among others.
 SCORE_TOLERANCE = 1e-3
-CHECKED_BATCHES = (1, 5, 16)
+CHECKED_TASKS = (1, 5, 16)
 PACKAGES = "'torch>=2.7' onnx onnxruntime onnxscript"
 
 
@@ -132,8 +132,8 @@ def check_answers(model: LMRCClassifier, content: bytes) -> None:
             f"export checks its work with onnxruntime: pip install {PACKAGES} ({error})"
         ) from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    allowed = TOLERANCE if model.predict_with in ("wta", "tuned") else SCORE_TOLERANCE
-    for n in CHECKED_BATCHES:
+    allowed = TOLERANCE if model.predict_with in ("wta", "finetuned") else SCORE_TOLERANCE
+    for n in CHECKED_TASKS:
         images = _test_images(n, model.input_shape_)
         expected = model.similarities(images)
         channels_last = images.reshape(n, *images.shape[1:3], -1)

@@ -54,7 +54,7 @@ def describe(path: Path) -> dict[str, Any]:
             "path": str(path),
             "classes": classes,
             "heads": heads,
-            "class_batches": description["n_batches_"],
+            "tasks": description["n_tasks_"],
             "input_shape": input_shape,
             "backbone": pick(input_shape) if backbone == "auto" else backbone or "custom",
             "parameters": sum(
@@ -64,12 +64,12 @@ def describe(path: Path) -> dict[str, Any]:
             ),
             "bytes": store.size_of(versions[-1:]),
             "bytes_of_all_versions": store.size_of(versions),
-            "images_stored": files["pool"]["y"][0][0] if "pool" in files else 0,
+            "images_stored": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
             "earlier_versions_with_images": earlier_with_images(versions),
             "statistics": settings["statistics"],
             "statistics_bytes": sum(
                 size
-                for group in ("statistics", "readout")
+                for group in ("statistics", "classifiers")
                 for _, size in files.get(group, {}).values()
             ),
             "rotations": settings["rotations"],
@@ -109,7 +109,12 @@ def _input_shape(shape: list[int]) -> list[int]:
 
 def earlier_with_images(versions: list[store.Version]) -> int:
     """Return how many versions before the newest hold images."""
-    return sum("pool" in version["files"] for version in versions[:-1])
+    return sum(exemplars_of(version) is not None for version in versions[:-1])
+
+
+def exemplars_of(version: store.Version) -> Any:
+    """Return what a version's manifest says of its file of exemplars; None where it has none."""
+    return version["files"].get("exemplars", version["files"].get("pool"))
 
 
 def tell_info(path: Path, say: Say) -> None:
@@ -137,7 +142,7 @@ def tell_info(path: Path, say: Say) -> None:
     if info["statistics"] != "none":
         kept = bytes_in_words(info["statistics_bytes"])
         say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
-    each = "" if info["rotations"] == "none" else " in each class batch, in four turns"
+    each = "" if info["rotations"] == "none" else " in each task, in four turns"
     left = info["label_vectors_left"]
     about = "over" if left == MOST_ROOM else "about"
     say(
@@ -147,7 +152,7 @@ def tell_info(path: Path, say: Say) -> None:
     if info["settings_not_default"]:
         say(f"settings that are not the defaults: {in_words(info['settings_not_default'])}")
     if info["being_changed_by"]:
-        at_it = "a class batch is being learnt" if info["unfinished"] else "it is being changed"
+        at_it = "a task is being learnt" if info["unfinished"] else "it is being changed"
         say(f"{at_it} by {info['being_changed_by']}")
     elif info["unfinished"]:
-        say(f"a class batch is unfinished: {store.learn_command(path)} --resume goes on with it")
+        say(f"a task is unfinished: {store.learn_command(path)} --resume goes on with it")

@@ -1,4 +1,4 @@
-"""``lmrc learn``: a class batch from a user's files, into a model on disk."""
+"""``lmrc learn``: a task from a user's files, into a model on disk."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Request:
     settings : dict
         Parameters of the classifier that the user named; the others are the model's.
     size : int, (height, width) or None
-        Of images, named at the first class batch.
+        Of images, named at the first task.
     val : float
         Share of the images that is held out.
     keep : int or None
@@ -84,7 +84,7 @@ def learn(
     quiet: bool = False,
     say: Say = print,
 ) -> None:
-    """Learn a class batch and make the model on disk know it, all of it or nothing.
+    """Learn a task and make the model on disk know it, all of it or nothing.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def learn(
         What to learn; None with `discard` alone, and with `resume`, which remembers it: there a
         request says where the source is now.
     resume : bool, default=False
-        Go on with the class batch that was interrupted.
+        Go on with the task that was interrupted.
     discard : bool, default=False
         Drop it.
     checkpoint_every : float, default=60.0
@@ -114,7 +114,7 @@ def learn(
             if unfinished.is_there(place):
                 say(f"what was unfinished in {place} is dropped")
             unfinished.discard(place)
-        kept = ranks.agree(lambda: _interrupted(place, resume))
+        kept = ranks.broadcast(lambda: _interrupted(place, resume))
         if kept is not None:
             request = _gone_on_with(place, kept, request)
         if request is None:
@@ -155,7 +155,7 @@ def learn(
 
 
 def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
-    """Return the interrupted class batch if it is to go on; there must be none if it is not."""
+    """Return the interrupted task if it is to go on; there must be none if it is not."""
     kept = unfinished.read(place)
     if resume and kept is None:
         raise UsageError(f"nothing of {place} is unfinished: name a folder to learn")
@@ -218,7 +218,7 @@ def _check_request(request: Request) -> None:
 def _model(place: Path, request: Request) -> LMRCClassifier:
     """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
     # The first of several processes reads it for all: the others may not see its folder.
-    content = current().agree(lambda: store.read(place) if store.holds_model(place) else None)
+    content = current().broadcast(lambda: store.read(place) if store.holds_model(place) else None)
     if content is None:
         return begun(request.method, request.settings, request.device)
     model = open_model(place, request.device, content)

@@ -32,7 +32,7 @@ def open_model(
 def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
     """Read a model that can predict as it is set to: known before any image is read."""
     model = open_model(path, device)
-    model.check_readout()
+    model.check_prediction_rule()
     return model
 
 

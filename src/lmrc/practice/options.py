@@ -45,7 +45,7 @@ Augment = StrEnum(
         "crop": "crop",
         "crop_flip": "crop+flip",
         "resized_crop_flip": "resized-crop+flip",
-        "strong": "strong",
-        "mixed": "mixed",
+        "jitter_cutout": "jitter+cutout",
+        "cutmix": "cutmix",
     },
 )

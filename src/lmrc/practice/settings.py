@@ -1,4 +1,4 @@
-"""What a user may choose of a model: all at its first class batch, most of it later, too."""
+"""What a user may choose of a model: all at its first task, most of it later, too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def begun(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCC
     """Return a model that has learnt nothing yet."""
     cls = METHODS[method or "lmrc"]
     _refuse_unknown(cls, settings)
-    # What is typed holds for the first class batch, too, if that is not said otherwise.
+    # What is typed holds for the first task, too, if that is not said otherwise.
     for name in ("epochs", "learning_rate"):
         if name in settings:
             settings = {f"first_{name}": None, **settings}
@@ -86,7 +86,7 @@ def changed(
 def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
     """Return how a model is going to be trained though it was not asked for: it was once.
 
-    Not what is fixed for good, what is for the first class batch alone, and the small steps that
+    Not what is fixed for good, what is for the first task alone, and the small steps that
     `lmrc learn` picks by itself.
     """
     fixed = {*model.shaping_parameters, "random_state", "first_epochs", "first_learning_rate"}

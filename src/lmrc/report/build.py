@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lmrc.report import consolidation, heads, ladder, rehearsal, rotations, streams, suppression
+from lmrc.report import ablation, consolidation, heads, rehearsal, rotations, streams, suppression
 from lmrc.report.contents import Contents
 from lmrc.report.records import Description, RunRecord, by_method_and_seed, is_whole
 from lmrc.report.titles import asked_by_each, in_order, name_runs
@@ -16,13 +16,13 @@ BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
     "rehearsal": rehearsal.build,
     "consolidation": consolidation.build,
     "heads": heads.build,
-    "ladder": ladder.build,
+    "ablation": ablation.build,
     "rotations": rotations.build,
 }
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
-    """Return what the report of a run over class batches holds.
+    """Return what the report of a run over tasks holds.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from lmrc.report.contents import Contents
 from lmrc.report.figures import Curve
 from lmrc.report.html import Drawing, Section
 from lmrc.report.records import Description, RunRecord
-from lmrc.report.summary import MethodSummary, metric_name, over_batches, summarize_methods
+from lmrc.report.summary import MethodSummary, metric_name, over_tasks, summarize_methods
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
@@ -19,7 +19,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     drawing = _drawing(summaries, metric)
     caption = (
         f"Solid: {metric_name(metric)} over all classes seen so far; dotted: accuracy over the "
-        f"classes of earlier class batches.{sections.band(summaries)}"
+        f"classes of earlier tasks.{sections.band(summaries)}"
     )
     result = Section(
         "result",
@@ -27,7 +27,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         html.figure(drawing, "consolidation", caption)
         + sections.accuracy_table(summaries, description.paper, metric)
         + sections.measured_table(
-            summaries, "old_accuracy", "Accuracy over the classes of earlier class batches"
+            summaries, "old_accuracy", "Accuracy over the classes of earlier tasks"
         )
         + sections.end_table(summaries, metric),
     )
@@ -45,14 +45,14 @@ def _drawing(summaries: Sequence[MethodSummary], metric: str) -> Drawing:
     solid, dotted = [], []
     for s in summaries:
         look, seen = figures.look(s.place), s.classes_seen
-        whole, old = s.accuracy, over_batches(s.runs, "old_accuracy")
+        whole, old = s.accuracy, over_tasks(s.runs, "old_accuracy")
         solid.append(Curve(f"{s.method}, all classes", look._replace(dashes="-"), seen, whole))
         dotted.append(
             Curve(f"{s.method}, old classes", look._replace(dashes=":"), seen, old, hollow=True)
         )
     return Drawing(
-        figures.over_batches([*solid, *dotted], ylabel=f"{metric_name(metric)} (%)"),
-        "Accuracy over all seen classes and over the old ones after each class batch. The tables "
+        figures.over_tasks([*solid, *dotted], ylabel=f"{metric_name(metric)} (%)"),
+        "Accuracy over all seen classes and over the old ones after each task. The tables "
         "below hold the numbers.",
     )
 

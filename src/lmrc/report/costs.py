@@ -9,12 +9,12 @@ from lmrc.report import html
 from lmrc.report.html import Section
 from lmrc.report.records import RunRecord, by_method_and_seed, is_whole
 from lmrc.report.summary import MethodSummary, Spread
-from lmrc.report.titles import parted
+from lmrc.report.titles import split_title
 
 CLOCK = "Seconds are those of the clock, of runs that may have shared the machine."
-TRAINING = f"{CLOCK} Training: all class batches."
+TRAINING = f"{CLOCK} Training: all tasks."
 TESTING = (
-    "Testing: all classes, after the last class batch, to predict and to score; older records took "
+    "Testing: all classes, after the last task, to predict and to score; older records took "
     "two looks at each sample for it."
 )
 STORED = (
@@ -30,9 +30,9 @@ class Cost:
     Attributes
     ----------
     training : Spread or None
-        Seconds, over all class batches.
+        Seconds, over all tasks.
     testing : Spread or None
-        Seconds that the test samples of all classes took after the last class batch.
+        Seconds that the test samples of all classes took after the last task.
     images, statistics : float or None
         Bytes stored for each class; None where the records do not tell.
     """
@@ -71,7 +71,7 @@ def section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -
         rows.append([html.name(s.method, s.place), *map(html.td, cells)])
     caption = f"Seconds{', and what is stored' * is_told}; mean over the seeds."
     words = [TRAINING, TESTING, *([STORED] * is_told)]
-    without = [s.method for s in summaries if not parted(s.method)[1]]
+    without = [s.method for s in summaries if not split_title(s.method)[1]]
     if keeping := [method for method in without if by_method[method].images]:
         words.append(
             f"Though no exemplars were asked for, these keep images: {', '.join(keeping)}."

@@ -67,7 +67,7 @@ def look(place: int) -> Look:
 
 
 class Curve(NamedTuple):
-    """A line over the class batches: its place in the legend, its look, and its values."""
+    """A line over the tasks: its place in the legend, its look, and its values."""
 
     label: str
     look: Look
@@ -76,10 +76,10 @@ class Curve(NamedTuple):
     hollow: bool = False
 
 
-def accuracy_over_batches(
+def accuracy_over_tasks(
     summaries: Sequence[MethodSummary], metric: str = "accuracy", *, columns: int = 2
 ) -> Figure:
-    """Draw the accuracy over all seen classes after each class batch (Fig. 3).
+    """Draw the accuracy over all seen classes after each task (Fig. 3).
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def accuracy_over_batches(
         Curve(f"{s.method}: {percent(s.average)}", look(s.place), s.classes_seen, s.accuracy)
         for s in summaries
     ]
-    return over_batches(
+    return over_tasks(
         curves,
         ylabel=f"{kind} over all seen classes (%)",
         legend=f"average incremental {kind} (%)",
@@ -104,10 +104,10 @@ def accuracy_over_batches(
     )
 
 
-def over_batches(
+def over_tasks(
     curves: Sequence[Curve], *, ylabel: str, legend: str | None = None, columns: int = 2
 ) -> Figure:
-    """Draw shares in percent over the class batches, with bands of one standard deviation."""
+    """Draw shares in percent over the tasks, with bands of one standard deviation."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -11,7 +11,7 @@ from lmrc.report.contents import Contents
 from lmrc.report.figures import Curve
 from lmrc.report.html import Drawing, Section
 from lmrc.report.records import Description, RunRecord
-from lmrc.report.summary import MethodSummary, csv_text, over_batches, percent, summarize_methods
+from lmrc.report.summary import MethodSummary, csv_text, over_tasks, percent, summarize_methods
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
@@ -23,8 +23,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         "result",
         "The right head, as heads are added",
         html.figure(choice, "head-choice", caption(summaries))
-        + sections.measured_table(summaries, "head_choice", "The right head wins")
-        + sections.measured_table(summaries, "head_given", "Accuracy with the head given")
+        + sections.measured_table(summaries, "task_id_accuracy", "The right head wins")
+        + sections.measured_table(summaries, "task_aware_accuracy", "Accuracy with the head given")
         + sections.end_table(summaries),
     )
     return streams.gather(
@@ -50,20 +50,20 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 def caption(summaries: Sequence[MethodSummary]) -> str:
     """Say what the lines of `drawing` are."""
     return (
-        "Solid: how often the prediction is from the right class batch; dotted: accuracy if the "
-        f"class batch were known.{sections.band(summaries)}"
+        "Solid: how often the prediction is from the right task; dotted: accuracy if the "
+        f"task were known.{sections.band(summaries)}"
     )
 
 
 def drawing(summaries: Sequence[MethodSummary]) -> Drawing:
     """Draw how often the right head wins, and accuracy with the head given, over time."""
     curves = [
-        *_curves(summaries, "head_choice", "right head", "-"),
-        *_curves(summaries, "head_given", "head given", ":"),
+        *_curves(summaries, "task_id_accuracy", "right head", "-"),
+        *_curves(summaries, "task_aware_accuracy", "head given", ":"),
     ]
     return Drawing(
-        figures.over_batches(curves, ylabel="share of samples (%)"),
-        "How often the right head wins, and accuracy with the head given, after each class batch. "
+        figures.over_tasks(curves, ylabel="share of samples (%)"),
+        "How often the right head wins, and accuracy with the head given, after each task. "
         "The tables below hold the numbers.",
     )
 
@@ -73,18 +73,19 @@ def _curves(
 ) -> Iterator[Curve]:
     for s in summaries:
         look = figures.look(s.place)._replace(dashes=dashes)
-        spreads = over_batches(s.runs, measured)
+        spreads = over_tasks(s.runs, measured)
         label = f"{s.method}, {words}"
         yield Curve(label, look, s.classes_seen, spreads, hollow=dashes == ":")
 
 
 def _headline(summaries: Sequence[MethodSummary]) -> str:
-    told = next((s for s in summaries if s.head_choice and s.head_given), None)
-    if told is None or told.head_choice is None or told.head_given is None:
+    told = next((s for s in summaries if s.task_id_accuracy and s.task_aware_accuracy), None)
+    if told is None or told.task_id_accuracy is None or told.task_aware_accuracy is None:
         return ""
     return (
-        f"In the end {told.method} asks the right head for {100 * told.head_choice.mean:.1f} % of "
-        f"the samples; told which, it would be right on {100 * told.head_given.mean:.1f} %."
+        f"After the last task the task-ID accuracy of {told.method} is "
+        f"{100 * told.task_id_accuracy.mean:.1f} %, its task-aware accuracy "
+        f"{100 * told.task_aware_accuracy.mean:.1f} %."
     )
 
 
@@ -94,7 +95,7 @@ def _markdown(summaries: Sequence[MethodSummary]) -> str:
         "| --- | ---: | ---: | ---: |",
     ]
     for s in summaries:
-        cells = [percent(x) for x in (s.head_choice, s.head_given, s.final)]
+        cells = [percent(x) for x in (s.task_id_accuracy, s.task_aware_accuracy, s.final)]
         lines.append(f"| {markdown_cell(s.method)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -104,7 +105,7 @@ def _confusion_csv(summaries: Sequence[MethodSummary]) -> str:
     rows = [
         [s.method, i + 1, j + 1, count]
         for s in summaries
-        for i, row in enumerate(s.head_confusion)
+        for i, row in enumerate(s.task_confusion)
         for j, count in enumerate(row)
     ]
     return csv_text(["method", "governs", "won", "samples"], rows)

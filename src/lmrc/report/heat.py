@@ -17,7 +17,7 @@ HEAT_OPACITY = 0.72
 MANY = 100
 
 
-def head_confusion(
+def task_confusion(
     counts: Sequence[Sequence[int]], labels: Sequence[str], *, title: str = ""
 ) -> Figure:
     """Draw which head won (columns) against which governs (rows), as a share of each row.
@@ -25,9 +25,9 @@ def head_confusion(
     Parameters
     ----------
     counts : square matrix of int
-        Entry [i][j]: test samples of class batch i that were given a class of batch j.
+        Entry [i][j]: test samples of task i that were given a class of task j.
     labels : sequence of str
-        One for each class batch.
+        One for each task.
     title : str, default=""
         What stands above.
     """

@@ -78,7 +78,7 @@ def duration(seconds: float) -> str:
 def show(
     methods: Sequence[str],
     *,
-    batches: int,
+    tasks: int,
     total: int,
     done: int = 0,
     metric: str = "accuracy",
@@ -90,8 +90,8 @@ def show(
     ----------
     methods : sequence of str
         Rows of the table.
-    batches : int
-        Class batches, the columns of the table.
+    tasks : int
+        Tasks, the columns of the table.
     total : int
         How many records there will be.
     done : int, default=0
@@ -109,10 +109,10 @@ def show(
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(batches, Countdown(total, done), metric)
+        yield _Lines(tasks, Countdown(total, done), metric)
         return
     with Live(console=console, auto_refresh=False) as live:
-        display = _LiveTable(live, methods, batches, Countdown(total, done), metric)
+        display = _LiveTable(live, methods, tasks, Countdown(total, done), metric)
         display.update([])
         yield display
 
@@ -129,8 +129,8 @@ class _Lines:
 
     shows_table = False
 
-    def __init__(self, batches: int, countdown: Countdown, metric: str) -> None:
-        self.batches, self.countdown, self.metric = batches, countdown, metric
+    def __init__(self, tasks: int, countdown: Countdown, metric: str) -> None:
+        self.tasks, self.countdown, self.metric = tasks, countdown, metric
 
     def update(self, records: Sequence[RunRecord]) -> None:
         """Print the last record."""
@@ -138,14 +138,14 @@ class _Lines:
         share = getattr(measured, self.metric)
         of = f"{measured.n_classes_seen} classes{' (top 5)' if self.metric == 'top5' else ''}"
         self.countdown.tell(
-            f"{last.method}, seed {last.seed}, class batch {measured.batch + 1} of {self.batches}: "
+            f"{last.method}, seed {last.seed}, task {measured.task + 1} of {self.tasks}: "
             + (f"{100 * share:.1f} % of {of}, " if share is not None else "")
             + f"{measured.train_seconds:.1f} s"
         )
 
 
 class _LiveTable:
-    """Methods by class batches; each cell is the mean over the seeds so far.
+    """Methods by tasks; each cell is the mean over the seeds so far.
 
     Only the average shows its deviation: the table is to fit into 80 columns.
     """
@@ -156,11 +156,11 @@ class _LiveTable:
         self,
         live: Live,
         methods: Sequence[str],
-        batches: int,
+        tasks: int,
         countdown: Countdown,
         metric: str,
     ) -> None:
-        self.live, self.methods, self.batches = live, methods, batches
+        self.live, self.methods, self.tasks = live, methods, tasks
         self.countdown, self.metric = countdown, metric
 
     def update(self, records: Sequence[RunRecord]) -> None:
@@ -178,14 +178,14 @@ class _LiveTable:
             box=box.SIMPLE_HEAD,
         )
         table.add_column("method")
-        for i in range(self.batches):
-            table.add_column(f"batch {i + 1}", justify="right")
+        for i in range(self.tasks):
+            table.add_column(f"task {i + 1}", justify="right")
         table.add_column("average", justify="right", style="bold")
         summaries = {summary.method: summary for summary in summarize_methods(records, self.metric)}
         for method in self.methods:
             summary = summaries.get(method)
             cells = [f"{100 * spread.mean:.1f}" for spread in summary.accuracy] if summary else []
-            cells += ["·"] * (self.batches - len(cells))
+            cells += ["·"] * (self.tasks - len(cells))
             average = summary.average if summary else None
             table.add_row(Text(shown(method)), *cells, percent(average) if average else "·")
         return table
@@ -198,4 +198,4 @@ class _LiveTable:
             seeds = len({record.seed for record in records})
             spread = f"mean ± standard deviation over {seeds} seeds, " if seeds > 1 else ""
             return f"{spread}{duration(self.countdown.seconds)}"
-        return f"{done} of {total} class batches{self.countdown.time_left()}"
+        return f"{done} of {total} tasks{self.countdown.time_left()}"

@@ -11,7 +11,7 @@ from lmrc.evaluation.model import ModelScore
 from lmrc.outside import markdown_cell
 from lmrc.report import html, schema
 from lmrc.report.contents import Contents
-from lmrc.report.heat import head_confusion
+from lmrc.report.heat import task_confusion
 from lmrc.report.html import Drawing, Section
 from lmrc.report.records import NO_SETTINGS, RECORDS, Description, read_lines
 from lmrc.report.sections import MANY_CLASSES
@@ -40,7 +40,7 @@ def _score(line: bytes) -> ModelScore:
 def build(description: Description, score: ModelScore) -> Contents:
     """Return the report of one model."""
     drawing = Drawing(
-        head_confusion(score.head_confusion, [str(i + 1) for i in range(len(score.heads))]),
+        task_confusion(score.task_confusion, [str(i + 1) for i in range(len(score.heads))]),
         "Which head won against which governs, in percent.",
     )
     parts = [_result(score), _classes(score)]
@@ -65,12 +65,12 @@ def build(description: Description, score: ModelScore) -> Contents:
 def _finding(score: ModelScore) -> str:
     if len(score.heads) < 2:
         return f"The model has one head, for {len(score.heads[0])} classes."
-    choice = f"{100 * score.head_choice:.1f} %"
+    choice = f"{100 * score.task_id_accuracy:.1f} %"
     if choice == "100.0 %":
-        return f"For {choice} the right head wins."
+        return f"The task-ID accuracy is {choice}."
     return (
-        f"For {choice} the right head wins; were it known for all, {100 * score.head_given:.1f} % "
-        "would be named rightly."
+        f"The task-ID accuracy is {choice}; with the task known, accuracy would be "
+        f"{100 * score.task_aware_accuracy:.1f} %."
     )
 
 
@@ -94,8 +94,8 @@ def _result(score: ModelScore) -> Section:
                 if len(score.per_class) > 5
                 else []
             ),
-            ("the right head wins", score.head_choice),
-            ("named rightly if the head were known", score.head_given),
+            ("the right head wins", score.task_id_accuracy),
+            ("named rightly if the head were known", score.task_aware_accuracy),
         )
     ]
     caption = f"Share of the {score.n:,} images, in percent."
@@ -129,7 +129,7 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
         (f"head {i}", ", ".join(head)) for i, head in enumerate(score.heads, start=1)
     )
     text = Markup(
-        "<p>Each class batch has a head. A row holds the images whose class it governs, a column "
+        "<p>Each task has a head. A row holds the images whose class it governs, a column "
         "those for which it won; shares of a row, in percent.</p>"
     )
     grid = Markup('<div class="grid"><figure>{}</figure></div>').format(drawing.to_svg("heads"))

@@ -17,7 +17,7 @@ from lmrc.report.settings import asked
 
 
 def render(description: Description, records: Sequence[RunRecord]) -> str:
-    """Return the page of class batches as HTML.
+    """Return the page of tasks as HTML.
 
     Parameters
     ----------

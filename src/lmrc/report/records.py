@@ -1,6 +1,6 @@
 """The files of a run folder: what was asked (run.json) and what was measured (records.jsonl).
 
-``records.jsonl`` holds one JSON line for each method, seed and class batch, appended when it is
+``records.jsonl`` holds one JSON line for each method, seed and task, appended when it is
 finished. With ``run.json`` it is all that tables, figures and the page are made from.
 """
 
@@ -16,7 +16,7 @@ from itertools import count, product, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from lmrc.evaluation.run import BatchRecord
+from lmrc.evaluation.run import TaskRecord
 from lmrc.report import schema
 from lmrc.report.shape import MAX_BYTES, read_json
 from lmrc.store.lock import locked
@@ -31,13 +31,13 @@ NO_SETTINGS = ("random_state", "verbose", "device", *HOW)
 
 Read = TypeVar("Read")
 
-#: The records of some runs: by method in order of appearance, then by seed, in order of batches.
+#: The records of some runs: by method in order of appearance, then by seed, in order of tasks.
 Runs = dict[str, dict[int, list["RunRecord"]]]
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What one class batch came to, and all it takes to measure it again.
+    """What one task came to, and all it takes to measure it again.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class RunRecord:
     seed : int
         The ``random_state`` of the learner.
     settings : dict
-        Data set, class batches and every parameter of the learner; plain JSON values.
-    record : BatchRecord
+        Data set, tasks and every parameter of the learner; plain JSON values.
+    record : TaskRecord
         What `lmrc.evaluate` measured.
     versions : dict
         Versions of Python and of the packages that matter.
@@ -57,8 +57,8 @@ class RunRecord:
         Number of threads torch computed with.
     extra : dict
         What is not there for every run: ``execution`` (device, precision, graph and compiler as
-        they came to be), ``stored_bytes`` beside the network (images, statistics), ``readouts``
-        (accuracy, head_choice and head_given of each way in which the network can predict),
+        they came to be), ``stored_bytes`` beside the network (images, statistics),
+        ``prediction_rules`` (accuracy, task_id_accuracy and task_aware_accuracy by each of them),
         ``class_names`` of the classes that arrived, ``data``, by which samples are told from
         others, ``data_note``, and what one experiment
         measures beyond the others. Plain JSON values.
@@ -67,7 +67,7 @@ class RunRecord:
     method: str
     seed: int
     settings: dict[str, Any]
-    record: BatchRecord
+    record: TaskRecord
     versions: dict[str, str]
     hardware: str
     threads: int
@@ -85,7 +85,7 @@ class RunRecord:
         """Return the record that `to_json` wrote; its classes in ``per_class`` are text."""
         whole = read_json(line)
         schema.run_record(whole)
-        return cls(**{**whole, "record": BatchRecord(**whole["record"])})
+        return cls(**{**whole, "record": TaskRecord(**whole["record"])})
 
 
 @dataclass(frozen=True)
@@ -258,18 +258,18 @@ def read_description(folder: Path) -> Description:
 
 
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
-    """Group records by method, in order of appearance, and by seed; sort each by class batch.
+    """Group records by method, in order of appearance, and by seed; sort each by task.
 
     Where one is missing, those behind it do not count: they will be made again. Of two for one
-    class batch the later counts.
+    task the later counts.
     """
     found: dict[str, dict[int, dict[int, RunRecord]]] = {}
     for line in records:
         of_run = found.setdefault(line.method, {}).setdefault(line.seed, {})
-        of_run[line.record.batch] = line
+        of_run[line.record.task] = line
     runs = {
         method: {
-            seed: [run[batch] for batch in takewhile(run.__contains__, count())]
+            seed: [run[task] for task in takewhile(run.__contains__, count())]
             for seed, run in seeds.items()
             if 0 in run
         }
@@ -278,9 +278,9 @@ def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
     return {method: seeds for method, seeds in runs.items() if seeds}
 
 
-def is_whole(run: Sequence[BatchRecord]) -> bool:
+def is_whole(run: Sequence[TaskRecord]) -> bool:
     """Tell whether the records of a method with one seed are those of the whole stream."""
-    return len(run) == len(run[0].head_confusion)  # which has a row for each class batch of it
+    return len(run) == len(run[0].task_confusion)  # which has a row for each task of it
 
 
 def class_names(records: Iterable[RunRecord]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Report of `rehearsal` (Table 1): what a few stored images per class bring each method."""
+"""Report of `rehearsal` (Table 1): what a few exemplars per class bring each method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmrc.report.summary import (
     percent_of,
     summarize_methods,
 )
-from lmrc.report.titles import parted, places, unit
+from lmrc.report.titles import places, split_title, unit
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         body += html.figure(drawings["rehearsal"], "rehearsal", caption)
     result = Section("result", "Average incremental accuracy", body)
     # A method has one colour, whatever its pool.
-    alike = [replace(s, place=table.places[parted(s.method)[0]]) for s in summaries]
+    alike = [replace(s, place=table.places[split_title(s.method)[0]]) for s in summaries]
     detail = Section(
-        "batches",
-        "Class batch after class batch",
+        "tasks",
+        "Task after task",
         sections.accuracy_table(alike, {}, metric) + sections.end_table(alike, metric),
     )
     return streams.gather(
@@ -78,9 +78,9 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 
 
 def _table1(summaries: Sequence[MethodSummary], description: Description) -> Table1:
-    ours = {parted(s.method): s.average for s in summaries}
+    ours = {split_title(s.method): s.average for s in summaries}
     paper = description.paper.items()
-    printed = {key: share for t, share in paper if (key := parted(t)) in ours}
+    printed = {key: share for t, share in paper if (key := split_title(t)) in ours}
     methods, pools = list(dict.fromkeys(m for m, _ in ours)), sorted({pool for _, pool in ours})
     counted = unit(description.recipe.get("total"))
     return Table1(methods, places(methods), pools, ours, printed, counted)
@@ -98,7 +98,7 @@ def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Mar
             cells += [html.paper_cell(table.paper.get((method, pool)))] if table.paper else []
         rows.append([html.name(method, table.places[method]), *cells])
     caption = (
-        f"Average incremental {metric_name(metric)} with a pool of stored images, in percent; "
+        f"Average incremental {metric_name(metric)} with a pool of exemplars, in percent; "
         f"{html.over_seeds(summaries)}."
     )
     protocol = html.note(sections.PROTOCOL) if table.paper else Markup()

@@ -23,9 +23,9 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     summaries, by_method = summarize_methods(records, metric), costs.costs(records)
     chart = _drawing(summaries, by_method, metric)
     caption = (
-        f"Average incremental {metric_name(metric)} (full) and after the last class batch (hollow) "
-        "against seconds. Left: training, all class batches. Right: testing all classes, after the "
-        f"last class batch. {costs.CLOCK}"
+        f"Average incremental {metric_name(metric)} (full) and after the last task (hollow) "
+        "against seconds. Left: training, all tasks. Right: testing all classes, after the "
+        f"last task. {costs.CLOCK}"
     )
     result = Section(
         "result",
@@ -97,12 +97,12 @@ def _points(axes: Axes, seconds: Spread, summary: MethodSummary) -> None:
 def _headline(summaries: Sequence[MethodSummary]) -> str:
     """Tell the accuracies; what the clock says is no ground for a headline."""
     parts = [f"{s.method}: {100 * s.average.mean:.1f} %" for s in summaries if s.average]
-    return f"{'; '.join(parts)} on average over the class batches." if parts else ""
+    return f"{'; '.join(parts)} on average over the tasks." if parts else ""
 
 
 def _markdown(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -> str:
     lines = [
-        "| method | average incremental accuracy (%) | after the last class batch (%) "
+        "| method | average incremental accuracy (%) | after the last task (%) "
         "| training (s) | testing (s) |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]

@@ -38,26 +38,28 @@ SECONDS = number(0, 1e10)
 SETTINGS = fields({}, {"classifier": NAME}, plain)
 MADE_WITH = {"versions": table(NAME, 100), "hardware": NAME, "threads": whole(0)}
 
-#: Of `lmrc.evaluation.run.BatchRecord`.
+#: Of `lmrc.evaluation.run.TaskRecord`.
 _MEASURED = fields(
     {
-        "batch": whole(0, MAX_TASKS - 1),
+        "task": whole(0, MAX_TASKS - 1),
         "classes": several(label, 1),
         "n_classes_seen": whole(1),
         "accuracy": SHARE,
         "top5": maybe(SHARE),
-        "batch_accuracies": several(SHARE, 1, MAX_TASKS),
+        "task_accuracies": several(SHARE, 1, MAX_TASKS),
         "old_accuracy": maybe(SHARE),
         "new_accuracy": SHARE,
-        "head_choice": SHARE,
-        "head_given": maybe(SHARE),
-        "head_confusion": square(COUNT, MAX_TASKS),
+        "task_id_accuracy": SHARE,
+        "task_aware_accuracy": maybe(SHARE),
+        "task_confusion": square(COUNT, MAX_TASKS),
         "per_class": table(SHARE, 10**6),
         "train_seconds": SECONDS,
         "test_seconds": SECONDS,
     }
 )
-_READOUT = fields({"accuracy": SHARE, "head_choice": SHARE, "head_given": maybe(SHARE)})
+_READOUT = fields(
+    {"accuracy": SHARE, "task_id_accuracy": SHARE, "task_aware_accuracy": maybe(SHARE)}
+)
 _OUTPUTS = fields(
     {
         "kind": one_of("probability", "probability within a head", "similarity"),
@@ -81,7 +83,7 @@ _RUN_RECORD = fields(
                 "data_note": WORDS,
                 "augmentation": NAME,
                 "stored_bytes": fields({"images": COUNT, "statistics": COUNT}),
-                "readouts": table(_READOUT, 1000),
+                "prediction_rules": table(_READOUT, 1000),
                 "class_names": several(NAME),
                 "outputs": _OUTPUTS,
             },
@@ -95,11 +97,11 @@ def run_record(value: Any) -> None:
     """Check a line of ``records.jsonl``: what one task came to."""
     _RUN_RECORD(value, "it")
     measured, extra = value["record"], value.get("extra", {})
-    n, tasks = measured["batch"] + 1, len(measured["head_confusion"])
+    n, tasks = measured["task"] + 1, len(measured["task_confusion"])
     if n > tasks:
-        raise ValueError(f"its batch is {n - 1}, but its head_confusion is of {tasks}")
-    if len(measured["batch_accuracies"]) != n:
-        raise ValueError(f"its batch_accuracies are not {n}, one for each so far")
+        raise ValueError(f"its task is {n - 1}, but its task_confusion is of {tasks}")
+    if len(measured["task_accuracies"]) != n:
+        raise ValueError(f"its task_accuracies are not {n}, one for each so far")
     if len(extra.get("class_names", measured["classes"])) != len(measured["classes"]):
         raise ValueError("its class_names are not as many as its classes")
     outputs = extra.get("outputs", {"classes": [], "means": []})
@@ -129,9 +131,9 @@ _CAPACITY_RECORD = fields(
 _MODEL_SCORE = fields(
     {
         "n": COUNT,
-        **dict.fromkeys(("accuracy", "top5", "head_choice", "head_given"), SHARE),
+        **dict.fromkeys(("accuracy", "top5", "task_id_accuracy", "task_aware_accuracy"), SHARE),
         "heads": several(several(NAME), 1, MAX_TASKS),
-        "head_confusion": square(COUNT, MAX_TASKS),
+        "task_confusion": square(COUNT, MAX_TASKS),
         "per_class": several(row(NAME, COUNT, SHARE)),
         "mistakes": several(row(NAME, NAME, COUNT)),
     },
@@ -142,8 +144,8 @@ _MODEL_SCORE = fields(
 def model_score(value: Any) -> None:
     """Check the line of ``records.jsonl`` of a model's page."""
     _MODEL_SCORE(value, "it")
-    if len(value["heads"]) != len(value["head_confusion"]):
-        raise ValueError("its head_confusion does not have a row for each head")
+    if len(value["heads"]) != len(value["task_confusion"]):
+        raise ValueError("its task_confusion does not have a row for each head")
 
 
 _METHODS, _POOLS = several(NAME, 0, MAX_METHODS), several(whole(0, 10**9), 0, 100)
@@ -162,7 +164,7 @@ _RECIPE = fields(
         "by_method": table(table(plain)),
         "variants": table(fields({"title": NAME}, {"method": NAME}, plain), 1000),
         "rungs": maybe(
-            several(fields({"name": NAME, "method": NAME}, {"readout": NAME}), 0, MAX_METHODS)
+            several(fields({"name": NAME, "method": NAME}, {"rule": NAME}), 0, MAX_METHODS)
         ),
     },
     plain,
@@ -206,9 +208,9 @@ def one_folder(records: Iterable[Any]) -> None:
     tasks: dict[str, int] = {}
     positions: set[int] = set()
     for line in records:
-        here = len(line.record.head_confusion)
+        here = len(line.record.task_confusion)
         if tasks.setdefault(line.method, here) != here:
-            raise ValueError(f"the head_confusion of {brief(line.method)} is of several sizes")
+            raise ValueError(f"the task_confusion of {brief(line.method)} is of several sizes")
         if outputs := line.extra.get("outputs"):
             positions.add(len(outputs["classes"]))
     if len(tasks) > MAX_METHODS:

@@ -1,4 +1,4 @@
-"""Sections that all experiments over class batches share."""
+"""Sections that all experiments over tasks share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from types import MappingProxyType
 from markupsafe import Markup
 
 from lmrc.report import html
-from lmrc.report.heat import head_confusion
+from lmrc.report.heat import task_confusion
 from lmrc.report.html import Drawing, Section
-from lmrc.report.summary import MethodSummary, grows, metric_name, over_batches
+from lmrc.report.summary import MethodSummary, grows, metric_name, over_tasks
 
 #: Above this many, the classes' table is folded and set smaller.
 MANY_CLASSES = 20
 #: Above this many, the methods' confusions are folded.
 MANY_METHODS = 7
 
-NOT_ENDED = "No run has learnt all class batches yet."
+NOT_ENDED = "No run has learnt all tasks yet."
 PROTOCOL = (
     "The paper's numbers are of the epoch that is best on the test set, with the classes in their "
     "natural order; ours are of the last epoch."
@@ -29,9 +29,9 @@ def accuracy_table(
     paper: Mapping[str, float] = MappingProxyType({}),
     metric: str = "accuracy",
 ) -> Markup:
-    """Return accuracy after each class batch, and its average with the paper's beside it."""
+    """Return accuracy after each task, and its average with the paper's beside it."""
     longest = max(summaries, key=lambda summary: len(summary.accuracy))
-    # The average first: of many class batches, a narrow screen shows but the first few.
+    # The average first: of many tasks, a narrow screen shows but the first few.
     head = ["method", "average", *(["paper"] if paper else [])]
     head += _steps(longest.classes_seen)
     rows = []
@@ -47,12 +47,12 @@ def accuracy_table(
 
 
 def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str) -> Markup:
-    """Return one measure of the records after each class batch, a row per method."""
+    """Return one measure of the records after each task, a row per method."""
     longest = max(summaries, key=lambda summary: len(summary.classes_seen))
     head = ["method", *_steps(longest.classes_seen)]
     rows = []
     for s in summaries:
-        spreads = over_batches(s.runs, measured)
+        spreads = over_tasks(s.runs, measured)
         missing = [None] * (len(longest.classes_seen) - len(spreads))
         cells = [html.cell(spread) for spread in [*spreads, *missing]]
         rows.append([html.name(s.method, s.place), *cells])
@@ -67,26 +67,29 @@ def _steps(classes_seen: Sequence[int]) -> list[str]:
 
 
 def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
-    """Return what the last class batch leaves: old and new classes, forgetting, heads."""
+    """Return what the last task leaves: old and new classes, forgetting, heads."""
     first = "all classes" if metric == "accuracy" else "all, top 5"
     head = ["method", first, "old", "newest", "forgetting", "right head", "head given"]
     rows = [
         [html.name(s.method, s.place), html.cell(s.final, "main")]
-        + [html.cell(x) for x in (s.old, s.new, s.forgetting, s.head_choice, s.head_given)]
+        + [
+            html.cell(x)
+            for x in (s.old, s.new, s.forgetting, s.task_id_accuracy, s.task_aware_accuracy)
+        ]
         for s in summaries
     ]
     note = (
-        "Old: classes of all earlier class batches; newest: of the last. Forgetting: how far "
-        "the earlier class batches have fallen from their best. Right head: how often the "
-        "prediction is from the right class batch. Head given: accuracy if that were known."
+        "Old: classes of all earlier tasks; newest: of the last. Forgetting: how far "
+        "the earlier tasks have fallen from their best. Right head: how often the "
+        "prediction is from the right task. Head given: accuracy if that were known."
     )
-    caption = f"After the last class batch, in percent; {html.over_seeds(summaries)}."
+    caption = f"After the last task, in percent; {html.over_seeds(summaries)}."
     return html.table(caption, head, rows) + html.note(note)
 
 
 def classes_section(summaries: Sequence[MethodSummary]) -> Section:
     """Return the accuracy on each class; many are folded."""
-    heading = "Each class, after the last class batch"
+    heading = "Each class, after the last task"
     labels = list(dict.fromkeys(label for summary in summaries for label in summary.per_class))
     if not labels:
         return Section("classes", heading, html.note(NOT_ENDED))
@@ -113,8 +116,8 @@ def heads_section(
 ) -> Section:
     """Return the confusion between heads, a square for each method."""
     text = Markup(
-        "<p>Each class batch has a head that governs it. A row holds the samples of one class "
-        "batch; a column says to which class batch the prediction belongs. On the diagonal the "
+        "<p>Each task has a head that governs it. A row holds the samples of one class "
+        "task; a column says to which task the prediction belongs. On the diagonal the "
         "right head won; a full column is a head that wins over all others. Shares of a row, in "
         "percent.</p>"
     )
@@ -132,14 +135,14 @@ def heads_section(
 
 
 def confusions(summaries: Sequence[MethodSummary]) -> dict[str, Drawing]:
-    """Draw each method's confusion between heads after the last class batch."""
+    """Draw each method's confusion between heads after the last task."""
     return {
         s.method: Drawing(
-            head_confusion(s.head_confusion, _batch_labels(s), title=s.method),
+            task_confusion(s.task_confusion, _batch_labels(s), title=s.method),
             f"{s.method}: which head won against which governs, in percent.",
         )
         for s in summaries
-        if s.head_confusion
+        if s.task_confusion
     }
 
 
@@ -153,7 +156,7 @@ def band(summaries: Sequence[MethodSummary]) -> str:
 
 
 def _batch_labels(summary: MethodSummary) -> list[str]:
-    """Name the class batches by their classes, where these are short and in one order for all."""
+    """Name the tasks by their classes, where these are short and in one order for all."""
     longest = max(summary.runs, key=len)
     called = summary.class_names
     names = [" ".join(called.get(str(c), str(c)) for c in record.classes) for record in longest]

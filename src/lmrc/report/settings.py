@@ -36,7 +36,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
         chosen, found = settings.setdefault(record.method, {}), _of_record(record)
         before, now = chosen.get("augment"), found.get("augment")
         chosen.update(found)
-        if isinstance(before, str) and before != now:  # from class batch to class batch, in LMRC+
+        if isinstance(before, str) and before != now:  # from task to task, in LMRC+
             kinds = before.split(THEN)
             chosen["augment"] = before if now in kinds else THEN.join([*kinds, str(now)])
         if description.recipe.get("order") == "per-seed":
@@ -85,16 +85,16 @@ def in_force(settings: Mapping[str, Any]) -> dict[str, Any]:
     >>> from lmrc.report.settings import in_force
     >>> in_force({"schedule": "cosine", "halve_at": [50]})
     {'schedule': 'cosine', 'halve_at': None}
-    >>> in_force({"augment": "none", "mirror": True})
-    {'augment': 'none', 'mirror': False}
+    >>> in_force({"augment": "none", "test_time_flip": True})
+    {'augment': 'none', 'test_time_flip': False}
     """
     found = dict(settings)
     if found.get("schedule") == "cosine" and "halve_at" in found:
         found["halve_at"] = None
     augment = found.get("augment")
-    if found.get("mirror") and isinstance(augment, str):
+    if found.get("test_time_flip") and isinstance(augment, str):
         # Only where they are learnt, too; "auto" does that with colour images.
-        found["mirror"] = "for colour images" if augment == "auto" else flips(augment)
+        found["test_time_flip"] = "for colour images" if augment == "auto" else flips(augment)
     return found
 
 

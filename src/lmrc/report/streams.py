@@ -24,12 +24,12 @@ from lmrc.report.summary import (
 )
 from lmrc.report.titles import asked_for
 
-#: Keeps the images of all class batches: to compare with, and best by right.
+#: Keeps the images of all tasks: to compare with, and best by right.
 UPPER_BOUND = "Joint"
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
-    """Return the report of runs over class batches."""
+    """Return the report of runs over tasks."""
     metric = metric_of(description)
     summaries = summarize_methods(records, metric)
     drawing = accuracy_drawing(summaries, metric)
@@ -69,7 +69,7 @@ def gather(
     markdown: str | None = None,
     tables: dict[str, str] | None = None,
 ) -> Contents:
-    """Put a report together, with what is the same for all experiments over class batches.
+    """Put a report together, with what is the same for all experiments over tasks.
 
     There is no headline before the run has ended. ``table.csv`` is always there. Unless others are
     given, the findings are how the methods end, and the table that is printed has the averages.
@@ -101,11 +101,11 @@ def made_with(records: Sequence[RunRecord]) -> Markup:
 
 
 def accuracy_drawing(summaries: Sequence[MethodSummary], metric: str) -> Drawing:
-    """Draw accuracy over the class batches."""
+    """Draw accuracy over the tasks."""
     methods = ", ".join(summary.method for summary in summaries)
     return Drawing(
-        figures.accuracy_over_batches(summaries, metric),
-        f"{metric_name(metric).capitalize()} over all seen classes after each class batch: "
+        figures.accuracy_over_tasks(summaries, metric),
+        f"{metric_name(metric).capitalize()} over all seen classes after each task: "
         f"{methods}. The table below holds the numbers.",
     )
 
@@ -134,7 +134,7 @@ def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
     if len(compared) > 1:
         lead += " know most" if len(leaders) > 1 else " knows most"
     kind = " (top 5)" if metric == "top5" else ""
-    return f"{lead}: {shares} %{kind} on average over the class batches{''.join(others)}."
+    return f"{lead}: {shares} %{kind} on average over the tasks{''.join(others)}."
 
 
 def _compared(summaries: Sequence[MethodSummary]) -> dict[str, Spread]:
@@ -155,7 +155,7 @@ def ends(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> list[s
             f"{s.method} ends at {100 * s.final.mean:.0f} %{top5} of all classes and "
             f"{100 * s.old.mean:.0f} %{top1} of the old ones"
         )
-        if s.head_given:
-            line += f" ({100 * s.head_given.mean:.0f} % of all if it were told the class batch)"
+        if s.task_aware_accuracy:
+            line += f" ({100 * s.task_aware_accuracy.mean:.0f} % of all if it were told the task)"
         found.append(f"{line}.")
     return found

@@ -11,12 +11,12 @@ from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lmrc.evaluation.run import BatchRecord, summarize
+from lmrc.evaluation.run import TaskRecord, summarize
 from lmrc.outside import csv_cell, markdown_cell
 from lmrc.report.records import RunRecord, by_method_and_seed, class_names, is_whole
 from lmrc.report.titles import places
 
-#: The mean over the class batches of each metric, as `lmrc.evaluation.run.summarize` names it.
+#: The mean over the tasks of each metric, as `lmrc.evaluation.run.summarize` names it.
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
 
 
@@ -94,31 +94,31 @@ class MethodSummary:
         Its name.
     place : int
         Of its colour, marker and dashes in `lmrc.report.figures.LOOKS`.
-    runs : list of list of BatchRecord
-        One run per seed, in order of class batches.
+    runs : list of list of TaskRecord
+        One run per seed, in order of tasks.
     n_whole : int
         How many of them learnt the whole stream.
     classes_seen : list of int
-        Number of classes known after each class batch.
+        Number of classes known after each task.
     accuracy : list of Spread
-        Accuracy over all seen classes after each class batch (top 5 where that was asked for, as
+        Accuracy over all seen classes after each task (top 5 where that was asked for, as
         in `average` and `final`).
-    average, final, old, new, forgetting, head_choice, head_given : Spread or None
-        Average incremental accuracy; then, after the last class batch: accuracy over all, old and
+    average, final, old, new, forgetting, task_id_accuracy, task_aware_accuracy : Spread or None
+        Average incremental accuracy; then, after the last task: accuracy over all, old and
         new classes, forgetting, and how often the right head wins and what accuracy would be if
         it always did. Over runs that learnt the whole stream; None while there is none.
     per_class : dict of str to Spread
-        Accuracy on each class after the last class batch, by its label, in order of arrival.
+        Accuracy on each class after the last task, by its label, in order of arrival.
     class_names : dict of str to str
         What the classes are called, by label, where the labels do not say it.
-    head_confusion : list of list of int
-        Test samples by their class batch and by the one they were given to, after the last class
-        batch, summed over the seeds; empty while no run learnt the whole stream.
+    task_confusion : list of list of int
+        Test samples by their task and by the one they were given to, after the last
+        task, summed over the seeds; empty while no run learnt the whole stream.
     """
 
     method: str
     place: int
-    runs: list[list[BatchRecord]]
+    runs: list[list[TaskRecord]]
     n_whole: int
     classes_seen: list[int]
     accuracy: list[Spread]
@@ -127,11 +127,11 @@ class MethodSummary:
     old: Spread | None
     new: Spread | None
     forgetting: Spread | None
-    head_choice: Spread | None
-    head_given: Spread | None
+    task_id_accuracy: Spread | None
+    task_aware_accuracy: Spread | None
     per_class: dict[str, Spread]
     class_names: dict[str, str]
-    head_confusion: list[list[int]]
+    task_confusion: list[list[int]]
 
 
 def summarize_methods(
@@ -171,22 +171,22 @@ def _summarize(method: str, place: int, lines: list[list[RunRecord]], metric: st
         runs=runs,
         n_whole=len(whole),
         classes_seen=[record.n_classes_seen for record in longest],
-        accuracy=[spread for spread in over_batches(runs, metric) if spread],
+        accuracy=[spread for spread in over_tasks(runs, metric) if spread],
         average=Spread.over(total[_AVERAGES[metric]] for total in sums),
         final=Spread.over(getattr(end, metric) for end in ends),
         old=Spread.over(end.old_accuracy for end in ends),
         new=Spread.over(end.new_accuracy for end in ends),
         forgetting=Spread.over(total["forgetting"] for total in sums),
-        head_choice=Spread.over(end.head_choice for end in ends),
-        head_given=Spread.over(end.head_given for end in ends),
+        task_id_accuracy=Spread.over(end.task_id_accuracy for end in ends),
+        task_aware_accuracy=Spread.over(end.task_aware_accuracy for end in ends),
         per_class=_per_class(longest, ends),
         class_names=class_names(line for run in lines for line in run),
-        head_confusion=_sum([end.head_confusion for end in ends]),
+        task_confusion=_sum([end.task_confusion for end in ends]),
     )
 
 
-def over_batches(runs: Sequence[Sequence[BatchRecord]], measured: str) -> list[Spread | None]:
-    """Return what was measured after each class batch, over the runs that got there."""
+def over_tasks(runs: Sequence[Sequence[TaskRecord]], measured: str) -> list[Spread | None]:
+    """Return what was measured after each task, over the runs that got there."""
     longest = max(map(len, runs))
     reached = [[getattr(run[i], measured) for run in runs if len(run) > i] for i in range(longest)]
     return [Spread.over(values) for values in reached]
@@ -202,7 +202,7 @@ def metric_name(metric: str) -> str:
     return {"accuracy": "accuracy", "top5": "top-5 accuracy"}[metric]
 
 
-def _per_class(run: list[BatchRecord], ends: list[BatchRecord]) -> dict[str, Spread]:
+def _per_class(run: list[TaskRecord], ends: list[TaskRecord]) -> dict[str, Spread]:
     """Return the accuracy on each class, in its order of arrival in `run`."""
     # Labels read back from JSON are text, those of a record just made may be ints.
     tables = [{str(label): share for label, share in end.per_class.items()} for end in ends]
@@ -244,7 +244,7 @@ def markdown_table(
     kind = metric_name(metric)
     head = ["method", f"average incremental {kind} (%)"]
     head += ["in the paper (%)"] if paper else []
-    head += [f"{kind} after the last class batch (%)"]
+    head += [f"{kind} after the last task (%)"]
     lines = [_row(head), _row(["---", *["---:"] * (len(head) - 1)])]
     for s in summaries:
         printed = [percent_of(paper.get(s.method))] if paper else []
@@ -269,17 +269,17 @@ def csv_table(
 ) -> str:
     """Return one row per method, shares from 0 to 1, each followed by its deviation (``_sd``)."""
     top5 = "top5_" * (metric == "top5")
-    batches = max((len(summary.accuracy) for summary in summaries), default=0)
-    columns = [f"{top5}after_batch_{i + 1}" for i in range(batches)]
+    tasks = max((len(summary.accuracy) for summary in summaries), default=0)
+    columns = [f"{top5}after_task_{i + 1}" for i in range(tasks)]
     columns += [f"average_incremental_{top5}accuracy", f"final_{top5}accuracy"]
     columns += ["old_accuracy", "new_accuracy"]
-    columns += ["forgetting", "head_choice", "head_given"]
+    columns += ["forgetting", "task_id_accuracy", "task_aware_accuracy"]
     head = ["method", "seeds", *(c + end for c in columns for end in ("", "_sd"))]
     rows = []
     for s in summaries:
-        missing = [None] * (batches - len(s.accuracy))
+        missing = [None] * (tasks - len(s.accuracy))
         spreads = [*s.accuracy, *missing, s.average, s.final, s.old, s.new]
-        spreads += [s.forgetting, s.head_choice, s.head_given]
+        spreads += [s.forgetting, s.task_id_accuracy, s.task_aware_accuracy]
         rows.append(
             [s.method, s.n_whole, *(cell for spread in spreads for cell in spread or ("", ""))]
         )

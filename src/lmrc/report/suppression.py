@@ -17,7 +17,7 @@ from lmrc.report.records import Description, RunRecord, by_method_and_seed, clas
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
 
 SAMPLES = ("old", "new")
-CAPTION = "Mean output at each position after the second class batch."
+CAPTION = "Mean output at each position after the second task."
 
 
 class Kind(NamedTuple):
@@ -37,8 +37,8 @@ KINDS = {
         " (within each head)",
         " (probability within each head)",
         "....",
-        "Dotted bars are probabilities within each head: those of each class batch sum to 1.",
-        "has a softmax for each class batch alone: new classes take nothing from old ones, and the "
+        "Dotted bars are probabilities within each head: those of each task sum to 1.",
+        "has a softmax for each task alone: new classes take nothing from old ones, and the "
         "highest of all wins.",
     ),
     "similarity": Kind(

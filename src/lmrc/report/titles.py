@@ -19,8 +19,8 @@ def pooled(title: str, memory: int, total: bool | None = False) -> str:
 
     Examples
     --------
-    >>> from lmrc.report.titles import parted, pooled
-    >>> pooled("LMRC", 20), pooled("LMRC", 0), parted("LMRC + 20 per class")
+    >>> from lmrc.report.titles import pooled, split_title
+    >>> pooled("LMRC", 20), pooled("LMRC", 0), split_title("LMRC + 20 per class")
     ('LMRC + 20 per class', 'LMRC', ('LMRC', 20))
     >>> pooled("LMRC", 2000, total=True)
     'LMRC + 2000 in total'
@@ -33,7 +33,7 @@ def unit(total: bool | None) -> str:
     return "in total" if total else "per class"
 
 
-def parted(title: str) -> tuple[str, int]:
+def split_title(title: str) -> tuple[str, int]:
     """Part the title of a method with a pool into its two; 0 without one."""
     found = re.fullmatch(r"(.+) \+ (\d{1,9}) (?:per class|in total)", title, flags=re.DOTALL)
     return (found[1], int(found[2])) if found else (title, 0)
@@ -108,8 +108,8 @@ def places(methods: Sequence[str]) -> dict[str, int]:
     {'LM': 2, 'LMRC': 0, 'my.Method': 1, 'LMRC + 20 per class': 3}
     """
     given: dict[str, int] = {}
-    for method in sorted(methods, key=lambda method: parted(method)[1]):
-        place = _PLACES.get(parted(method)[0].casefold())
+    for method in sorted(methods, key=lambda method: split_title(method)[1]):
+        place = _PLACES.get(split_title(method)[0].casefold())
         if place is not None and place not in given.values():
             given[method] = place
     taken = set(given.values())

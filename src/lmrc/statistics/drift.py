@@ -1,4 +1,4 @@
-"""How features moved while a class batch was learnt, seen on the images at hand."""
+"""How features moved while a task was learnt, seen on the images at hand."""
 
 from __future__ import annotations
 

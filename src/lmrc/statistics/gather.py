@@ -1,4 +1,4 @@
-"""Features of a class batch, before and after it was learnt."""
+"""Features of a task, before and after it was learnt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from lmrc.nets.network import Trunk
+from lmrc.nets.network import Encoder
 from lmrc.training.augment import alone
 from lmrc.training.batches import Batches
 
@@ -23,7 +23,7 @@ def passes(augment: str) -> int:
 
 
 def gather(
-    trunks: Sequence[Trunk],
+    encoders: Sequence[Encoder],
     x: Tensor,
     *,
     layers: int,
@@ -31,7 +31,7 @@ def gather(
     rotated: bool,
     generator: torch.Generator,
 ) -> Iterator[list[Tensor]]:
-    """Yield features of images, augmented as in training: one (turns, n, width) for each trunk.
+    """Yield features of images, augmented as in training: one (turns, n, width) for each encoder.
 
     But whole: a class's features are those of its images alone.
 
@@ -40,7 +40,7 @@ def gather(
 
     Parameters
     ----------
-    trunks : sequence of Trunk
+    encoders : sequence of Encoder
         In evaluation mode, on one device. All see the same inputs.
     x : Tensor
         Images, or vectors.
@@ -53,7 +53,7 @@ def gather(
     generator : torch.Generator
         Where the chance comes from.
     """
-    device = trunks[0].mean.device
+    device = encoders[0].mean.device
     batches = Batches(
         x,
         torch.zeros(len(x), dtype=torch.long),
@@ -72,7 +72,7 @@ def gather(
             for _, positions in batches.shares():
                 inputs = batches.at(positions).x
                 with torch.no_grad():
-                    found = [trunk.features(inputs, layers).float() for trunk in trunks]
+                    found = [encoder.features(inputs, layers).float() for encoder in encoders]
                 yield [f.view(turns, -1, f.shape[-1]).to(home, torch.float64) for f in found]
 
     left = looks()

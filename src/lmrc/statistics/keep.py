@@ -1,4 +1,4 @@
-"""Statistics from one class batch to the next."""
+"""Statistics from one task to the next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrc.nets.network import Trunk
+from lmrc.nets.network import Encoder
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather, passes
@@ -18,17 +18,17 @@ MOST_REAL = 128  # features of a class that are handed on for tuning: more would
 
 
 class Kept(NamedTuple):
-    """What there is after a class batch."""
+    """What there is after a task."""
 
     statistics: ClassStatistics  # in the new features
     non_negative: bool  # whether no feature of these images was below 0, as behind a ReLU
     real: dict[int, Tensor]  # by class, some features of its images, (turns, n, width): with a pool
 
 
-def brought_up_to_date(
+def update_statistics(
     before: ClassStatistics,
-    old: Trunk | None,
-    new: Trunk,
+    old: Encoder | None,
+    new: Encoder,
     batch: Memory,
     pool: Memory,
     *,
@@ -38,25 +38,25 @@ def brought_up_to_date(
     generator: torch.Generator,
     tuned: bool,
 ) -> Kept:
-    """Carry statistics to where the features are now, and add those of a class batch.
+    """Carry statistics to where the features are now, and add those of a task.
 
     Parameters
     ----------
     before : ClassStatistics
         In the old features.
-    old, new : Trunk
-        The network before the class batch, None at the first, and after it.
+    old, new : Encoder
+        The network before the task, None at the first, and after it.
     batch : Memory
-        The class batch.
+        The task.
     pool : Memory
-        Pooled images of earlier class batches: they tell how features moved, too.
+        Pooled images of earlier tasks: they tell how features moved, too.
     layers, augment, rotated, generator
         As for `gather`.
     tuned : bool
         Whether real features are wanted for tuning: of each class at hand as many as the pool has
         of a class.
     """
-    trunks = [new] if old is None else [new, old]
+    encoders = [new] if old is None else [new, old]
     drift, lowest = Drift(before.means.shape[-1]), 0.0
     found: dict[int, Summary] = {}
     real: dict[int, Tensor] = {}
@@ -68,7 +68,7 @@ def brought_up_to_date(
         nonlocal lowest
         parts = []
         for now, *earlier in gather(
-            trunks, x, layers=layers, augment=augment, rotated=rotated, generator=generator
+            encoders, x, layers=layers, augment=augment, rotated=rotated, generator=generator
         ):
             for then in earlier:
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))

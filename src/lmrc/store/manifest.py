@@ -10,9 +10,9 @@ from typing import Any
 from lmrc.store.files import ModelFileError, as_json, checksum, is_tensor_file, read_json
 
 FORMAT = "lmrc-model"
-FORMAT_VERSION = 2  # of the newest model that it may list, see `upgrade`
+FORMAT_VERSION = 3  # of the newest model that it may list, see `upgrade`
 MANIFEST = "manifest.json"
-UNFINISHED = "unfinished.json"  # a class batch that is being learnt, see `unfinished`
+UNFINISHED = "unfinished.json"  # a task that is being learnt, see `unfinished`
 
 # Limits of what a manifest may list: a forged one is not to keep anyone busy.
 MAX_VERSIONS = 100
@@ -48,7 +48,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         if (folder / UNFINISHED).exists():
             command = learn_command(folder)
-            hint = f"its first class batch is not finished, go on with {command} --resume"
+            hint = f"its first task is not finished, go on with {command} --resume"
         else:
             hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None

@@ -1,7 +1,7 @@
-"""A class batch that is being learnt: what was asked, and the state after the last kept epoch.
+"""A task that is being learnt: what was asked, and the state after the last kept epoch.
 
 It lies in the model's folder as ``unfinished.json``, and the state's tensors in a file that it
-names. The manifest that ends the class batch makes it void, wherever a crash may fall: it belongs
+names. The manifest that ends the task makes it void, wherever a crash may fall: it belongs
 to the state of the model that it was begun with, and to no other.
 """
 
@@ -27,7 +27,7 @@ Kept = tuple[dict[str, Any], dict[str, "Tensor"]]
 
 
 def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Keep what an interrupted class batch needs to go on, in place of what was kept before.
+    """Keep what an interrupted task needs to go on, in place of what was kept before.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ def _read_record(folder: Path) -> tuple[dict[str, Any], Any] | None:
     if kept.get("format_version") != FORMAT_VERSION:
         raise ModelFileError(f"{path} is of another lmrc: go on with that, or --discard it")
     if kept.get("sha256") != files.checksum(kept):
-        raise ModelFileError(f"{path} is damaged: --discard it and learn the class batch anew")
+        raise ModelFileError(f"{path} is damaged: --discard it and learn the task anew")
     if kept.get("model") != fingerprint(folder):
-        return None  # the class batch has ended, and only the crash came before this file's end
+        return None  # the task has ended, and only the crash came before this file's end
     content, state = kept.get("content"), kept.get("state")
     if not isinstance(content, dict):
         raise ModelFileError(f"{path} does not say what is unfinished: --discard it")
@@ -78,7 +78,7 @@ def _read_record(folder: Path) -> tuple[dict[str, Any], Any] | None:
 
 
 def is_there(folder: Path) -> bool:
-    """Tell whether a class batch is unfinished; a damaged record counts as one."""
+    """Tell whether a task is unfinished; a damaged record counts as one."""
     try:
         return _read_record(folder) is not None
     except ModelFileError:
@@ -86,11 +86,11 @@ def is_there(folder: Path) -> bool:
 
 
 def refuse(folder: Path) -> None:
-    """Refuse to change a model while a class batch is unfinished: it would be lost."""
+    """Refuse to change a model while a task is unfinished: it would be lost."""
     if is_there(folder):
         command = learn_command(folder)
         raise ModelFileError(
-            f"a class batch of {folder} is unfinished: go on with it ({command} --resume) or drop "
+            f"a task of {folder} is unfinished: go on with it ({command} --resume) or drop "
             f"it ({command} --discard) first"
         )
 
@@ -105,7 +105,7 @@ def drop_state(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Forget the unfinished class batch."""
+    """Forget the unfinished task."""
     (folder / UNFINISHED).unlink(missing_ok=True)
     _remove_states(folder)
 

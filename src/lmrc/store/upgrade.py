@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 #: The format of a version's description and tensors. Format 1 has no number.
-MODEL_FORMAT = 2
+MODEL_FORMAT = 3
 
-_RENAMED_SETTINGS = {"penalty": "penalty_weight"}
-_RENAMED_IN_HISTORY = {"pieces": "cutmix"}
+_SETTINGS = {
+    "penalty": "penalty_weight",
+    "average_last": "swa_epochs",
+    "mirror": "test_time_flip",
+    "rehearsals": "exemplar_repeats",
+}
+_VALUES = {
+    "predict_with": {"tuned": "finetuned", "both": "ensemble"},
+    "augment": {"strong": "jitter+cutout", "mixed": "cutmix"},
+}
+_HISTORY = {"pieces": "cutmix", "batch": "task"}
+#: Of files: what each was called before format 3.
+GROUPS = {"pool": "exemplars", "readout": "classifiers"}
 
 
 def upgraded(
@@ -19,19 +30,27 @@ def upgraded(
 
     What is malformed stays so: who makes a classifier of it says what is wrong.
     """
-    content = dict(groups)
-    if description.get("format", 1) != 1:
-        return description, content
-    description = dict(description)
+    if description.get("format", 1) not in (1, 2):
+        return description, dict(groups)
+    description = _renamed(description, {"n_batches_": "n_tasks_"})
     if isinstance(settings := description.get("settings"), dict):
-        description["settings"] = _renamed(settings, _RENAMED_SETTINGS)
+        settings = _renamed(settings, _SETTINGS)
+        for name, values in _VALUES.items():
+            if isinstance(value := settings.get(name), str):
+                settings[name] = values.get(value, value)
+        description["settings"] = settings
     if isinstance(history := description.get("history_"), list):
         description["history_"] = [
-            _renamed(epoch, _RENAMED_IN_HISTORY) if isinstance(epoch, dict) else epoch
-            for epoch in history
+            _renamed(epoch, _HISTORY) if isinstance(epoch, dict) else epoch for epoch in history
         ]
+    content = _renamed(groups, GROUPS)
     if "labels" in content:
         content["labels"] = _renamed(content["labels"], {"head.label_vectors": "vectors"})
+    for group in {"weights", "fisher"} & content.keys():
+        content[group] = {
+            f"encoder.{name.removeprefix('trunk.')}" if name.startswith("trunk.") else name: tensor
+            for name, tensor in content[group].items()
+        }
     return description, content
 
 

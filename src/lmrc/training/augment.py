@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip", "strong", "mixed")
+AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip", "jitter+cutout", "cutmix")
 PADDING = 4  # pixels of black around the image, from which the crop is taken
 
 # The usual random resized crop: its share of the area, its ratio of sides, tries for one that fits.
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
-# "strong" has, beside crop and flip, brightness, contrast and saturation changed by up to this
-# share, and a black square that covers this share of the image's sides. "mixed" has `pieces`, too.
+# Beside crop and flip, "jitter+cutout" changes brightness, contrast and saturation by up to this
+# share, and cuts out a square of this share of the image's sides. "cutmix" adds CutMix.
 JITTER, HOLE = 0.4, 0.25
 GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 
@@ -35,12 +35,12 @@ def pick_augmentation(input_shape: tuple[int, ...]) -> str:
 
 def flips(kind: str) -> bool:
     """Tell whether an augmentation mirrors images."""
-    return kind.endswith("+flip") or alone(kind) == "strong"
+    return kind.endswith("+flip") or alone(kind) == "jitter+cutout"
 
 
 def alone(kind: str) -> str:
     """Return what an augmentation does to an image by itself."""
-    return "strong" if kind == "mixed" else kind
+    return "jitter+cutout" if kind == "cutmix" else kind
 
 
 class Augmentation:
@@ -64,7 +64,7 @@ class Augmentation:
         self.corner = torch.empty(n_samples, 2, dtype=torch.long, device=device)
         self.flip = torch.empty(n_samples, dtype=torch.bool, device=device)
         self.box = torch.empty(n_samples if kind.startswith("resized") else 0, 4, device=device)
-        n_strong = n_samples if self.kind == "strong" else 0
+        n_strong = n_samples if self.kind == "jitter+cutout" else 0
         self.colour = torch.empty(n_strong, 3, device=device)
         self.hole = torch.empty(n_strong, 2, device=device)
 
@@ -90,7 +90,7 @@ class Augmentation:
         if len(self.box):
             return resize_and_flip(x, self.box[positions], flip)
         x = crop_and_flip(x, self.corner[positions], flip & (self.kind != "crop"))
-        if self.kind == "strong":
+        if self.kind == "jitter+cutout":
             x = cut_out(jitter(x, self.colour[positions]), self.hole[positions])
         return x
 

@@ -30,7 +30,7 @@ def take_average(optimiser: torch.optim.Optimizer) -> None:
                 p.copy_(optimiser.state[p][AVERAGE])
 
 
-def renew_batch_norm(network: nn.Module, batches: Batches, *, bf16: bool = False) -> None:
+def update_bn(network: nn.Module, batches: Batches, *, bf16: bool = False) -> None:
     """Take BatchNorm's statistics anew, over the epoch drawn: the old are of other weights.
 
     They are the plain mean over all mini-batches. Each of several ranks looks at its shares, which
@@ -57,5 +57,5 @@ def renew_batch_norm(network: nn.Module, batches: Batches, *, bf16: bool = False
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
         for statistic in (layer.running_mean, layer.running_var):
-            if ranks.are_several and statistic is not None:
+            if ranks.is_distributed and statistic is not None:
                 distributed.all_reduce(statistic.mul_(weight / len(batches.sizes)))

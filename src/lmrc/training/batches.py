@@ -98,7 +98,7 @@ def split_sizes(n_samples: int, batch_size: int) -> list[int]:
 
 
 class Batches:
-    """The samples of one class batch (and the pool), served as mini-batches.
+    """The samples of one task (and the pool), served as mini-batches.
 
     Inputs lie on the device, in the host's memory where they would not leave room on it, or on
     disk where they would not fit there either.
@@ -108,7 +108,7 @@ class Batches:
     x, y : Tensor
         Inputs and class indices, one row per sample.
     n_known : int
-        Number of classes before this class batch: indices below it are known.
+        Number of classes before this task: indices below it are known.
     batch_size : int
     augment : str
         One of `augment.AUGMENTATIONS`.
@@ -142,7 +142,7 @@ class Batches:
         if rotations != "none":
             check_square(tuple(x.shape[1:]))
         self.rotations = Rotations(rotations, len(x), device)
-        self.cutmix = CutMix(self.sizes, ranks, device) if augment == "mixed" else None
+        self.cutmix = CutMix(self.sizes, ranks, device) if augment == "cutmix" else None
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
         if isinstance(x, Streamed):
             resident = False

@@ -15,10 +15,10 @@ from lmrc.training.device import Execution
 
 
 @contextmanager
-def made_fast(
+def accelerate(
     network: nn.Module, frozen: nn.Module | None, batches: Batches, execution: Execution
 ) -> Iterator[Delayed | None]:
-    """Make networks ready for the training of a class batch.
+    """Make networks ready for the training of a task.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ def made_fast(
 
 @contextmanager
 def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator[None]:
-    """Compile the trunks of networks for as long as they are trained.
+    """Compile the encoders of networks for as long as they are trained.
 
-    Compiled code is kept by the shapes and the structure of a trunk, so the next class batch's
+    Compiled code is kept by the shapes and the structure of a encoder, so the next task's
     copy finds it ready.
 
     Parameters
@@ -61,7 +61,7 @@ def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator
     options = {"combo_kernels": True}
     if not reuse_memory:
         options |= {"allow_buffer_reuse": False, "inplace_buffers": False}
-    modules = [network.get_submodule("trunk") for network in networks if network]
+    modules = [network.get_submodule("encoder") for network in networks if network]
     for module in modules:
         on_gpu = next(module.buffers()).is_cuda
         module.compile(dynamic=False, options=options if on_gpu else None)

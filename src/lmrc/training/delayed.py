@@ -107,7 +107,7 @@ def delayed(network: nn.Module, bf16: bool, compiled: bool = False) -> Iterator[
 
     Only in our own ResNets, where it is known that a layer's weight is used by the layer alone.
     """
-    layers = _layers(network.get_submodule("trunk.backbone"))
+    layers = _layers(network.get_submodule("encoder.backbone"))
     if not (layers and _one_network.acquire(blocking=False)):
         yield None
         return

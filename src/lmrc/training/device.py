@@ -14,9 +14,9 @@ import torch
 
 from lmrc.training.ranks import current, wants_sync_batchnorm
 
-#: Inductor takes some 20 seconds for a ResNet, once for all class batches, and saves a fifth of a
+#: Inductor takes some 20 seconds for a ResNet, once for all tasks, and saves a fifth of a
 #: step. So many input values are a million images of 32×32 in colour, and 4 seconds saved on an
-#: H200: from there on it pays after a few class batches.
+#: H200: from there on it pays after a few tasks.
 WORTH_COMPILING = 3e9
 
 
@@ -46,12 +46,12 @@ class Execution:
         device, precision, compile
             As the estimators have them.
         work : float
-            Input values that a class batch trains on, over all epochs.
+            Input values that a task trains on, over all epochs.
         """
         picked = pick_device(device)
         ranks = current()
         on_gpu = picked.type == "cuda"
-        graph = on_gpu and compile is not False and not ranks.are_several
+        graph = on_gpu and compile is not False and not ranks.is_distributed
         deterministic = on_gpu and torch.are_deterministic_algorithms_enabled()
         auto = graph and not deterministic and work >= WORTH_COMPILING and has_triton()
         return cls(
@@ -76,7 +76,7 @@ class Execution:
 
 
 @contextmanager
-def repeatable(deterministic: bool) -> Iterator[None]:
+def deterministic_algorithms(deterministic: bool) -> Iterator[None]:
     """Have a GPU give the same bits each time; torch names what it cannot in a warning."""
     if not (deterministic and torch.cuda.is_available()):
         yield
@@ -95,7 +95,7 @@ def repeatable(deterministic: bool) -> Iterator[None]:
 
 
 @contextmanager
-def usual_defaults() -> Iterator[None]:
+def default_dtype_guard() -> Iterator[None]:
     """Make tensors in float32 on the CPU where nothing is said, whatever the caller has set."""
     device = torch.get_default_device()
     with nullcontext() if device.type == "cpu" else torch.device("cpu"), _FLOAT32:
@@ -135,7 +135,7 @@ def pick_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
-        mps = torch.backends.mps.is_available() and not current().are_several
+        mps = torch.backends.mps.is_available() and not current().is_distributed
         return torch.device("mps" if mps else "cpu")
     try:
         picked = torch.device(device)

@@ -24,7 +24,7 @@ class DistributedStep(Step):
     Parameters
     ----------
     network : nn.Module
-        The one in training, as it has grown for this class batch.
+        The one in training, as it has grown for this task.
     losses, batches, optimiser, bf16
         As for `Step`.
     """

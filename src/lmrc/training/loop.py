@@ -1,4 +1,4 @@
-"""The only optimisation loop: SGD over the epochs of one class batch."""
+"""The only optimisation loop: SGD over the epochs of one task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lmrc.training import cutmix
-from lmrc.training.averaging import add_to_average, renew_batch_norm, take_average
+from lmrc.training.averaging import add_to_average, take_average, update_bn
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.compiling import uncompiled
@@ -30,7 +30,7 @@ class TrainingError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How a class batch is trained; a fresh optimiser for each."""
+    """How a task is trained; a fresh optimiser for each."""
 
     epochs: int
     learning_rate: float
@@ -38,7 +38,7 @@ class Optimisation:
     momentum: float
     weight_decay: float
     schedule: str = "halving"
-    average_last: int = 0
+    swa_epochs: int = 0
 
     def rate(self, at: float) -> float:
         """Learning rate after ``at`` epochs.
@@ -104,7 +104,7 @@ def train(
         fused=on_gpu,
     )
     step: Step
-    if batches.ranks.are_several:
+    if batches.ranks.is_distributed:
         step = DistributedStep(network, losses, batches, optimiser, bf16=bf16)
     elif graph:
         ahead = {"prepare": prepare} if prepare else {}
@@ -129,18 +129,18 @@ def train(
         if batches.cutmix:
             record["cutmix"] = cutmix.PROBABILITY
         records.append({**record, **means, "loss": sum(means.values())})
-        in_average = epoch - (optimisation.epochs - optimisation.average_last)
+        in_average = epoch - (optimisation.epochs - optimisation.swa_epochs)
         if in_average >= 0:
             add_to_average(optimiser, in_average)
         checkpoint.keep(records, network, optimiser)
         yield records[-1]
     step.end()
-    if optimisation.average_last:
+    if optimisation.swa_epochs:
         take_average(optimiser)
         batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
         # BatchNorm's momentum, a constant of the code, changes from one mini-batch to the next.
         with uncompiled(), lent_chance(seed(optimisation.epochs), batches):
-            renew_batch_norm(network, batches, bf16=bf16)
+            update_bn(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)
     if not _answers(network, batches, seed(optimisation.epochs)):
         raise TrainingError(

@@ -49,9 +49,9 @@ class Memory:
         x: Any = self.x.taken(chosen) if isinstance(self.x, Streamed) else self.x[chosen]
         return Memory(x, self.y[chosen])
 
-    def parted(self, n: int) -> tuple[Memory, Memory]:
+    def split(self, n: int) -> tuple[Memory, Memory]:
         """Return the first n samples and the others; those on disk stay there."""
-        x: Any = self.x.parted(n) if isinstance(self.x, Streamed) else (self.x[:n], self.x[n:])
+        x: Any = self.x.split_at(n) if isinstance(self.x, Streamed) else (self.x[:n], self.x[n:])
         return Memory(x[0], self.y[:n]), Memory(x[1], self.y[n:])
 
     def at_most(self, per_class: int) -> Memory:

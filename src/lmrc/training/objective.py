@@ -65,7 +65,7 @@ class Objective:
     def __call__(self, batch: MiniBatch) -> Losses:
         """Return the terms of the loss on a mini-batch."""
         batch = self.prepare(batch)
-        features = self.network.trunk(batch.x)
+        features = self.network.encoder(batch.x)
         outputs = self.network.head(features)
         if self.method.needs_features:
             batch = replace(batch, features=features)

@@ -1,4 +1,4 @@
-"""Progress of a class batch on a terminal."""
+"""Progress of a task on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmrc.training.loop import EpochRecord
 
 
 class Progress:
-    """Shows what is done about a class batch, and for how long: on a terminal, if asked to.
+    """Shows what is done about a task, and for how long: on a terminal, if asked to.
 
     Parameters
     ----------

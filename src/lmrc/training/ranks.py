@@ -61,7 +61,7 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def are_several(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether there are others."""
         return self.size > 1
 
@@ -92,12 +92,12 @@ class Ranks:
         """Say whether this rank has a share of its own of n samples."""
         return self.rank < self.parts(n)
 
-    def agree(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """Do something on the first rank alone; all of them get what it came to.
 
         It travels over the network: plain values and tensors on the CPU.
         """
-        if not self.are_several:
+        if not self.is_distributed:
             return make()
         answer: list[Any] = [None, True]
         try:
@@ -112,7 +112,7 @@ class Ranks:
 
     def check_same(self, value: Any, what: str) -> None:
         """Refuse to go on if something differs from what the first rank has."""
-        if self.agree(lambda: value) != value:
+        if self.broadcast(lambda: value) != value:
             raise RuntimeError(
                 f"{what} is not the same for process {self.rank} as for the first: bring all "
                 "machines to the same state"

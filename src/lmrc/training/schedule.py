@@ -1,4 +1,4 @@
-"""How the learning rate goes down over the epochs of a class batch."""
+"""How the learning rate goes down over the epochs of a task."""
 
 from __future__ import annotations
 

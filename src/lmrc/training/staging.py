@@ -14,7 +14,7 @@ SHARE = 0.5  # of the device's free memory that inputs may take; the network nee
 
 
 def fits(x: Tensor, device: torch.device) -> bool:
-    """Say whether inputs may lie on the device for as long as a class batch is learnt."""
+    """Say whether inputs may lie on the device for as long as a task is learnt."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)

@@ -1,0 +1,34 @@
+"""Where a classifier's chance comes from: its seed, the task, and what it is for."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+#: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
+NETWORK, LABELS, POOL, EPOCH, KEEP, FORGET = range(6)
+
+
+def draw_seed(random_state: Any) -> int:
+    """Return what ``random_state`` comes to."""
+    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def derived_seed(seed: int, *purpose: int) -> int:
+    """Return a seed for one purpose, unlike that of any other."""
+    sequence = np.random.SeedSequence(seed, spawn_key=purpose)
+    return int(sequence.generate_state(1, np.uint64)[0]) >> 1  # numpy 1 shifts no uint64 by an int
+
+
+def one_way_seeds(seed: int, secret: bytes) -> tuple[int, int]:
+    """Return two seeds, neither of which tells the other or what they come of.
+
+    The first is one that a ``random_state`` may be.
+    """
+    digest = hashlib.sha256(b"%d " % seed + secret).digest()
+    return int.from_bytes(digest[:4], "big") >> 1, int.from_bytes(digest[8:16], "big") >> 1
