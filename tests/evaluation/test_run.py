@@ -49,17 +49,17 @@ class ScoringNearestMean(NearestMean):
 
 
 class Script:
-    """Answers each test sample, a vector that holds its number, from a table."""
+    """Predicts each test sample, a vector that holds its number, from a table."""
 
-    def __init__(self, answers):
-        self.answers = np.array(answers)
+    def __init__(self, predictions):
+        self.predictions = np.array(predictions)
         self.calls = []
 
     def partial_fit(self, X, y, classes=None):
         self.calls.append((y.tolist(), None if classes is None else classes.tolist()))
 
     def predict(self, X):
-        return self.answers[X[:, 0].astype(int)]
+        return self.predictions[X[:, 0].astype(int)]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_classes_are_announced_at_the_first_batch_only(six):
     assert learner.calls == [(["c", "d"], ["b", "c", "d"]), (["b"], None)]
 
 
-def test_it_is_a_generator_that_learns_only_as_far_as_asked(six):
+def test_it_is_a_generator_that_learns_only_as_far_as_iterated(six):
     learner = Script(["a"] * 6)
     records = evaluate(two_tasks(six), learner)
     assert inspect.isgenerator(records)
@@ -204,12 +204,12 @@ def test_scores_that_are_not_by_class_are_not_used(six):
 def test_predict_topk_serves_a_learner_without_scores(six):
     class Guesser(Script):
         def predict_topk(self, X, k):
-            self.asked = k
+            self.k = k
             return np.tile(np.array(list("dcba"))[:k], (len(X), 1))
 
     learner = Guesser(["a"] * 6)
     *_, last = evaluate(ClassStream(six, [["c", "d"], ["b"]]), learner)
-    assert learner.asked == 3  # never more than there are classes
+    assert learner.k == 3  # never more than there are classes
     assert last.top5 == 1.0
     assert next(evaluate(two_tasks(six), Guesser(["a"] * 6))).top5 == 0.0
 

@@ -105,8 +105,8 @@ def topk_accuracy(y_true: ArrayLike, topk_labels: ArrayLike) -> float:
 def task_id_accuracy(y_true: ArrayLike, y_pred: ArrayLike, task_of: Mapping[Any, int]) -> float:
     """Return the share of samples whose predicted class arrived in the true class's task.
 
-    With one head per task this is how often the right head wins, whether or not that head
-    then names the right class.
+    With one head per task this is how often the head of the true class wins, whether or not it
+    then predicts the true class.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ def task_aware_accuracy(
 ) -> float:
     """Return the accuracy when only the classes of the true class's task compete.
 
-    This is the accuracy with the head given (the "task known"): the highest score among the
-    classes that arrived together with the true one wins.
+    This is the accuracy with the task known: the highest score among the classes that arrived
+    together with the true one wins.
 
     Parameters
     ----------
@@ -165,6 +165,29 @@ def task_aware_accuracy(
     competes = _true_tasks(true, task_of)[:, None] == tasks_of(columns, task_of)
     winners = columns[np.where(competes, values, -np.inf).argmax(axis=1)]
     return float(np.mean(winners == true))
+
+
+def score_rule(
+    y_true: NDArray[Any], scores: NDArray[Any], classes: ArrayLike, task_of: Mapping[Any, int]
+) -> dict[str, float]:
+    """Score one prediction rule, by which the highest score wins.
+
+    Parameters
+    ----------
+    y_true, scores, classes, task_of
+        As in `task_aware_accuracy`.
+
+    Returns
+    -------
+    dict
+        `accuracy`, `task_id_accuracy` and `task_aware_accuracy`, as in a `TaskRecord`.
+    """
+    predicted = np.asarray(classes)[scores.argmax(axis=1)]
+    return {
+        "accuracy": float(np.mean(predicted == y_true)),
+        "task_id_accuracy": task_id_accuracy(y_true, predicted, task_of),
+        "task_aware_accuracy": task_aware_accuracy(y_true, scores, classes, task_of),
+    }
 
 
 def tasks_of(labels: ArrayLike, task_of: Mapping[Any, int]) -> NDArray[np.intp]:

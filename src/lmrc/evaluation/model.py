@@ -1,4 +1,4 @@
-"""What one model makes of labelled images, whatever it was taught and when."""
+"""Score one model on labelled images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmrc.evaluation import metrics
 
 @dataclass(frozen=True)
 class ModelScore:
-    """What a model made of labelled images. Shares from 0 to 1; all values are plain ones.
+    """Scores of a model on labelled images. Shares from 0 to 1; all values are plain ones.
 
     Attributes
     ----------
@@ -25,17 +25,17 @@ class ModelScore:
     accuracy, top5 : float
         The true class is first, or among the first five (or all, if there are fewer).
     task_id_accuracy, task_aware_accuracy : float
-        How often the class that won is of the right head; accuracy if that head were known.
+        How often the predicted class is of the true class's task; accuracy with the task known.
     heads : list of list of str
         The classes of each head.
     task_confusion : list of list of int
-        Entry [i][j]: how many images of head i's classes were given a class of head j.
+        Entry [i][j]: how many images of head i's classes were predicted as a class of head j.
     per_class : list of [str, int, float]
         Class, number of images and accuracy; in order of arrival, those without images left out.
     mistakes : list of [str, str, int]
         True class, predicted class and number of images, most frequent first.
     seconds : float
-        Time that it took.
+        Time that predicting took.
     settings : dict
         Of the model.
     made_with : str
@@ -63,7 +63,7 @@ class ModelScore:
 def score_model(
     similarities: NDArray[Any], heads: Sequence[NDArray[Any]], y: NDArray[Any], seconds: float = 0.0
 ) -> ModelScore:
-    """Compare what a model answers with what is true.
+    """Compare a model's predictions with the true classes.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def score_model(
     y : array of shape (n,)
         True classes, each of them in one of the heads.
     seconds : float
-        Time that the answers took.
+        Time that predicting took.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def score_model(
 
 
 def reject_threshold(known: NDArray[Any], unknown: NDArray[Any]) -> tuple[float, float, float]:
-    """Find the similarity below which to answer "unknown".
+    """Find the similarity below which to predict "unknown".
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def reject_threshold(known: NDArray[Any], unknown: NDArray[Any]) -> tuple[float,
     (0.6, 1.0, 1.0)
     """
     values = np.unique(np.concatenate([known, unknown]).astype(np.float64))
-    # Half way between two images, so that neither stands on the edge; and as it will be written.
+    # Half way between two images, so that neither is on the edge; rounded as it will be written.
     middles = (values[:-1] + values[1:]) / 2
     candidates = np.concatenate([values[:1] - 1e-3, middles, values[-1:] + 1e-3]).round(6)
     kept = 1 - np.searchsorted(np.sort(known), candidates) / len(known)

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation import metrics
-from lmrc.evaluation.look import look
-from lmrc.evaluation.rules import RuleScores, score_rule
+from lmrc.evaluation.outputs import compute_outputs
+
+#: By prediction rule: what `lmrc.evaluation.metrics.score_rule` returns.
+RuleScores = dict[str, dict[str, float]]
 
 
 class Learner(Protocol):
-    """Anything that learns in parts: all that `evaluate` asks of a classifier."""
+    """Anything that learns in parts: all that `evaluate` needs of a classifier."""
 
     def partial_fit(self, X: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
         """Learn more samples."""
@@ -116,7 +118,8 @@ def evaluate(
         A fresh one, or one that has learnt `start` tasks. It is trained in place, and
         after the last record holds the final state.
         Where it has `classes_` and `similarities`, `decision_function` or `predict_proba`, or
-        else `predict_topk`, the record says more.
+        else `predict_topk`, the record says more. With the attribute ``predict_is_argmax = True``
+        (`predict` returns the class with the highest of these scores), one forward pass does.
     announce_classes : bool, default=False
         Pass ``classes=`` all classes of the stream to the first `partial_fit`, for learners such
         as scikit-learn's `SGDClassifier` that must know them from the start.
@@ -144,36 +147,36 @@ def evaluate(
     8 classes: 0.4
     10 classes: 0.2
     """
-    for record, _ in evaluate_readouts(
-        stream, learner, announce_classes, start=start, all_ways=False
+    for record, _ in evaluate_rules(
+        stream, learner, announce_classes, start=start, all_rules=False
     ):
         yield record
 
 
-def evaluate_readouts(
+def evaluate_rules(
     stream: ClassStream,
     learner: Learner,
     announce_classes: bool = False,
     *,
     start: int = 0,
-    all_ways: bool = True,
+    all_rules: bool = True,
 ) -> Iterator[tuple[TaskRecord, RuleScores]]:
-    """Do as `evaluate`, and score all ways in which the learner can predict in the same look.
+    """Do as `evaluate`, and score all of the learner's prediction rules in the same forward pass.
 
     Parameters
     ----------
     stream, learner, announce_classes, start
-        As in `evaluate`. Where the learner has `classes_`, `prediction_rules_` and
-        `similarities_by_rule`, it has several ways to predict.
-    all_ways : bool, default=True
+        As in `evaluate`. A learner has several prediction rules if it has `classes_`,
+        `prediction_rules_` and `similarities_by_rule`.
+    all_rules : bool, default=True
         Whether they are scored.
 
     Yields
     ------
     TaskRecord
     dict
-        By the name of the way (the value of ``predict_with``): `accuracy`, `task_id_accuracy` and
-        `task_aware_accuracy`, as in a `TaskRecord`. Empty for a learner with one way.
+        By prediction rule (the value of ``predict_with``): `accuracy`, `task_id_accuracy` and
+        `task_aware_accuracy`, as in a `TaskRecord`. Empty for a learner with one rule.
     """
     _check(stream, learner)
     _check_learnt(stream, learner, start)
@@ -185,7 +188,7 @@ def evaluate_readouts(
         started = perf_counter()
         learner.partial_fit(task.X_train, task.y_train, **announced)
         train_seconds = perf_counter() - started
-        yield _score(stream, task.index, learner, train_seconds, all_ways)
+        yield _score(stream, task.index, learner, train_seconds, all_rules)
 
 
 def summarize(records: Iterable[TaskRecord]) -> dict[str, Any]:
@@ -253,7 +256,7 @@ def _check(stream: ClassStream, learner: Learner) -> None:
 
 
 def _check_learnt(stream: ClassStream, learner: Learner, start: int) -> None:
-    """Refuse a classifier of ours that knows what is still to come, or not what has been."""
+    """Refuse a classifier that knows classes of later tasks, or not those of earlier ones."""
     from lmrc.methods.base import IncrementalClassifier
 
     if not isinstance(learner, IncrementalClassifier):
@@ -264,7 +267,7 @@ def _check_learnt(stream: ClassStream, learner: Learner, start: int) -> None:
     if known & coming:
         raise ValueError(
             f"the learner knows class {min(known & coming)!r} already, which is still to come: its "
-            "accuracy would say nothing. Pass a fresh one (sklearn.base.clone makes it)."
+            "accuracy would be meaningless. Pass a fresh one (sklearn.base.clone makes it)."
         )
     if not before <= known:
         raise ValueError(
@@ -274,14 +277,14 @@ def _check_learnt(stream: ClassStream, learner: Learner, start: int) -> None:
 
 
 def _score(
-    stream: ClassStream, index: int, learner: Any, train_seconds: float, all_ways: bool
+    stream: ClassStream, index: int, learner: Any, train_seconds: float, all_rules: bool
 ) -> tuple[TaskRecord, RuleScores]:
     X, y = stream.test_up_to(index)
     started = perf_counter()
-    found = look(learner, X, len(stream.seen(index)), readouts=all_ways)
+    outputs = compute_outputs(learner, X, len(stream.seen(index)), all_rules=all_rules)
     test_seconds = perf_counter() - started
 
-    predicted, scored, top5 = found.predicted, found.scored, found.top5
+    predicted, scored, top5 = outputs.predicted, outputs.scored, outputs.top5
     if predicted.shape != y.shape:
         raise ValueError(
             f"{learner!r} predicted an array of shape {predicted.shape} for {len(y)} samples; "
@@ -311,13 +314,15 @@ def _score(
         train_seconds=train_seconds,
         test_seconds=test_seconds,
     )
-    ways = found.by_readout.items()
-    return record, {way: score_rule(y, s, learner.classes_, task_of) for way, s in ways}
+    return record, {
+        rule: metrics.score_rule(y, scores, learner.classes_, task_of)
+        for rule, scores in outputs.by_rule.items()
+    }
 
 
 def _confusion(true: NDArray[np.intp], predicted: NDArray[np.intp], n: int) -> list[list[int]]:
     counts = np.zeros((n, n), dtype=int)
-    known = predicted >= 0  # a foreign learner may answer with a label from outside the stream
+    known = predicted >= 0  # a foreign learner may predict a label from outside the stream
     np.add.at(counts, (true[known], predicted[known]), 1)
     rows: list[list[int]] = counts.tolist()
     return rows

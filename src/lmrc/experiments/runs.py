@@ -24,8 +24,7 @@ import torch
 
 from lmrc.data.datasets import Dataset
 from lmrc.data.stream import ClassStream
-from lmrc.evaluation.rules import RuleScores
-from lmrc.evaluation.run import evaluate_readouts
+from lmrc.evaluation.run import RuleScores, evaluate_rules
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream, order_of
 from lmrc.experiments.options import UsageError
@@ -190,14 +189,14 @@ def measure(
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
     told = "classes" in signature(learner.partial_fit).parameters and recipe.announce_classes
-    for record, readouts in evaluate_readouts(stream, learner, bool(told), start=learnt):
+    for record, rules in evaluate_rules(stream, learner, bool(told), start=learnt):
         entry = RunRecord(
             method=run.title,
             seed=run.seed,
             settings=_settings(recipe, run, learner),
             record=record,
             threads=torch.get_num_threads(),
-            extra={"data": dataset.digest} | _extra(recipe, stream, learner, record.task, readouts),
+            extra={"data": dataset.digest} | _extra(recipe, stream, learner, record.task, rules),
             **made_with,
         )
         wanted = record.task + 1 < len(stream) or run.keep_model
@@ -350,15 +349,15 @@ def remove_model(folder: Path, run: Run) -> None:
 
 
 def _extra(
-    recipe: Recipe, stream: ClassStream, learner: Any, task: int, readouts: RuleScores
+    recipe: Recipe, stream: ClassStream, learner: Any, task: int, rules: RuleScores
 ) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
         extra["augmentation"] = learner.augmentation
         extra["stored_bytes"] = _stored_bytes(learner)
-    if readouts:
-        extra["prediction_rules"] = readouts
+    if rules:
+        extra["prediction_rules"] = rules
     names = stream.dataset.class_names
     if names:
         extra["class_names"] = [

@@ -178,6 +178,7 @@ class LMRCClassifier(AmendableClasses):
     array([0, 1, 2])
     """
 
+    predict_is_argmax = True  # of `similarities`, too
     shaping_parameters: ClassVar[tuple[str, ...]] = (
         *IncrementalClassifier.shaping_parameters,
         *("label_dim", "rotations", "statistics", "feature_layers"),

@@ -34,6 +34,9 @@ class Prediction(ClassifierMixin):
     #: How many values it answers with at each look.
     answers: int = 1
     scores: Callable[[Network, Tensor], Tensor]
+    #: `predict` returns the class with the highest score: `lmrc.evaluate` then needs one pass.
+    #: A subclass that overrides `predict` or public scores says it again, or loses it.
+    predict_is_argmax = True
 
     def _score_parts(
         self, X: Any, scores: Callable[[Network, Tensor], Tensor] | None = None

@@ -1,4 +1,4 @@
-"""One look at the test samples is enough, and says what several would."""
+"""One forward pass over the test samples is enough, and gives what several would."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from sklearn.base import clone
 from lmrc import FineTuneClassifier, LMRCClassifier, LMRCPlusClassifier
 from lmrc.data.datasets import load_dataset
 from lmrc.data.stream import ClassStream
-from lmrc.evaluation.look import look
-from lmrc.evaluation.run import evaluate, evaluate_readouts
+from lmrc.evaluation.outputs import compute_outputs
+from lmrc.evaluation.run import evaluate, evaluate_rules
 from lmrc.methods import prediction
 from lmrc.methods.lwf import LwFClassifier
 from lmrc.statistics import prediction_rules
@@ -17,8 +17,15 @@ SETTINGS = {"epochs": 1, "batch_size": 16, "random_state": 0, "device": "cpu", "
 VECTORS = SETTINGS | {"rotations": "none", "first_epochs": 1}
 
 
-class OwnPlus(LMRCPlusClassifier):
-    """Of a class of one's own nothing is taken for granted: it is asked for everything."""
+class Inheriting(LMRCPlusClassifier):
+    """Overrides nothing: it predicts as its base class does."""
+
+
+class Overriding(LMRCPlusClassifier):
+    """Overrides `predict`, and does not say that it is still the argmax: each method is called."""
+
+    def predict(self, X):
+        return super().predict(X)
 
 
 @pytest.fixture
@@ -29,8 +36,8 @@ def stream(monkeypatch):
 
 
 @pytest.fixture
-def looks(monkeypatch):
-    """The number of samples of each look."""
+def passes(monkeypatch):
+    """The number of samples of each forward pass."""
     seen = []
 
     def read_parts(model, X, read=prediction.read_parts):
@@ -44,8 +51,8 @@ def looks(monkeypatch):
 def measured(records):
     """What was measured, but for the time that it took."""
     return [
-        ({k: v for k, v in record.to_dict().items() if not k.endswith("_seconds")}, readouts)
-        for record, readouts in records
+        ({k: v for k, v in record.to_dict().items() if not k.endswith("_seconds")}, rules)
+        for record, rules in records
     ]
 
 
@@ -54,36 +61,37 @@ def measured(records):
     [
         LMRCPlusClassifier(**VECTORS),
         LMRCPlusClassifier(**VECTORS, predict_with="lda"),
+        Inheriting(**VECTORS),
         LMRCClassifier(**SETTINGS),
         FineTuneClassifier(**SETTINGS),
         LwFClassifier(**SETTINGS, heads="multi"),
     ],
     ids=lambda learner: type(learner).__name__,
 )
-def test_test_samples_are_looked_at_once(learner, stream, looks):
+def test_one_forward_pass_over_the_test_samples(learner, stream, passes):
     learner = clone(learner)  # those of the list are shared
-    found = list(evaluate_readouts(stream, learner))
-    assert looks == [len(stream.test_up_to(i)[1]) for i in range(3)]
-    record, readouts = found[-1]
+    found = list(evaluate_rules(stream, learner))
+    assert passes == [len(stream.test_up_to(i)[1]) for i in range(3)]
+    record, rules = found[-1]
     X, y = stream.test_up_to(2)
     assert record.accuracy == np.mean(learner.predict(X) == y)
     if isinstance(learner, LMRCPlusClassifier):
-        assert readouts[learner.predict_with]["accuracy"] == record.accuracy
+        assert rules[learner.predict_with]["accuracy"] == record.accuracy
     else:
-        assert readouts == {}
+        assert rules == {}
 
 
-def test_one_look_gives_the_records_of_several(stream, looks):
-    in_one = measured(evaluate_readouts(stream, LMRCPlusClassifier(**VECTORS)))
-    several = measured(evaluate_readouts(stream, OwnPlus(**VECTORS)))
+def test_one_forward_pass_gives_the_records_of_several(stream, passes):
+    in_one = measured(evaluate_rules(stream, LMRCPlusClassifier(**VECTORS)))
+    several = measured(evaluate_rules(stream, Overriding(**VECTORS)))
     assert in_one == several
-    assert [list(readouts) for _, readouts in in_one] == [[*prediction_rules.RULES]] * 3
-    assert len(looks) == 3 + 3 * 3
+    assert [list(rules) for _, rules in in_one] == [[*prediction_rules.RULES]] * 3
+    assert len(passes) == 3 + 3 * 3
     plain = [(record, {}) for record in evaluate(stream, LMRCPlusClassifier(**VECTORS))]
     assert measured(plain) == [(record, {}) for record, _ in in_one]
 
 
-def test_a_class_of_ones_own_predicts_as_it_says(stream):
+def test_a_subclass_may_override_predict(stream):
     class Always(LMRCClassifier):
         def predict(self, X):
             return np.full(len(X), 1)
@@ -91,6 +99,30 @@ def test_a_class_of_ones_own_predicts_as_it_says(stream):
     for record in evaluate(stream, Always(**SETTINGS)):
         assert record.per_class[1] == 1
         assert sum(record.per_class.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("base", "name"), [(LMRCClassifier, "similarities"), (LMRCPlusClassifier, "scores")]
+)
+def test_a_subclass_may_override_its_scores(base, name, stream):
+    """Labels are those of `predict`, whether or not it goes by the overridden scores."""
+
+    def negated(self, *args):
+        return -getattr(super(cls, self), name)(*args)
+
+    cls = type("Negated", (base,), {name: negated})
+    learner = cls(**(VECTORS if base is LMRCPlusClassifier else SETTINGS))
+    *_, (record, _) = evaluate_rules(stream, learner)
+    X, y = stream.test_up_to(2)
+    assert record.accuracy == np.mean(learner.predict(X) == y)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_learner_may_say_that_predict_is_argmax(says):
+    learner = Ranked()
+    learner.predict_is_argmax = says
+    learner.predict = lambda X: np.full(len(X), 0)
+    assert compute_outputs(learner, np.zeros((2, 1)), 7).predicted.tolist() == [6 * says] * 2
 
 
 class Ranked:
@@ -116,5 +148,5 @@ class Named:
 
 @pytest.mark.parametrize("learner", [Ranked(), Named()], ids=lambda learner: type(learner).__name__)
 def test_the_five_likeliest_classes_are_five(learner):
-    found = look(learner, np.zeros((2, 1)), 7)
-    assert found.top5.tolist() == [[6, 5, 4, 3, 2]] * 2
+    outputs = compute_outputs(learner, np.zeros((2, 1)), 7)
+    assert outputs.top5.tolist() == [[6, 5, 4, 3, 2]] * 2
