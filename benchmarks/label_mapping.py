@@ -54,20 +54,22 @@ def usual_loop(
 
 
 class CountedMapping(LabelMapping):
-    """Counts the candidates it draws."""
+    """Counts the candidates it samples."""
 
-    tested = 0
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.counts: list[int] = []  # of threads: only appending is safe
 
-    def _search(self, count: int, threads: Any) -> Any:
-        self.tested += count
-        return super()._search(count, threads)
+    def _sample(self, count: int, stream: np.random.Generator) -> Any:
+        self.counts.append(count)
+        return super()._sample(count, stream)
 
 
 def ours(dim: int, threshold: float, seed: int) -> Timing:
     start = time.perf_counter()
     mapping = CountedMapping(dim, threshold, MAX_TRIES, seed)
     mapping._fill(None)
-    return Timing(len(mapping), mapping.tested, time.perf_counter() - start)
+    return Timing(len(mapping), sum(mapping.counts), time.perf_counter() - start)
 
 
 def side_by_side(dim: int, threshold: float, seed: int) -> None:
@@ -98,7 +100,10 @@ def growth(dim: int, threshold: float, counts: list[int], seed: int) -> None:
     for count in counts:
         mapping.extend(count - len(mapping))
         seconds = time.perf_counter() - start
-        print(f"{dim:>6}{threshold:>6}{count:>8,}{mapping.tested:>12,}{seconds:>10.4f}", flush=True)
+        print(
+            f"{dim:>6}{threshold:>6}{count:>8,}{sum(mapping.counts):>12,}{seconds:>10.4f}",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from lmrc.evaluation.run import evaluate as evaluate
     from lmrc.evaluation.run import summarize as summarize
     from lmrc.labels import capacity as capacity
-    from lmrc.labels.mapping import CapacityError as CapacityError
-    from lmrc.labels.mapping import CapacityWarning as CapacityWarning
+    from lmrc.labels.errors import CapacityError as CapacityError
+    from lmrc.labels.errors import CapacityWarning as CapacityWarning
     from lmrc.labels.mapping import LabelMapping as LabelMapping
     from lmrc.methods.base import IncrementalClassifier as IncrementalClassifier
     from lmrc.methods.ewc import EWCClassifier as EWCClassifier
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "CapacityError": "labels.mapping",
-    "CapacityWarning": "labels.mapping",
+    "CapacityError": "labels.errors",
+    "CapacityWarning": "labels.errors",
     "ClassStream": "data.stream",
     "Dataset": "data.datasets",
     "EWCClassifier": "methods.ewc",

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from threadpoolctl import threadpool_info
 
-from lmrc.labels import mapping as mapping_module
-from lmrc.labels.mapping import CapacityError, CapacityWarning, LabelMapping
+from lmrc.labels import search
+from lmrc.labels.errors import CapacityError, CapacityWarning
+from lmrc.labels.mapping import LabelMapping
 
 
 def algorithm_1(candidates, threshold, max_tries, n=None):
@@ -35,11 +36,11 @@ class Scripted(LabelMapping):
 
     def __init__(self, script, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.script, self.drawn = np.asarray(script, dtype=np.float32), 0
+        self.script, self.sampled = np.asarray(script, dtype=np.float32), 0
 
-    def _draw(self, count, stream):
-        positions = np.arange(self.drawn, self.drawn + count)
-        self.drawn += count
+    def _sample(self, count, stream):
+        positions = np.arange(self.sampled, self.sampled + count)
+        self.sampled += count
         return self.script[np.minimum(positions, len(self.script) - 1)]
 
 
@@ -54,7 +55,7 @@ def at(*degrees):
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-# --- the law of Algorithm 1 -------------------------------------------------------------------
+# --- Algorithm 1 -------------------------------------------------------------------
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
@@ -77,27 +78,27 @@ def test_same_vectors_as_the_plain_loop_from_the_same_candidates(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_same_vectors_as_the_plain_loop_when_threads_draw(seed, monkeypatch):
-    monkeypatch.setattr(mapping_module, "_THREADED_NUMBERS", 1)
-    drawn = {}
+def test_same_vectors_as_the_plain_loop_when_threads_sample(seed, monkeypatch):
+    monkeypatch.setattr(search, "MIN_THREADED", 1)
+    sampled = {}
 
     class Recorded(LabelMapping):
-        def _draw(self, count, stream):
-            block = super()._draw(count, stream)
-            drawn.setdefault(id(stream), []).append(block)
-            return block
+        def _sample(self, count, stream):
+            chunk = super()._sample(count, stream)
+            sampled.setdefault(id(stream), []).append(chunk)
+            return chunk
 
     ours = Recorded(dim=10, threshold=0.2, max_tries=40, random_state=seed)
     ours._fill(None)
-    shares = [drawn[id(stream)] for stream in ours._streams]
+    shares = [sampled[id(stream)] for stream in ours._streams]
     assert len(shares) > 1
-    candidates = np.concatenate([share for block in zip(*shares, strict=True) for share in block])
+    candidates = np.concatenate([share for chunk in zip(*shares, strict=True) for share in chunk])
     assert len(np.unique(candidates)) > 0.99 * candidates.size  # each stream is another one
     np.testing.assert_array_equal(ours.vectors, algorithm_1(candidates, 0.2, 40))
 
 
 def test_threads_leave_blas_as_it_was(monkeypatch):
-    monkeypatch.setattr(mapping_module, "_THREADED_NUMBERS", 1)
+    monkeypatch.setattr(search, "MIN_THREADED", 1)
     before = threadpool_info()
     LabelMapping(random_state=0).extend(30)
     assert threadpool_info() == before
@@ -121,17 +122,17 @@ def test_counts_failures_anew_after_each_success(max_tries):
     np.testing.assert_allclose(mapping.extend(3), at(90, 180, 270), atol=1e-7)
 
 
-def test_candidates_of_one_block_are_compared_with_each_other():
+def test_candidates_of_one_chunk_are_compared_with_each_other():
     mapping = Scripted(at(0, 5, 10, 100, 105, 200, 205), 2, 0.5, max_tries=100)
     np.testing.assert_allclose(mapping.extend(3), at(0, 100, 200), atol=1e-7)
 
 
 @pytest.mark.parametrize("below", [0, 1e-9], ids=["at", "just below"])
 @pytest.mark.parametrize("first", [0.15, -0.2, 0.6])
-@pytest.mark.parametrize("same_block", [False, True])
-def test_threshold_holds_to_the_last_bit(same_block, first, below):
+@pytest.mark.parametrize("same_chunk", [False, True])
+def test_threshold_holds_to_the_last_bit(same_chunk, first, below):
     # Candidates whose cosine with (1, 0, 0) is a float32 number next to the threshold. As stored
-    # they are not quite of unit length, so that inner product and cosine may differ in the answer.
+    # they are not quite of unit length, so inner product and cosine may decide differently.
     threshold = float(np.float32(first)) - abs(first) * below
     rng = np.random.default_rng(0)
     outcomes = set()
@@ -141,7 +142,7 @@ def test_threshold_holds_to_the_last_bit(same_block, first, below):
         rest = np.sqrt(1 - cosine**2)
         candidate = [cosine, rest * np.cos(angle), rest * np.sin(angle)]
         label, opposite = [1, 0, 0], [-1, 0, 0]
-        if same_block:
+        if same_chunk:
             mapping = Scripted([label, candidate, opposite], 3, threshold)
             found = mapping.extend(2)[1]
         else:
@@ -207,7 +208,7 @@ def test_earlier_vectors_never_move(counts, seed):
         np.testing.assert_array_equal(view, everything[:size])
 
 
-def test_vectors_are_read_only_and_what_extend_returns_is_the_users_own():
+def test_vectors_are_read_only_and_what_extend_returns_belongs_to_the_caller():
     mapping = LabelMapping(random_state=0)
     new = mapping.extend(4)
     with pytest.raises(ValueError, match="read-only"):
@@ -218,15 +219,15 @@ def test_vectors_are_read_only_and_what_extend_returns_is_the_users_own():
 
 def test_a_few_vectors_cost_a_few_candidates():
     class Counted(LabelMapping):
-        drawn = 0
+        sampled = 0
 
-        def _draw(self, count, stream):
-            self.drawn += count
-            return super()._draw(count, stream)
+        def _sample(self, count, stream):
+            self.sampled += count
+            return super()._sample(count, stream)
 
     mapping = Counted(random_state=0)
     mapping.extend(10)
-    assert mapping.drawn < 100
+    assert mapping.sampled < 100
 
 
 def test_no_vectors():
@@ -258,7 +259,7 @@ def test_error_says_what_was_found_and_adds_nothing():
         mapping.extend(80)
     error = caught.value
     assert 5 < error.found < 30
-    assert (error.asked, error.size, error.dim, error.threshold) == (80, 20, 50, 0.15)
+    assert (error.requested, error.size, error.dim, error.threshold) == (80, 20, 50, 0.15)
     assert (error.max_tries, error.holds, error.advised_dim) == (10_000, 43, None)
     assert error.advised_threshold > 0.15
     for part in [
@@ -281,7 +282,7 @@ def test_error_of_an_empty_mapping_advises_a_dimension_too():
 
 
 def test_error_where_no_threshold_would_do():
-    with pytest.raises(CapacityError, match="ask for fewer") as info:
+    with pytest.raises(CapacityError, match="request fewer") as info:
         LabelMapping(dim=2, threshold=0, max_tries=50, random_state=0).extend(1_000)
     assert info.value.advised_threshold is None
     assert info.value.advised_dim is None
@@ -289,7 +290,7 @@ def test_error_where_no_threshold_would_do():
 
 @pytest.mark.parametrize("duplicate", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy])
 def test_error_survives_pickling_and_copying(duplicate):
-    error = CapacityError(found=9, asked=80, size=20, dim=50, threshold=0.15, max_tries=10_000)
+    error = CapacityError(found=9, requested=80, size=20, dim=50, threshold=0.15, max_tries=10_000)
     twin = duplicate(error)
     assert type(twin) is CapacityError
     assert str(twin) == str(error)
@@ -325,7 +326,7 @@ def test_advice_works(dim, threshold, max_tries, n):
 
 
 def test_advice_always_goes_beyond_what_just_failed():
-    error = CapacityError(found=4, asked=5, size=0, dim=100, threshold=0.15, max_tries=10_000)
+    error = CapacityError(found=4, requested=5, size=0, dim=100, threshold=0.15, max_tries=10_000)
     assert error.advised_threshold == 0.155
     assert error.advised_dim == 101
 
@@ -381,10 +382,10 @@ def test_a_warning_made_an_error_adds_nothing():
 
 def test_an_interrupt_adds_nothing():
     class Interrupted(LabelMapping):
-        def _draw(self, count, stream):
+        def _sample(self, count, stream):
             if len(self) > 5:
                 raise KeyboardInterrupt
-            return super()._draw(count, stream)
+            return super()._sample(count, stream)
 
     mapping = Interrupted(random_state=0)
     with pytest.raises(KeyboardInterrupt):
@@ -392,7 +393,7 @@ def test_an_interrupt_adds_nothing():
     assert len(mapping) == 0
 
 
-# --- making one -------------------------------------------------------------------------------
+# --- construction -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

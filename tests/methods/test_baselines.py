@@ -19,7 +19,7 @@ from lmrc import (
 )
 from lmrc.checks import blobs
 from lmrc.methods.ewc import fisher_diagonal
-from lmrc.nets.multihead import GrowingLinear
+from lmrc.nets.growing import GrowingLinear
 from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory

@@ -135,7 +135,7 @@ def test_scores_of_uneven_heads_are_each_heads_own():
     torch.manual_seed(0)
     head = MultiHead(4, 6)
     for _ in sizes:
-        head.open_head()
+        head.add_head()
     vectors = nn.functional.normalize(torch.randn(sum(sizes), 6))
     net = Network(Encoder(nn.Identity(), torch.zeros(4), torch.ones(4)), head)
     model = quick()
@@ -156,7 +156,7 @@ def gradients(model, jolt=0.0):
     """
     frozen = model.network_
     trained = copy.deepcopy(frozen).train()
-    trained.head.open_head()
+    trained.head.add_head()
     with torch.no_grad():
         trained.head.weight[0] += jolt * torch.randn_like(trained.head.weight[0])
     model.heads_ = [*model.heads_, np.array([8, 9])]

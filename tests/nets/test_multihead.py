@@ -2,14 +2,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lmrc.nets.multihead import GrowingLinear, MultiHead, unit
+from lmrc.nets.multihead import MultiHead, unit
 
 
 def heads(n_heads, width=6, dim=4):
     torch.manual_seed(0)
     head = MultiHead(width, dim)
     for _ in range(n_heads):
-        head.open_head()
+        head.add_head()
     return head
 
 
@@ -19,7 +19,7 @@ def test_responses_are_unit_vectors_one_per_head():
     torch.testing.assert_close(responses.norm(dim=-1), torch.ones(5, 3))
 
 
-def test_stacked_heads_answer_as_single_layers_would():
+def test_stacked_heads_equal_single_layers():
     head, x = heads(2), torch.randn(5, 6)
     for i in range(2):
         alone = F.normalize(F.linear(x, head.weight[i], head.bias[i]))
@@ -48,32 +48,32 @@ def test_unit_vectors_have_the_gradients_of_finite_differences_and_can_be_compil
     assert torch.autograd.gradcheck(compiled, vectors)
 
 
-def test_a_loss_may_punish_gradients_of_unit_vectors():
-    """Which asks for gradients of gradients: left out, they would be wrong without a word."""
+def test_unit_vectors_have_second_derivatives():
+    """For gradient penalties; without them, these would be silently wrong."""
     vectors = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(unit, vectors)
 
 
-def test_gradients_of_each_sample_are_to_be_had_of_torch_func():
+def test_per_sample_gradients_by_torch_func():
     head, x = heads(2), torch.randn(5, 6)
 
-    def asked(weight, x):
+    def output(weight, x):
         return torch.func.functional_call(head, {"weight": weight}, (x[None],))[..., 0].sum()
 
-    each = torch.func.vmap(torch.func.grad(asked), in_dims=(None, 0))(head.weight.detach(), x)
+    each = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0))(head.weight.detach(), x)
     for sample, got in zip(x, each, strict=True):
-        (expected,) = torch.autograd.grad(asked(head.weight, sample), head.weight)
+        (expected,) = torch.autograd.grad(output(head.weight, sample), head.weight)
         torch.testing.assert_close(got, expected)
 
 
 def test_a_new_head_leaves_the_others_as_they_are():
     head, x = heads(2), torch.randn(5, 6)
     before, weight, bias = head(x), head.weight, head.bias
-    head.open_head()
+    head.add_head()
     assert len(head) == 3
     assert torch.equal(head.weight[:2], weight)
     assert torch.equal(head.bias[:2], bias)
-    torch.testing.assert_close(head(x)[:, :2], before)  # a wider product may round otherwise
+    torch.testing.assert_close(head(x)[:, :2], before)  # a wider product may round differently
     assert not torch.equal(head.weight[2], head.weight[1])
     assert head.weight.requires_grad
 
@@ -82,15 +82,3 @@ def test_new_weights_are_spread_as_a_linear_layers():
     head = heads(1, width=100, dim=500)
     assert head.weight.abs().max() <= 0.1
     torch.testing.assert_close(head.weight.std(), torch.tensor(0.1 / 3**0.5), rtol=0.02, atol=0)
-
-
-def test_growing_linear_keeps_old_outputs():
-    torch.manual_seed(0)
-    head, x = GrowingLinear(6), torch.randn(5, 6)
-    head.add_classes(2)
-    before, weight, bias = head(x), head.weight, head.bias
-    head.add_classes(3)
-    assert head(x).shape == (5, 5)
-    assert torch.equal(head.weight[:2], weight)
-    assert torch.equal(head.bias[:2], bias)
-    torch.testing.assert_close(head(x)[:, :2], before)  # a wider product may round otherwise

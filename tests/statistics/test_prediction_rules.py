@@ -27,7 +27,7 @@ def heads():
     torch.manual_seed(0)
     head = MultiHead(WIDTH, 20)
     for _ in SIZES:
-        head.open_head()
+        head.add_head()
     return head
 
 

@@ -1,91 +1,13 @@
-"""How many label vectors fit: in theory (Eqs. 4 and 5 of the paper) and measured.
-
-SciPy is imported for the other laws alone: the exact one is what ``lmrc info`` asks for.
-"""
+"""How many label vectors fit: in theory, and measured by running Algorithm 1."""
 
 from __future__ import annotations
 
-import bisect
-import math
-import operator
-from collections.abc import Callable
 from typing import Any
 
-LAWS = ("beta", "normal", "paper")
+from lmrc.labels.mapping import LabelMapping
+from lmrc.labels.theory import LAWS, dim_for, expected, likely, threshold_for
 
-_LARGEST_DIM = 10**7
-_LARGEST_BITS = 10**9
-_STEPS = 200  # of thresholds from 0 to 1
-
-
-def expected(
-    dim: int,
-    threshold: float,
-    max_tries: int = 10_000,
-    confidence: float = 0.99,
-    law: str = "beta",
-) -> int:
-    """Count the label vectors that fit in theory (Eq. 4).
-
-    Parameters
-    ----------
-    dim : int
-        Length d of a label vector, at least 2.
-    threshold : float
-        Highest cosine T between two label vectors, between -1 and 1.
-    max_tries : int
-        Tries γ for one vector.
-    confidence : float
-        Probability τ that the last vector is found within ``max_tries`` tries.
-    law : {"beta", "normal", "paper"}
-        Law of the cosine of two random unit vectors. ``"beta"`` is the exact one, ``"normal"``
-        its limit for large ``dim``, of standard deviation 1/√d. ``"paper"`` is Eq. 5 as printed,
-        of standard deviation 1/d: the variance 1/d taken for the standard deviation.
-
-    Returns
-    -------
-    int
-        The count, of any size, to the nearest whole number. Eq. 4 takes the vectors for
-        independent; Algorithm 1 finds fewer, in few dimensions far fewer: see :func:`likely`.
-
-    Examples
-    --------
-    >>> expected(dim=100, threshold=0.15)
-    112
-    >>> len(str(expected(dim=100, threshold=0.15, law="paper")))  # its digits, not itself
-    52
-    """
-    check_setting(dim, threshold, max_tries)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence!r} must lie between 0 and 1, as 0.99 does")
-    if law not in LAWS:
-        raise ValueError(f"law={law!r} is not known: choose one of {', '.join(map(repr, LAWS))}")
-
-    # Eq. 4: N = log(1 - e^(log(1-τ)/γ)) / log P(A) + 1. Both logarithms are negative.
-    numerator = _minus_log_success(math.log1p(-confidence), max_tries)
-    log_ratio = math.log(numerator) - _log_minus_log_probability(dim, threshold, law)
-    return _exp_as_int(log_ratio) + 1
-
-
-def likely(dim: int, threshold: float, max_tries: int = 10_000) -> int:
-    """Estimate how many label vectors Algorithm 1 finds, in few dimensions, too.
-
-    It is :func:`expected` by the exact law, less what the vectors' keeping apart takes away.
-
-    Parameters
-    ----------
-    dim, threshold, max_tries
-        As for :class:`~lmrc.labels.mapping.LabelMapping`.
-
-    Examples
-    --------
-    >>> likely(dim=100, threshold=0.15), likely(dim=3, threshold=0.15)
-    (104, 5)
-    >>> measured(dim=3, threshold=0.15, random_state=0)
-    5
-    """
-    check_setting(dim, threshold, max_tries)
-    return _exp_as_int(_log_likely(math.log(0.01), dim, threshold, max_tries)) + 1
+__all__ = ["LAWS", "dim_for", "expected", "likely", "measured", "threshold_for"]
 
 
 def measured(
@@ -102,7 +24,7 @@ def measured(
     dim, threshold, max_tries, random_state
         As for :class:`~lmrc.labels.mapping.LabelMapping`.
     limit : int, optional
-        Stop at this many. Give one where :func:`expected` is too large to wait for.
+        Stop at this many: set it where :func:`expected` is too large to wait for.
 
     Examples
     --------
@@ -111,171 +33,6 @@ def measured(
     >>> measured(dim=100, threshold=0.5, limit=200, random_state=0)
     200
     """
-    from lmrc.labels.mapping import LabelMapping  # here, because the mapping's error asks us
-
     mapping = LabelMapping(dim, threshold, max_tries, random_state)
     mapping._fill(limit)
     return len(mapping)
-
-
-def threshold_for(
-    n: int, dim: int, max_tries: int = 10_000, *, above: float = -1.0
-) -> float | None:
-    """Find the smallest threshold at which Algorithm 1 is all but sure to find ``n`` vectors.
-
-    Parameters
-    ----------
-    n : int
-        How many vectors.
-    dim, max_tries
-        As for :class:`~lmrc.labels.mapping.LabelMapping`.
-    above : float
-        Look at higher thresholds than this only.
-
-    Returns
-    -------
-    float or None
-        A multiple of 0.005; None where even 0.995 would not do.
-
-    Examples
-    --------
-    >>> threshold_for(200, dim=100)
-    0.195
-    """
-    check_setting(dim, 0.0, max_tries)
-    step = _first(
-        math.floor(above * _STEPS + 1e-6) + 1,
-        _STEPS,
-        lambda step: _surely_holds(n, dim, step / _STEPS, max_tries),
-    )
-    return None if step is None else step / _STEPS
-
-
-def dim_for(n: int, threshold: float, max_tries: int = 10_000, *, above: int = 1) -> int | None:
-    """Find the smallest dimension in which Algorithm 1 is all but sure to find ``n`` vectors.
-
-    Parameters
-    ----------
-    n : int
-        How many vectors.
-    threshold, max_tries
-        As for :class:`~lmrc.labels.mapping.LabelMapping`.
-    above : int
-        Look at higher dimensions than this only.
-
-    Returns
-    -------
-    int or None
-        None where no dimension up to ten million will do, as for many vectors at a threshold
-        of 0 or below.
-
-    Examples
-    --------
-    >>> dim_for(200, threshold=0.15)
-    165
-    """
-    check_setting(2, threshold, max_tries)
-    return _first(above + 1, _LARGEST_DIM, lambda dim: _surely_holds(n, dim, threshold, max_tries))
-
-
-def check_setting(dim: int, threshold: float, max_tries: int) -> None:
-    """Refuse a dimension, threshold or number of tries that makes no sense in Algorithm 1."""
-    whole_number("dim", dim, at_least=2)
-    whole_number("max_tries", max_tries, at_least=1)
-    if not -1 < threshold < 1:
-        raise ValueError(f"threshold={threshold} is no cosine between -1 and 1: try 0.15")
-
-
-def whole_number(name: str, value: int, at_least: int) -> int:
-    """Return the value as an int, or refuse it by name."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name}={value!r} must be a whole number") from None
-    if number < at_least:
-        raise ValueError(f"{name}={value} is too small: it must be at least {at_least}")
-    return number
-
-
-def _log_minus_log_probability(dim: int, threshold: float, law: str) -> float:
-    """Return log(-log P(A)), finite even where P(A) rounds to 1."""
-    log_tail = _log_tail(dim, abs(threshold), law)
-    if threshold <= 0:  # all three laws are symmetric, so that P(A) is itself a tail
-        return math.log(-log_tail)
-    # log P(A) = log(1 - tail), which is -tail to the last digit where the tail is that small.
-    return log_tail if log_tail < -36 else math.log(-math.log1p(-math.exp(log_tail)))
-
-
-def _log_tail(dim: int, threshold: float, law: str) -> float:
-    """Return the logarithm of the probability that a cosine exceeds ``threshold`` ≥ 0."""
-    if law in ("paper", "normal"):
-        from scipy.special import log_ndtr
-
-        return float(log_ndtr(-threshold * (dim if law == "paper" else math.sqrt(dim))))
-    # Lemma 2: (t + 1)/2 ~ Beta(a, a), so that the tail is I_x(a, a) with x = (1 - T)/2. It is
-    # x^a (1-x)^a / (a B(a, a)) · 2F1(2a, 1; a+1; x), a series of positive terms that shrink at
-    # least by 2x = 1 - T, and once there are many by x; and 4x (1-x) = 1 - T².
-    a, x = (dim - 1) / 2, (1 - threshold) / 2
-    term = series = 1.0
-    k = 0
-    while term > 1e-17 * series:
-        term *= (2 * a + k) / (a + 1 + k) * x
-        series += term
-        k += 1
-    # 4^-a / (a B(a, a)) = Γ(a + 1/2) / (2 √π Γ(a + 1)), by Legendre's duplication formula.
-    constant = _gamma_ratio(a) / (2 * math.sqrt(math.pi) * a)
-    return a * math.log1p(-(threshold**2)) + math.log(constant) + math.log(series)
-
-
-def _gamma_ratio(a: float) -> float:
-    """Return Γ(a + 1/2) / Γ(a): of large numbers by its expansion, since Γ overflows there."""
-    if a < 100:
-        return math.gamma(a + 0.5) / math.gamma(a)
-    powers = (1, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768)
-    return math.sqrt(a) * sum(c / a**i for i, c in enumerate(powers))
-
-
-def _exp_as_int(exponent: float) -> int:
-    """Return e^exponent as the nearest integer, however large."""
-    bits = exponent / math.log(2)
-    if bits > _LARGEST_BITS:
-        raise ValueError(f"the count has about {bits * math.log10(2):.3g} digits: too many to hold")
-    shift = max(0, int(bits) - 60)
-    return round(math.exp(exponent - shift * math.log(2))) << shift
-
-
-def _minus_log_success(log_failure: float, max_tries: int) -> float:
-    """Return -log P(B) for the P(B) at which ``max_tries`` tries fail with a given probability.
-
-    That is -log(1 - e^(log_failure/γ)), the numerator of Eq. 4, right also where one of the two
-    differences from 1 is tiny.
-    """
-    log_miss = log_failure / max_tries
-    if log_miss > -math.log(2):
-        return -math.log(-math.expm1(log_miss))
-    return -math.log1p(-math.exp(log_miss))
-
-
-def _surely_holds(n: int, dim: int, threshold: float, max_tries: int) -> bool:
-    """Tell whether Algorithm 1 finds ``n`` vectors but for bad luck of about one in a thousand."""
-    if n <= 1:
-        return True
-    # Each of the n may fail with 0.001/n; 0.85 is for the scatter between seeds.
-    log_count = _log_likely(math.log(0.001 / n), dim, threshold, max_tries)
-    return math.log(0.85) + log_count >= math.log(n)
-
-
-def _log_likely(log_failure: float, dim: int, threshold: float, max_tries: int) -> float:
-    """Return the logarithm of the count beside a first vector, where the last may fail so often."""
-    # Eq. 4 counts too many: label vectors keep apart, so that the caps they forbid overlap less
-    # than those of independent vectors and leave less room. Over d = 2 to 200, γ = 10 to 100,000
-    # and all thresholds the count found was close to 1/(1 + numerator/d) of Eq. 4's.
-    numerator = _minus_log_success(log_failure, max_tries)
-    log_count = math.log(numerator) - _log_minus_log_probability(dim, threshold, "beta")
-    return log_count - math.log1p(numerator / dim)
-
-
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
-    """Bisect for the first integer in [low, high) from which on a condition holds."""
-    first = bisect.bisect_left(range(low, high), True, key=holds) + low
-    return first if first < high else None

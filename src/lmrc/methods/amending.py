@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmrc.data.inputs import read_labels, shortest_type
 from lmrc.methods.carried import CarriedStatistics
 from lmrc.methods.rng import one_way_seeds
-from lmrc.nets.multihead import without_row
+from lmrc.nets.erasing import erase_class, remove_head, without_row
 from lmrc.training.device import default_dtype_guard
 
 
@@ -49,9 +49,9 @@ class AmendableClasses(CarriedStatistics):
             rng = torch.Generator().manual_seed(draft.move_seed_on())
             if others:
                 vectors = self._vectors_of(heads.weight.device)
-                heads.erase(head, vectors[row], vectors[others], rng)
+                erase_class(heads, head, vectors[row], vectors[others], rng)
             else:
-                heads.remove_head(head)
+                remove_head(heads, head)
             draft.labels_ = {"vectors": without_row(self.labels_["vectors"], row)}
             sizes = [size - (i == head) for i, size in enumerate(self._sizes)]
             draft.classes_ = shortest_type(np.delete(self.classes_, row))

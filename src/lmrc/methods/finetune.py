@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.nets.multihead import GrowingLinear
+from lmrc.nets.growing import GrowingLinear
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses

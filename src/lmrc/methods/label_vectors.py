@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmrc.labels import capacity
-from lmrc.labels.mapping import LabelMapping, warn_of_capacity
+from lmrc.labels import theory
+from lmrc.labels.errors import warn_of_capacity
+from lmrc.labels.mapping import LabelMapping
 
 NEARLY_FULL = (4, 5)  # share of the likely capacity at which the user is warned
 
@@ -54,7 +55,7 @@ class LabelVectors:
 
     def _warn_if_nearly_full(self, mapping: LabelMapping, n_new: int) -> None:
         """Warn at the task that passes the mark, and not once the mapping was relaxed."""
-        likely = capacity.likely(self.dim, mapping.threshold, self.max_tries)
+        likely = theory.likely(self.dim, mapping.threshold, self.max_tries)
         share, of = NEARLY_FULL
         mark = -(-share * likely // of)  # in whole numbers: there may be more than a float holds
         n_vectors = len(mapping)

@@ -300,7 +300,7 @@ class LMRCClassifier(AmendableClasses):
         if known is not None:  # earlier ones never move
             vectors = torch.cat([known.to(vectors), vectors])
         self.labels_ = {"vectors": vectors}
-        network.head.open_head()
+        network.head.add_head()
 
     def init_network(self, frozen: Network | None, x: Tensor) -> Network:
         """Return the network to train; bring the label vectors to where it is."""

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lmrc.labels import capacity
+from lmrc.labels import theory
 from lmrc.nets.auto import pick
 from lmrc.practice.defaults import DEFAULTS, in_words, unusual
 from lmrc.practice.log import well_formed
@@ -46,7 +46,7 @@ def describe(path: Path) -> dict[str, Any]:
             raise ValueError(f"label vectors of shape {vectors}")
         if dim != settings["label_dim"] or bool(turns) != (settings["rotations"] != "none"):
             raise ValueError(f"label vectors of shape {vectors} beside other settings")
-        likely = capacity.likely(dim, threshold, settings["max_tries"])
+        likely = theory.likely(dim, threshold, settings["max_tries"])
         # With rotations each head has a mapping of its own: this many classes fit in the next.
         left = likely // math.prod(turns) if turns else max(0, likely - len(classes))
         backbone = settings["backbone"]

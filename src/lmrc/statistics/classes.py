@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from lmrc.nets.multihead import without_row
+from lmrc.nets.erasing import without_row
 from lmrc.statistics.covariances import COVARIANCES, Covariances, with_row
 from lmrc.statistics.drift import LinearMap
 

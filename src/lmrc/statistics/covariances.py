@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmrc.nets.multihead import without_row
+from lmrc.nets.erasing import without_row
 from lmrc.threads import Threads
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
