@@ -10,7 +10,7 @@ from multiprocessing import get_all_start_methods
 import numpy as np
 import pytest
 
-from lmrc.data import streamed
+from lmrc.data import image_files
 from lmrc.data.datasets import load_dataset
 
 
@@ -246,7 +246,7 @@ def test_tiny_imagenet_unpacked(data, tiny_files, write_files):
 @pytest.fixture
 def many_tiny_files(tiny_files, monkeypatch):
     """So many training images that they are decoded by worker processes."""
-    monkeypatch.setattr("lmrc.data.streamed.AT_ONCE", 32)
+    monkeypatch.setattr("lmrc.data.image_files.AT_ONCE", 32)
     name, images = "train/n00000001/images/n00000001_{}.JPEG", {}
     for i in range(200):
         images[name.format(i)] = tiny_files[name.format((0, 2, 10)[i % 3])]
@@ -257,7 +257,7 @@ def test_tiny_imagenet_is_decoded_by_several_processes(data, many_tiny_files, wr
     write_zip(data / "tiny-imagenet-200.zip", many_tiny_files)
     dataset = load_dataset("imagenet200")
     forks = get_all_start_methods()[0] == "fork"
-    assert workers == ([streamed.n_workers(most=32)] if forks else [])
+    assert workers == ([image_files.n_workers(32)] if forks else [])
     reds = dataset.X_train.mean(axis=(1, 2))[:, 0].round()
     np.testing.assert_allclose(reds, [0, 20, 100, *([0, 20, 100] * 67)[:200]], atol=2)
 
@@ -265,13 +265,13 @@ def test_tiny_imagenet_is_decoded_by_several_processes(data, many_tiny_files, wr
 @pytest.fixture
 def workers(monkeypatch):
     """How many workers each `DataLoader` has."""
-    found, whole = [], streamed.DataLoader
+    found, whole = [], image_files.DataLoader
 
     def loader(*args, num_workers, **options):
         found.append(num_workers)
         return whole(*args, num_workers=num_workers, **options)
 
-    monkeypatch.setattr(streamed, "DataLoader", loader)
+    monkeypatch.setattr(image_files, "DataLoader", loader)
     return found
 
 

@@ -17,7 +17,6 @@ from lmrc.training.augment import (
     resize_and_flip,
 )
 from lmrc.training.batches import Batches, split_sizes
-from lmrc.training.staging import fits
 
 CPU = torch.device("cpu")
 
@@ -35,7 +34,7 @@ def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none", resident=Tru
     batches.draw(torch.Generator().manual_seed(seed))
     served = []
     for part in torch.arange(len(x)).split(batches.sizes):
-        batches.stage()
+        batches.load_next()
         batch = batches.at(part)
         served.append(replace(batch, x=batch.x.clone()))
     return served
@@ -122,16 +121,6 @@ def test_inputs_left_in_the_hosts_memory_make_the_same_mini_batches(augment):
     for one, other in zip(near, far, strict=True):
         assert torch.equal(one.x, other.x)
         assert torch.equal(one.y, other.y)
-
-
-def test_memory_that_torch_keeps_for_later_counts_as_free(monkeypatch):
-    """That of the task before: else the next one's inputs would be left outside."""
-    for name, size in {"memory_reserved": 700, "memory_allocated": 100}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, size=size: size)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (400, 1200))
-    gpu = torch.device("cuda")
-    assert fits(torch.zeros(500, dtype=torch.uint8), gpu)
-    assert not fits(torch.zeros(501, dtype=torch.uint8), gpu)
 
 
 def test_boxes_lie_inside_and_spread_over_areas_and_shapes():

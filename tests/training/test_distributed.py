@@ -43,7 +43,8 @@ from pathlib import Path
 from torch import nn
 from lmrc import LMRCPlusClassifier
 from lmrc.data.folders import image_files
-from lmrc.data.streamed import ImageFiles, Streamed
+from lmrc.data.image_files import ImageFiles
+from lmrc.data.inputs import Streamed
 from lmrc.statistics import prediction_rules
 from lmrc.training.batches import Batches
 from lmrc.training.loop import Optimisation, train
@@ -82,7 +83,7 @@ with joined() as ranks:
         images[week] = ImageFiles(list(classes.values()), (8, 8), "L"), y
     files, y = images["week1"]
     x = torch.from_numpy(files.__array__())[:, None]
-    kept = {"resident": averaged(x, y, ranks), "staged": averaged(x, y, ranks, resident=False),
+    kept = {"resident": averaged(x, y, ranks), "pinned": averaged(x, y, ranks, resident=False),
         "streamed": averaged(Streamed(files), y, ranks), "not averaged": averaged(x, y, ranks, 0),
         "plus": learnt(images, ranks.is_distributed)}
     torch.save([kept, x], f"{ranks.size}-{ranks.rank}.pt")
@@ -231,7 +232,7 @@ def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeyp
     (one, x), (two, _), (other, _) = (
         torch.load(f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
     )
-    for place in ("resident", "staged", "streamed"):
+    for place in ("resident", "pinned", "streamed"):
         for name, tensor in two[place].items():
             assert torch.equal(tensor, other[place][name]), (place, name)
             torch.testing.assert_close(tensor, two["resident"][name])

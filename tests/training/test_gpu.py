@@ -12,7 +12,7 @@ from torch import nn
 
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
 from lmrc.nets.network import Frozen
-from lmrc.training import ahead, staging
+from lmrc.training import ahead, buffers
 from lmrc.training.checkpoint import Checkpoint, pack_training, unpack_training
 
 # cuBLAS reads it when it is first used, which is before the test that needs it.
@@ -263,7 +263,7 @@ def test_dropout_in_a_captured_step_is_by_seed_alone():
 
 def test_inputs_that_do_not_fit_stay_in_the_hosts_memory_and_it_says_so(monkeypatch):
     _, expected = taught()
-    monkeypatch.setattr(staging, "SHARE", 0.0)
+    monkeypatch.setattr(buffers, "MEMORY_SHARE", 0.0)
     with pytest.warns(UserWarning, match="stay in the host's memory"):
         _, got = taught()
     np.testing.assert_allclose(got, expected, atol=1e-3)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from lmrc.data.streamed import ImageFiles
+from lmrc.data.image_files import ImageFiles
 
 Array = NDArray[Any]
 
@@ -103,7 +103,7 @@ class Dataset:
         name : str, default="data"
             What to call it in records and reports.
         """
-        from lmrc.data.inputs import read_dataset  # which needs this module
+        from lmrc.data.validation import read_dataset  # which needs this module
 
         parts = []
         for part in (train, test):

@@ -22,6 +22,7 @@ from lmrc.data.dataset import (
     limit_note,
     text_labels,
 )
+from lmrc.data.image_files import MEMORY_SHARE, ImageFiles, available_memory
 from lmrc.data.images import (
     SUFFIXES,
     Mode,
@@ -33,7 +34,6 @@ from lmrc.data.images import (
 )
 from lmrc.data.names import Names
 from lmrc.data.progress import progress
-from lmrc.data.streamed import SHARE, ImageFiles, memory_at_hand
 
 TEST_SHARE = 0.2
 
@@ -308,7 +308,7 @@ def read_files(
     height, width = (size, size) if isinstance(size, int) else size
     shape = (height, width, 3) if mode == "RGB" else (height, width)
     most = sum(len(of_class[:limit]) for of_class in files.values())
-    if most * math.prod(shape) > SHARE * memory_at_hand():
+    if most * math.prod(shape) > MEMORY_SHARE * available_memory():
         return _streamed(files, (height, width), mode, skipped, limit, use)
     labels: list[str] = []
 

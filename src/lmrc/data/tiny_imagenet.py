@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from lmrc.data.cache import save_class_names, save_images
+from lmrc.data.image_files import in_workers
 from lmrc.data.images import Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
-from lmrc.data.streamed import in_workers
 from lmrc.data.unpack import read_file
 from lmrc.outside import brief, cut
 

@@ -374,7 +374,7 @@ def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
     """Count what a model holds of its data beside the network; label vectors are random."""
     groups = (getattr(learner, name) for name in learner.saved_tensors if name != "labels_")
     tensors = [tensor for group in groups for tensor in group.values()]
-    images = learner.memory_.x.nbytes if learner.memory_ else 0
+    images = learner.memory_.x[:].nbytes if learner.memory_ else 0
     return {"images": images, "statistics": sum(tensor.nbytes for tensor in tensors)}
 
 

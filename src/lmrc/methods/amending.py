@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from lmrc.data.inputs import read_labels, shortest_type
+from lmrc.data.validation import read_labels, shortest_type
 from lmrc.methods.carried import CarriedStatistics
 from lmrc.methods.rng import one_way_seeds
 from lmrc.nets.erasing import erase_class, remove_head, without_row

@@ -20,7 +20,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from lmrc.data.inputs import channel_statistics, encode_labels
+from lmrc.data.inputs import Inputs, channel_statistics
+from lmrc.data.validation import encode_labels
 from lmrc.methods import parameters as legal
 from lmrc.methods.exemplars import CHOICES, Exemplars
 from lmrc.methods.parameters import CheckedParameters, Legal
@@ -215,7 +216,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         """Return terms of the weights alone, as scalars; not called at the first task."""
         return {}
 
-    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Inputs) -> Network:
         """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
         if frozen is not None:
             return copy.deepcopy(frozen)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from lmrc.data.inputs import Inputs
 from lmrc.methods import parameters as legal
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.finetune import FineTuneClassifier
@@ -54,7 +55,7 @@ class EWCClassifier(FineTuneClassifier):
         super().__init__(**settings)
         self.penalty_weight = penalty_weight
 
-    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Inputs) -> Network:
         """Return the network to train; bring the Fisher information to where it is.
 
         Once, and not at each step: one that comes from a file is on the CPU, and a captured step
@@ -102,7 +103,7 @@ def flat(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def fisher_diagonal(network: Network, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+def fisher_diagonal(network: Network, x: Inputs, generator: torch.Generator) -> dict[str, Tensor]:
     """Return the mean over samples of the squared gradient of log p(y | x), for each weight.
 
     One gradient per sample, squared, then averaged: the square of the mean gradient would be about

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmrc.data.inputs import Inputs
 from lmrc.methods.rng import POOL
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
@@ -37,7 +38,7 @@ class Exemplars:
             return self.memory_total // max(1, len(self.classes_))
         return self.memory_per_class
 
-    def choose_exemplars(self, network: Network, x: Tensor, y: Tensor, per_class: int) -> Tensor:
+    def choose_exemplars(self, network: Network, x: Inputs, y: Tensor, per_class: int) -> Tensor:
         """Return positions of samples, of each class the best first; replace it to choose others.
 
         Of each class, as many of the first are kept as it has room for. They stay in this order,
@@ -67,7 +68,7 @@ class Exemplars:
                 f"exemplar of each of {len(self.classes_)} classes: raise it"
             )
 
-    def _remember(self, x: Tensor, targets: Tensor) -> None:
+    def _remember(self, x: Inputs, targets: Tensor) -> None:
         """Add exemplars of this task, and drop what there is no more room for."""
         if per_class := self.exemplars_per_class:
             ranked = current().broadcast(
@@ -117,7 +118,7 @@ def herding(features: Tensor, n: int) -> Tensor:
 
 
 @torch.no_grad()
-def _features(network: Network, x: Tensor, rows: Tensor) -> Tensor:
+def _features(network: Network, x: Inputs, rows: Tensor) -> Tensor:
     device = network.encoder.mean.device
     parts = [rows[i : i + AT_A_TIME] for i in range(0, len(rows), AT_A_TIME)]
     features = [network.encoder(x[part].to(device)).float().cpu() for part in parts]

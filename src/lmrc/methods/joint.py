@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmrc.data.streamed import Streamed
+from lmrc.data.inputs import Inputs
 from lmrc.methods import parameters as legal
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import Legal
@@ -38,9 +38,9 @@ class JointClassifier(FineTuneClassifier):
         "freeze": legal.one_of(True, False)
     }
 
-    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Inputs) -> Network:
         """Return a network that knows nothing, with room for the classes before this batch."""
-        if isinstance(x, Streamed):
+        if not isinstance(x, Tensor):
             raise ValueError(
                 f"joint training keeps all samples in memory, and these {len(x):,} images do not "
                 "fit: take fewer or smaller ones, or another method"
@@ -69,10 +69,10 @@ class JointClassifier(FineTuneClassifier):
         if self.start_ and {name: t.shape for name, t in self.start_.items()} != wanted:
             raise ValueError("the weights to begin with are not of the network's backbone")
 
-    def _remember(self, x: Tensor, targets: Tensor) -> None:
+    def _remember(self, x: Inputs, targets: Tensor) -> None:
         # The first samples are copied: they may be a view of the user's own array.
         kept = self.memory_
-        self.memory_ = kept.joined(x, targets) if kept else Memory(x.clone(), targets)
+        self.memory_ = kept.joined(x, targets) if kept else Memory(x[:].clone(), targets)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lmrc.data.inputs import Inputs
 from lmrc.methods import parameters as legal
 from lmrc.methods.amending import AmendableClasses
 from lmrc.methods.base import IncrementalClassifier
@@ -302,7 +303,7 @@ class LMRCClassifier(AmendableClasses):
         self.labels_ = {"vectors": vectors}
         network.head.add_head()
 
-    def init_network(self, frozen: Network | None, x: Tensor) -> Network:
+    def init_network(self, frozen: Network | None, x: Inputs) -> Network:
         """Return the network to train; bring the label vectors to where it is."""
         if frozen is not None:
             self.labels_ = {"vectors": self.labels_["vectors"].to(frozen.head.weight.device)}

@@ -13,7 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from lmrc.data.inputs import read_dataset
+from lmrc.data.validation import read_dataset
 from lmrc.methods.reading import read_parts
 from lmrc.nets.network import Network
 from lmrc.training.device import default_dtype_guard, use_bf16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from lmrc.data.inputs import (
+from lmrc.data.image_files import ImageFiles
+from lmrc.data.inputs import Inputs, Streamed
+from lmrc.data.validation import (
     is_image_batch,
     items_of,
     read_dataset,
@@ -21,12 +23,11 @@ from lmrc.data.inputs import (
     read_vectors,
     stack_items,
 )
-from lmrc.data.streamed import ImageFiles, Streamed
 
 AT_A_TIME = 4096  # items of a Dataset, or images on disk, that are in memory while it is predicted
 
 
-def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray[Any]]:
+def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Inputs, NDArray[Any]]:
     """Read a task: inputs and labels."""
     _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
@@ -39,7 +40,7 @@ def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Tensor, NDArray
     return x, read_labels(y, len(x))
 
 
-def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
+def read_inputs(model: Any, X: Any, first: bool = False) -> Inputs:
     """Read inputs of the shape the model was fitted on; the first ones set that shape."""
     _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
@@ -56,8 +57,9 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Tensor:
             f"X has {X.ndim} axes: vectors have two, (n, features), images three or four, "
             "(n, height, width[, channels])"
         )
+    x: Inputs
     if isinstance(X, ImageFiles):
-        x = cast(Tensor, Streamed(X))  # used like one
+        x = Streamed(X)
     elif is_image_batch(X):
         x = read_images(X)
     else:
@@ -84,16 +86,16 @@ def read_parts(model: Any, X: Any) -> Iterator[Tensor]:
     """Read inputs part by part: a ``Dataset`` is never in memory whole."""
     if isinstance(X, ImageFiles):
         for pixels in X.chunks(AT_A_TIME):
-            yield read_inputs(model, pixels)
+            yield read_inputs(model, pixels)[:]
         return
     if not isinstance(X, torch.utils.data.Dataset):
-        yield read_inputs(model, X)
+        yield read_inputs(model, X)[:]
         return
     items = items_of(X)
     part = list(itertools.islice(items, AT_A_TIME))
     while True:
         inputs, _ = stack_items(part)  # which refuses an empty one
-        yield read_inputs(model, inputs)
+        yield read_inputs(model, inputs)[:]
         if not (part := list(itertools.islice(items, AT_A_TIME))):
             return
 

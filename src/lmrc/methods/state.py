@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmrc.data.inputs import shortest_type
+from lmrc.data.validation import shortest_type
 from lmrc.nets.backbones import build
 from lmrc.nets.network import Network, build_encoder, check_input_shape
 from lmrc.store.upgrade import MODEL_FORMAT
@@ -56,7 +56,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 def _tensors_of(model: Any) -> Tensors:
     tensors: Tensors = {"weights": dict(model.network_.state_dict())}
     if memory := exemplars_in_force(model):
-        tensors["exemplars"] = {"x": memory.x, "y": memory.y}
+        tensors["exemplars"] = {"x": memory.x[:], "y": memory.y}
     for name in model.saved_tensors:
         tensors[name.rstrip("_")] = getattr(model, name)
     return {group: members for group, members in tensors.items() if members}

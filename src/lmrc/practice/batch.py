@@ -34,8 +34,8 @@ from lmrc.data.images import (
     common_form,
     walk_images,
 )
-from lmrc.data.inputs import read_labels
 from lmrc.data.names import Names
+from lmrc.data.validation import read_labels
 from lmrc.outside import cut
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.training.rotations import check_square

@@ -8,6 +8,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
 from lmrc.training.augment import alone
 from lmrc.training.batches import Batches
@@ -24,7 +25,7 @@ def passes(augment: str) -> int:
 
 def gather(
     encoders: Sequence[Encoder],
-    x: Tensor,
+    x: Inputs,
     *,
     layers: int,
     augment: str,
@@ -42,7 +43,7 @@ def gather(
     ----------
     encoders : sequence of Encoder
         In evaluation mode, on one device. All see the same inputs.
-    x : Tensor
+    x : Inputs
         Images, or vectors.
     layers : int
         Of how many of the last layers the features are.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift
@@ -64,7 +65,7 @@ def update_statistics(
     if tuned and len(pool):
         n_real = min(MOST_REAL, passes(augment) * int(torch.bincount(pool.y).max()))
 
-    def look_at(row: int, x: Tensor) -> Summary:
+    def look_at(row: int, x: Inputs) -> Summary:
         nonlocal lowest
         parts = []
         for now, *earlier in gather(

@@ -26,7 +26,7 @@ Parts = Mapping[str, Tensor]
 
 def rows_of_block(batches: Batches, size: int) -> int:
     """Return how many mini-batches of a size to make at a time: all blocks about equally many."""
-    if batches.staging:
+    if batches.buffer:
         return 1  # only one at a time is on the device
     inputs = batches.rotations.copies * size
     count = batches.sizes.count(size)
@@ -106,7 +106,7 @@ class Ahead:
 
     def _make_next(self) -> None:
         with on(self.beside):
-            self.batches.stage()
+            self.batches.load_next()
             self.making.replay()
 
     def _make(self) -> None:

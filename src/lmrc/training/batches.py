@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmrc.data.streamed import Streamed
+from lmrc.data.inputs import Inputs
 from lmrc.training.augment import Augmentation
+from lmrc.training.buffers import DeviceBuffer, LoaderBuffer, PinnedDoubleBuffer, fits
 from lmrc.training.cutmix import CutMix
 from lmrc.training.ranks import ALONE, Ranks
 from lmrc.training.rotations import N_ROTATIONS, Rotations, check_square
-from lmrc.training.staging import Source, Staging, fits
-from lmrc.training.streaming import Streaming
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,9 @@ class Batches:
 
     Parameters
     ----------
-    x, y : Tensor
-        Inputs and class indices, one row per sample.
+    x : Inputs
+    y : Tensor of shape (n,)
+        Class indices.
     n_known : int
         Number of classes before this task: indices below it are known.
     batch_size : int
@@ -123,7 +123,7 @@ class Batches:
 
     def __init__(
         self,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         *,
         n_known: int,
@@ -144,21 +144,20 @@ class Batches:
         self.rotations = Rotations(rotations, len(x), device)
         self.cutmix = CutMix(self.sizes, ranks, device) if augment == "cutmix" else None
         self.order = torch.empty(len(x), dtype=torch.long, device=device)
-        if isinstance(x, Streamed):
-            resident = False
-        elif resident is None:
-            resident = fits(x, device)
-            if not resident:
+        self.buffer: DeviceBuffer | None = None
+        if not isinstance(x, Tensor):
+            self.buffer = LoaderBuffer(x, max(self.sizes), device)
+        elif resident or (resident is None and fits(x, device)):
+            x = x.to(device)
+        else:
+            if resident is None:
                 warnings.warn(
-                    f"the inputs ({x.nbytes / 2**30:.1f} GiB) stay in the host's memory, as they "
-                    f"would fill that of {device}: slower, with the same result",
+                    f"the inputs ({x.nbytes / 2**30:.1f} GiB) stay in host memory, as they would "
+                    f"fill that of {device}: slower, with the same result",
                     stacklevel=2,
                 )
-        self.x = x.to(device) if resident else x
-        self.staging: Source | None = None
-        if not resident:
-            source: Any = Streaming if isinstance(x, Streamed) else Staging
-            self.staging = source(x, max(self.sizes), device)
+            self.buffer = PinnedDoubleBuffer(x, max(self.sizes), device)
+        self.x = x
 
     @property
     def n_inputs(self) -> int:
@@ -177,9 +176,9 @@ class Batches:
         self.rotations.draw(generator)
         if self.cutmix:
             self.cutmix.draw(generator)
-        if self.staging:
+        if self.buffer:
             parts = torch.split(order, self.sizes)
-            self.staging.begin([rows[self.ranks.share(len(rows))] for rows in parts])
+            self.buffer.start_epoch([rows[self.ranks.share(len(rows))] for rows in parts])
 
     def shares(self) -> Iterator[tuple[int, Tensor]]:
         """Go through the epoch drawn: samples of each mini-batch, and positions of a rank's share.
@@ -189,19 +188,19 @@ class Batches:
         start = 0
         for size in self.sizes:
             share = self.ranks.share(size)
-            self.stage()
+            self.load_next()
             yield size, torch.arange(start + share.start, start + share.stop, device=self.device)
             start += size
 
-    def stage(self) -> None:
-        """Bring the inputs of the next mini-batch to the device, where they are not there yet."""
-        if self.staging:
-            self.staging.advance()
+    def load_next(self) -> None:
+        """Load the inputs of the next mini-batch, unless all inputs are on the device."""
+        if self.buffer:
+            self.buffer.load_next()
 
     def at(self, positions: Tensor) -> MiniBatch:
         """Return the samples at these positions of the epoch, augmented."""
         rows, copies = self.order[positions], self.rotations.copies
-        x = self.staging.near[: len(rows)] if self.staging else self.x[rows]
+        x = self.buffer.data[: len(rows)] if self.buffer else self.x[rows]
         x, rotation = self.rotations(self.augmentation(x, positions), positions)
         x, lam = self.cutmix(x, positions, copies) if self.cutmix else (x, None)
         return self.batch(x=x, y=self.y[rows.repeat(copies)], rotation=rotation, lam=lam)

@@ -118,7 +118,7 @@ class GraphedStep(Step):
 
     def _eager_step(self, size: int, start: int) -> None:
         wait(self.stream, self.beside)  # which may still look at inputs that go now
-        self.batches.stage()
+        self.batches.load_next()
         self(self.batches.at(self.positions(start, size)))
         wait(self.beside, self.stream)
         self.taken[size] += 1

@@ -9,14 +9,13 @@ import torch
 from PIL import Image
 
 from lmrc import LMRCClassifier, LMRCPlusClassifier, cli, load
-from lmrc.data import folders
-from lmrc.data import streamed as streamed_images
+from lmrc.data import folders, image_files
 from lmrc.data.datasets import digits
 from lmrc.data.folders import folder
+from lmrc.data.image_files import ImageFiles, available_memory
 from lmrc.data.images import list_images
 from lmrc.data.names import Names
 from lmrc.data.stream import ClassStream
-from lmrc.data.streamed import ImageFiles, Streamed, memory_at_hand
 from lmrc.methods.joint import JointClassifier
 from lmrc.statistics import gather, prediction_rules
 
@@ -37,8 +36,8 @@ def pictures(tmp_path):
 @pytest.fixture
 def little_memory(monkeypatch):
     """Too little for any image; and a few of them are many."""
-    monkeypatch.setattr(folders, "memory_at_hand", lambda: 100)
-    monkeypatch.setattr(streamed_images, "AT_ONCE", 16)
+    monkeypatch.setattr(folders, "available_memory", lambda: 100)
+    monkeypatch.setattr(image_files, "AT_ONCE", 16)
 
 
 def read(path):
@@ -144,21 +143,5 @@ def test_a_class_without_a_readable_image_is_named(pictures, little_memory):
         folder(pictures)
 
 
-def test_inputs_on_disk_stand_for_a_tensor(pictures):
-    files = ImageFiles([Names(pictures / "digit 0"), Names(pictures / "digit 1")], (8, 8), "L")
-    pool = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
-    x = Streamed(files).joined(pool)
-    whole = torch.cat([torch.from_numpy(np.asarray(files))[:, None], pool])
-    assert x.shape == whole.shape
-    for rows in (slice(20, 26), [26, 0, 13], torch.tensor([1, 25]), slice(0, 0)):
-        assert torch.equal(x[rows], whole[rows])
-    for n in (0, 20, 24, 25, 27):
-        for part, rows in zip(x.split_at(n), (slice(n), slice(n, None)), strict=True):
-            assert torch.equal(part[:], whole[rows])
-    assert isinstance(x.split_at(len(files))[1], torch.Tensor)  # which asks for no worker processes
-    with pytest.raises(ValueError, match="floats"):
-        x.joined(pool.float())
-
-
-def test_memory_at_hand_is_some():
-    assert memory_at_hand() > 2**20
+def test_available_memory():
+    assert available_memory() > 2**20

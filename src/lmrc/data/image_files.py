@@ -1,0 +1,174 @@
+"""Images that do not fit into memory: they stay on disk and are decoded when needed."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from lmrc.data.images import Mode, Pixels, UnreadableImageError, read_image
+from lmrc.data.progress import progress
+
+MEMORY_SHARE = 0.5  # of the available memory that decoded images may take
+AT_ONCE = 1024  # images from which on worker processes decode them
+MAX_WORKERS = 8
+
+T = TypeVar("T")
+
+
+def available_memory() -> float:
+    """Return how many bytes the system and the container still allow."""
+    found = []
+    for path, start in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
+        try:
+            lines = Path(path).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            number = line.removeprefix(start).split()[0]
+            if line.startswith(start) and number.isdecimal():
+                found.append(int(number) * (1024 if start else 1))
+    return min(found, default=float("inf"))
+
+
+def n_workers(max_workers: int = MAX_WORKERS) -> int:
+    """Return how many processes decode images for this one."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # each with workers
+    # Cores that this process may use; not every system can tell.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(max_workers, (cores or 1) // processes))
+
+
+def in_workers(read: Callable[[int], T], n: int, max_workers: int = MAX_WORKERS) -> Iterator[T]:
+    """Yield ``read(0)`` … ``read(n - 1)`` in order; many are read by worker processes.
+
+    Not by threads: most of the work for a small JPEG holds Python's global lock.
+
+    Parameters
+    ----------
+    read : callable
+        Can be pickled, and returns errors instead of raising them.
+    n : int
+    max_workers : int, default=8
+        Processes, if the machine has as many cores.
+    """
+    if n < AT_ONCE or get_worker_info() is not None:  # a worker starts no others
+        yield from map(read, range(n))
+        return
+    loader = DataLoader(
+        _Read(read, n),
+        batch_size=AT_ONCE // 16,
+        num_workers=n_workers(max_workers),
+        collate_fn=list,
+        generator=torch.Generator(),  # the user's is not touched
+    )
+    for items in loader:
+        yield from items
+
+
+class _Read(Dataset[Any]):
+    """A `Dataset` of what a function returns for 0 … n − 1."""
+
+    def __init__(self, read: Callable[[int], Any], n: int) -> None:
+        self.read, self.n = read, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Any:
+        return self.read(i)
+
+
+class ImageFiles:
+    """Image files as an array of pixels, decoded when they are read.
+
+    ``X[rows]`` is such an array again; ``np.asarray(X[rows])`` has the pixels.
+
+    Parameters
+    ----------
+    parts : sequence of sequence of Path
+        The files, in several lists.
+    size : (height, width)
+        To which images are resized.
+    mode : {"RGB", "L"}
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, parts: Sequence[Sequence[Path]], size: tuple[int, int], mode: Mode) -> None:
+        self.parts, self.size, self.mode = list(parts), size, mode
+        self.ends = list(accumulate(len(part) for part in self.parts))
+        self.rows: NDArray[np.int64] = np.arange(self.ends[-1] if self.ends else 0)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As for an array."""
+        return (len(self.rows), *self.size, *((3,) if self.mode == "RGB" else ()))
+
+    @property
+    def ndim(self) -> int:
+        """As for an array."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all pixels would take."""
+        return int(np.prod(self.shape))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> ImageFiles:
+        part = object.__new__(ImageFiles)
+        part.__dict__ = {**self.__dict__, "rows": self.rows[rows]}
+        return part
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        pixels, done = np.empty(self.shape, dtype=np.uint8), 0
+        for part in self.chunks(AT_ONCE):
+            pixels[done : done + len(part)] = part
+            done += len(part)
+        return pixels.astype(dtype or np.uint8, copy=False)
+
+    def chunks(self, n: int) -> Iterator[NDArray[np.uint8]]:
+        """Iterate over the pixels, n images at a time, with one set of workers."""
+        images = self._decoded()
+        while part := list(islice(images, n)):
+            for image in part:
+                if isinstance(image, UnreadableImageError):
+                    raise image
+            yield np.stack(part)  # type: ignore[arg-type]  # errors were raised
+
+    def path(self, i: int) -> Path:
+        """Return the path of an image."""
+        row = int(self.rows[i])
+        part = bisect.bisect_right(self.ends, row)
+        return self.parts[part][row - self.ends[part]]
+
+    def read(self, i: int) -> Pixels | UnreadableImageError:
+        """Decode one image; return the error if that fails."""
+        try:
+            return read_image(self.path(i), self.size, self.mode)
+        except UnreadableImageError as error:
+            return error
+
+    def readable(self, skipped: list[UnreadableImageError]) -> NDArray[np.bool_]:
+        """Decode each image once; return which are readable, and add the errors to `skipped`."""
+        good = np.ones(len(self), dtype=bool)
+        for i, image in enumerate(progress(self._decoded(), "checking images", len(self))):
+            if isinstance(image, UnreadableImageError):
+                good[i] = False
+                skipped.append(image)
+        return good
+
+    def _decoded(self) -> Iterator[Pixels | UnreadableImageError]:
+        """Decode all images in order."""
+        return in_workers(self.read, len(self))
