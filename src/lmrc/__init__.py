@@ -1,7 +1,8 @@
-"""Class-incremental learning without keeping old data.
+"""Class-incremental learning without exemplars, as scikit-learn estimators on PyTorch.
 
-Label Mapping with Response Consolidation (LMRC), as estimators in the manner of scikit-learn.
-Names are imported when they are first used, so that ``import lmrc`` is quick.
+`LMRCClassifier` is Label Mapping with Response Consolidation (Zhang et al., 2019,
+arXiv:1905.07835); `LMRCPlusClassifier` goes beyond the paper. Names are imported on first use, so
+``import lmrc`` is fast.
 """
 
 from importlib import import_module

@@ -55,7 +55,7 @@ def test_command_puts_the_method_into_the_records(folder):
     methods = {record.method for record in records}
     assert methods == {"LMRC", "Fine-tuning", "nearest_mean.NearestMeanClassifier"}
     own = [record for record in records if record.method.startswith("nearest_mean")]
-    assert [line.record.batch for line in own] == [0, 1, 2, 3, 4]
+    assert [line.record.task for line in own] == [0, 1, 2, 3, 4]
     assert own[0].settings["feature_weight"] == 10.0
     assert "nearest_mean.NearestMeanClassifier" in (out / "report.html").read_text("utf-8")
 
