@@ -19,7 +19,7 @@ import torch
 
 from lmrc import LMRCClassifier
 from lmrc.experiments.environment import hardware, versions
-from lmrc.training.ranks import joined
+from lmrc.training.ranks import process_group
 from lmrc.training.step import Step
 
 IMAGES, BATCH, EPOCHS, REPEATS = 1024, 128, 6, 3
@@ -61,7 +61,7 @@ def measure() -> None:
 
     Step.epoch = timed  # type: ignore[method-assign,assignment]
     torch.set_num_threads(1)
-    with joined():
+    with process_group():
         model = LMRCClassifier(backbone="cnn", epochs=EPOCHS, batch_size=BATCH, device="cpu")
         model.set_params(random_state=0).partial_fit(X, y)
     sys.stdout.write(f"{1000 * statistics.median(taken[1:]):.1f}\n")  # at once: others write, too

@@ -332,9 +332,9 @@ def _together(arguments: list[str]) -> AbstractContextManager[object]:
         return nullcontext()
     from lmrc.training import ranks
 
-    if ranks.is_one_of_several() and not {"learn", "reproduce"} & set(arguments):
+    if ranks.started_by_torchrun() and not {"learn", "reproduce"} & set(arguments):
         raise RuntimeError("torchrun is for learn and reproduce: run this command without it")
-    return ranks.joined()
+    return ranks.process_group()
 
 
 def _tell(error: Exception, code: int) -> None:

@@ -179,7 +179,7 @@ def test_training_that_goes_astray_is_told_in_a_line(call):
     for run_it, jobs in ((call, 1), (run, 2)):  # what processes of their own say is theirs
         code, errors = run_it(*words, "--jobs", jobs)
         assert code == 1
-        assert "own.DivergingClassifier-s0: the loss is no longer a number" in errors
+        assert "own.DivergingClassifier-s0: the loss is not finite" in errors
         assert "Traceback" not in errors
 
 

@@ -371,14 +371,14 @@ def test_resume_remembers_and_takes_no_options(place, learn):
 
 def test_ctrl_c_leaves_the_model_and_what_was_learnt(place, learn, monkeypatch):
     learn("week1", "-q", fast=True)
-    keep = checkpoint.FolderCheckpoint.keep
+    save = checkpoint.FolderCheckpoint.save
 
-    def keep_and_stop(self, records, *rest):
-        keep(self, records, *rest)
+    def save_and_stop(self, records, *rest):
+        save(self, records, *rest)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.FolderCheckpoint, "keep", keep_and_stop)
+        patch.setattr(checkpoint.FolderCheckpoint, "save", save_and_stop)
         err = learn("week2", "--checkpoint-every", "0", code=130)[2]
     assert "the model is as before; lmrc learn m --resume goes on, --discard drops it" in err
     assert lmrc.load("m").classes_.tolist() == ["one", "zero"]

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from lmrc.training.augment import (
     PADDING,
     crop_and_flip,
-    cut_out,
-    draw_boxes,
+    cutout,
     jitter,
     pick_augmentation,
     resize_and_flip,
+    sample_boxes,
 )
 from lmrc.training.batches import Batches, split_sizes
 
@@ -31,7 +31,7 @@ def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none", resident=Tru
         device=CPU,
         resident=resident,
     )
-    batches.draw(torch.Generator().manual_seed(seed))
+    batches.sample_epoch(torch.Generator().manual_seed(seed))
     served = []
     for part in torch.arange(len(x)).split(batches.sizes):
         batches.load_next()
@@ -124,7 +124,7 @@ def test_inputs_left_in_the_hosts_memory_make_the_same_mini_batches(augment):
 
 
 def test_boxes_lie_inside_and_spread_over_areas_and_shapes():
-    top, left, height, width = draw_boxes(4000, 64, 48, torch.Generator().manual_seed(0)).T
+    top, left, height, width = sample_boxes(4000, 64, 48, torch.Generator().manual_seed(0)).T
     assert torch.all((top >= 0) & (left >= 0) & (height >= 1) & (width >= 1))
     assert torch.all((top + height <= 64) & (left + width <= 48))
     area = height * width / (64 * 48)
@@ -139,13 +139,13 @@ def test_boxes_lie_inside_and_spread_over_areas_and_shapes():
 
 
 def test_boxes_may_be_as_large_as_the_image_and_as_small_as_a_pixel():
-    boxes = draw_boxes(2000, 2, 2, torch.Generator().manual_seed(0)).int().tolist()
+    boxes = sample_boxes(2000, 2, 2, torch.Generator().manual_seed(0)).int().tolist()
     assert {(height, width) for _, _, height, width in boxes} == {(1, 1), (1, 2), (2, 1), (2, 2)}
 
 
 def test_boxes_are_as_often_wide_as_high():
     """The ratio of sides is uniform in its logarithm; uniform in itself, it would favour width."""
-    _, _, height, width = draw_boxes(20_000, 500, 500, torch.Generator().manual_seed(0)).T
+    _, _, height, width = sample_boxes(20_000, 500, 500, torch.Generator().manual_seed(0)).T
     assert (width / height).log().mean().abs() < 0.007
     assert (width / height).log().std() == pytest.approx(math.log(16 / 9) / 12**0.5, rel=0.05)
 
@@ -199,7 +199,7 @@ def test_bright_images_stay_in_range_and_floats_are_what_bytes_are():
 
 def test_cut_out_blackens_a_square_of_a_quarter_of_the_sides():
     x = torch.ones(2, 3, 16, 16)
-    middle, corner = cut_out(x, torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+    middle, corner = cutout(x, torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
     assert (middle[:, 6:10, 6:10] == 0).all()
     assert (middle == 0).sum() == 3 * 4 * 4
     assert (corner[:, :2, :2] == 0).all()

@@ -34,7 +34,7 @@ class InMemory(Checkpoint):
         unpack_training(tensors, network, optimiser)
         return list(records)
 
-    def keep(self, records, network, optimiser):
+    def save(self, records, network, optimiser):
         tensors = {name: t.clone() for name, t in pack_training(network, optimiser).items()}
         self.kept = copy.copy(records), tensors
         if len(records) == self.stop_after:

@@ -18,7 +18,7 @@ from lmrc.statistics.gather import gather
 from lmrc.training.augment import flips
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.cutmix import CutMix
-from lmrc.training.ranks import ALONE, Ranks
+from lmrc.training.ranks import SINGLE_PROCESS, Ranks
 
 CPU = torch.device("cpu")
 
@@ -29,9 +29,9 @@ def numbered(n, copies=1):
     return numbers[:, None, None, None].expand(-1, 3, 20, 20).contiguous()
 
 
-def drawn(sizes, ranks=ALONE, seed=0):
+def drawn(sizes, ranks=SINGLE_PROCESS, seed=0):
     cutmix = CutMix(sizes, ranks, CPU)
-    cutmix.draw(torch.Generator().manual_seed(seed))
+    cutmix.sample_epoch(torch.Generator().manual_seed(seed))
     return cutmix
 
 
@@ -73,7 +73,7 @@ def test_several_mini_batches_at_once_are_mixed_as_each():
 def test_each_rank_takes_partners_from_its_own_part():
     for rank in range(3):
         ranks = Ranks(rank, 3)
-        cutmix, share = drawn([10] * 20, ranks), ranks.share(10)
+        cutmix, share = drawn([10] * 20, ranks), ranks.shard(10)
         n = share.stop - share.start
         for start in range(0, 200, 10):
             x, _ = cutmix(numbered(n), start + torch.arange(share.start, share.stop), 1)
@@ -95,8 +95,8 @@ def test_rectangles_are_by_seed_and_inputs_may_stay_in_the_hosts_memory():
             device=CPU,
             resident=resident,
         )
-        batches.draw(torch.Generator().manual_seed(seed))
-        return torch.cat([batches.at(positions).x.clone() for _, positions in batches.shares()])
+        batches.sample_epoch(torch.Generator().manual_seed(seed))
+        return torch.cat([batches.at(positions).x.clone() for _, positions in batches.shards()])
 
     one = epoch(1, True)
     assert torch.equal(one, epoch(1, False))
@@ -240,8 +240,8 @@ def test_a_rank_has_partners_and_targets_of_its_part():
         batches = Batches(
             x, y, n_known=0, batch_size=10, augment=augment, device=CPU, ranks=Ranks(1, 3)
         )
-        batches.draw(torch.Generator().manual_seed(3))
-        return [batches.at(positions) for _, positions in batches.shares()]
+        batches.sample_epoch(torch.Generator().manual_seed(3))
+        return [batches.at(positions) for _, positions in batches.shards()]
 
     assert any(batch.lam[0] < 1 for batch in served("cutmix"))
     for mix, whole in zip(served("cutmix"), served("jitter+cutout"), strict=True):

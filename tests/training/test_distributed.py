@@ -48,7 +48,7 @@ from lmrc.data.inputs import Streamed
 from lmrc.statistics import prediction_rules
 from lmrc.training.batches import Batches
 from lmrc.training.loop import Optimisation, train
-from lmrc.training.ranks import joined
+from lmrc.training.ranks import process_group
 
 class Bytes(nn.Module):
     def forward(self, x):
@@ -75,7 +75,7 @@ def learnt(images, streamed):
     return kept | {"scores": torch.from_numpy(model.similarities(week.__array__()))}
 
 prediction_rules.STEPS = 20
-with joined() as ranks:
+with process_group() as ranks:
     images = {}
     for week in ("week1", "week2"):
         classes = image_files(Path(week))[0]
@@ -166,7 +166,7 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     assert process.returncode != 0
     ours = [line for line in errors.splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1
-    assert ours[0].endswith("start it again to go on, learn with --resume")
+    assert ours[0].endswith("start it again to resume, learn with --resume")
     left = records(tmp_path / "two")
     assert [line["record"]["batch"] for line in left] == [0, 1, 2, 3, 4, 0]
 
@@ -208,7 +208,7 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
         wait_until(lambda: kept.exists() and '"records"' in kept.read_text(), process)
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
-    assert "start it again to go on, learn with --resume" in errors
+    assert "start it again to resume, learn with --resume" in errors
     together("learn", "two.lmrc", "--resume", "--quiet")
     options[1] = "4"
     together("learn", "two.lmrc", "week2", *options)
@@ -261,7 +261,7 @@ def test_what_trains_nothing_is_refused(alone, monkeypatch):
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_shares_are_all_of_a_mini_batch_and_none_is_of_one_sample(n, size):
     ranks = [Ranks(rank, size) for rank in range(size)]
-    shares = [list(range(n))[r.share(n)] for r in ranks if r.counts(n)]
+    shares = [list(range(n))[r.shard(n)] for r in ranks if r.has_shard(n)]
     assert [i for share in shares for i in share] == list(range(n))
     assert n == 1 or min(map(len, shares)) > 1
-    assert all(list(range(n))[r.share(n)] for r in ranks)  # those that do not count, too
+    assert all(list(range(n))[r.shard(n)] for r in ranks)  # those that do not count, too

@@ -221,7 +221,7 @@ class Kept(Checkpoint):
     def __init__(self):
         self.tensors, self.records = {}, []
 
-    def keep(self, records, network, optimiser):
+    def save(self, records, network, optimiser):
         if len(records) == 2:
             self.tensors = {n: t.clone() for n, t in pack_training(network, optimiser).items()}
             self.records = list(records)

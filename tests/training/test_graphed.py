@@ -30,8 +30,8 @@ SETTINGS = [
 
 def batches(n=50, size=4, **settings):
     """Mini-batches of images of which the last one is short."""
-    chance = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (n, 3, 6, 6), dtype=torch.uint8, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, 3, 6, 6), dtype=torch.uint8, generator=rng)
     settings = {"n_known": 0, "augment": "none"} | settings
     return Batches(x, torch.arange(n) % 4, batch_size=size, device=CPU, **settings)
 
@@ -49,23 +49,23 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_hold_the_mini_tasks_of_the_epoch(settings, monkeypatch):
+def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
     if settings.get("rotations") == "all":
         monkeypatch.setattr(ahead, "INPUTS", 48)  # of 3
     data, plain = batches(**settings), batches(**settings)
     for served in (data, plain):
-        served.draw(torch.Generator().manual_seed(3))
+        served.sample_epoch(torch.Generator().manual_seed(3))
 
     def prepare(positions):
         return data.at(positions).rows()
 
     blocks = Ahead(prepare, data, 4, None, None)
-    assert blocks.rows == (1 if data.staging else 3 if settings.get("rotations") == "all" else 6)
+    assert blocks.rows == (1 if data.buffer else 3 if settings.get("rotations") == "all" else 6)
     blocks.begin(0)
     for i in range(12):
         if i % blocks.rows == 0:
             blocks.turn(is_last=i + blocks.rows >= 12)
-        plain.stage()
+        plain.load_next()
         taken = blocks.take()
         for name, part in plain.at(torch.arange(4 * i, 4 * i + 4)).rows().items():
             assert torch.equal(taken[name], part)
@@ -248,13 +248,15 @@ def test_a_block_of_large_images_is_smaller(monkeypatch):
     assert rows_of_block(batches(3000, 128), 128) == 3
 
 
-def test_the_next_epoch_is_drawn_once(monkeypatch):
-    data, drawn = batches(), []
-    monkeypatch.setattr(data, "draw", lambda generator: drawn.append(generator.initial_seed()))
+def test_the_next_epoch_is_sampled_once(monkeypatch):
+    data, sampled = batches(), []
+    monkeypatch.setattr(
+        data, "sample_epoch", lambda generator: sampled.append(generator.initial_seed())
+    )
     step = GraphedStep(lambda batch: {}, data, torch.optim.SGD(network().parameters()), bf16=False)
-    step.draw(1)
-    step.draw(1)
-    assert drawn == [1]
-    step.look_ahead(2)
-    step.draw(2)
-    assert drawn == [1, 2]
+    step.sample_epoch(1)
+    step.sample_epoch(1)
+    assert sampled == [1]
+    step.prefetch_epoch(2)
+    step.sample_epoch(2)
+    assert sampled == [1, 2]

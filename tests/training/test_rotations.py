@@ -14,7 +14,7 @@ def served(rotations, augment="none", seed=0):
     batches = Batches(
         X, Y, n_known=2, batch_size=4, augment=augment, device=CPU, rotations=rotations
     )
-    batches.draw(torch.Generator().manual_seed(seed))
+    batches.sample_epoch(torch.Generator().manual_seed(seed))
     for positions in torch.arange(len(X)).split(batches.sizes):
         yield batches.at(positions)
 

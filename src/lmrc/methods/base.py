@@ -36,6 +36,7 @@ from lmrc.nets.pretrained import load_encoder
 from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from lmrc.training.class_weight import class_weights
 from lmrc.training.compiling import accelerate
 from lmrc.training.device import Execution, default_dtype_guard, deterministic_algorithms
 from lmrc.training.loop import EpochRecord, Optimisation, train
@@ -46,7 +47,6 @@ from lmrc.training.ranks import current
 from lmrc.training.rotations import copies
 from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
-from lmrc.training.weighting import class_weights
 
 
 class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstimator, ABC):

@@ -73,7 +73,7 @@ class Encoder(nn.Module):
 
 
 class Network(nn.Module):
-    """A encoder and the head of a method on top of it."""
+    """An encoder and the head of a method on top of it."""
 
     encoder: Encoder
     head: Any  # each method has its own kind
@@ -141,7 +141,7 @@ def check_input_shape(shape: InputShape) -> None:
 def build_encoder(
     backbone: str | nn.Module | Factory, input_shape: InputShape, mean: Tensor, std: Tensor
 ) -> tuple[Encoder, int]:
-    """Make a encoder and find the width of its features by a dry pass.
+    """Make an encoder and find the width of its features by a dry pass.
 
     For backbones of ours and large inputs without memory, on the meta device: which imports torch's
     compiler, a second of work or more.

@@ -71,7 +71,7 @@ class FolderCheckpoint(Checkpoint):
                 f"--discard it ({error})"
             ) from error
 
-    def keep(
+    def save(
         self,
         records: Sequence[dict[str, float]],
         network: nn.Module,

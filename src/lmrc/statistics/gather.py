@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
-from lmrc.training.augment import alone
+from lmrc.training.augment import per_image
 from lmrc.training.batches import Batches
 
 PASSES = 2  # looks at each image, augmented otherwise each time
@@ -60,7 +60,7 @@ def gather(
         torch.zeros(len(x), dtype=torch.long),
         n_known=0,
         batch_size=AT_A_TIME,
-        augment=alone(augment),
+        augment=per_image(augment),
         device=device,
         rotations="all" if rotated else "none",
     )
@@ -69,8 +69,8 @@ def gather(
 
     def looks() -> Iterator[list[Tensor]]:
         for _ in range(passes(augment)):
-            batches.draw(generator)
-            for _, positions in batches.shares():
+            batches.sample_epoch(generator)
+            for _, positions in batches.shards():
                 inputs = batches.at(positions).x
                 with torch.no_grad():
                     found = [encoder.features(inputs, layers).float() for encoder in encoders]

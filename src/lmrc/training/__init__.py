@@ -1,1 +1,1 @@
-"""Training: mini-batches on the device, the rehearsal pool, the one loop."""
+"""Training: mini-batches on the device, exemplars, and the optimisation loop."""

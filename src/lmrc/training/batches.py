@@ -1,7 +1,7 @@
 """Mini-batches on the device, augmented there.
 
-All chance of an epoch (order, crops, flips, rotations) is drawn on the CPU from one seed before the
-epoch starts, and sent to the device: results do not depend on where or how a step is run.
+Everything random in an epoch (order, crops, flips, rotations) is sampled on the CPU from one seed
+before the epoch starts, and sent to the device: results do not depend on where a step runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lmrc.data.inputs import Inputs
 from lmrc.training.augment import Augmentation
 from lmrc.training.buffers import DeviceBuffer, LoaderBuffer, PinnedDoubleBuffer, fits
 from lmrc.training.cutmix import CutMix
-from lmrc.training.ranks import ALONE, Ranks
+from lmrc.training.ranks import SINGLE_PROCESS, Ranks
 from lmrc.training.rotations import N_ROTATIONS, Rotations, check_square
 
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a loss sees of the data.
+    """The data of one training step.
 
     Attributes
     ----------
@@ -42,12 +42,12 @@ class MiniBatch:
     rotation : Tensor of shape (n,) or None
         Quarter rotations of each image; None where images are not rotated.
     lam : Tensor of shape (n,) or None
-        With CutMix, the share λ of each image that is its own; the rest is its partner's, the i-th
-        from the end of the mini-batch for the i-th.
+        With CutMix, the share λ of each image that is its own. The rest is its partner's: for the
+        i-th image, the i-th from the end of the mini-batch.
     features, old_features : Tensor or None
-        What the encoder, and the old network's, made of x; for methods with ``needs_features``.
+        Features of x by the encoder and by the old one; for methods with ``needs_features``.
     old_outputs : Any
-        What the old network made of x, where it was computed ahead.
+        Outputs of the old network for x, if computed in advance.
     """
 
     x: Tensor
@@ -63,7 +63,7 @@ class MiniBatch:
 
     @property
     def n_rotations(self) -> int:
-        """Targets of each class: one for each rotation of its images."""
+        """Targets per class: one for each rotation of its images."""
         return 1 if self.rotation is None else N_ROTATIONS
 
     @property
@@ -76,13 +76,13 @@ class MiniBatch:
         return one_hot if self.lam is None else one_hot.flip(0).lerp(one_hot, self.lam[:, None])
 
     def rows(self) -> dict[str, Tensor]:
-        """Return by name what there is one row of for each input."""
+        """Return the tensors that have one row per input, by name."""
         names = ("x", "y", "rotation", "lam", "old_features", "old_outputs")
         return {n: part for n in names if isinstance(part := getattr(self, n), Tensor)}
 
 
 def split_sizes(n_samples: int, batch_size: int) -> list[int]:
-    """Sizes of the mini-batches of an epoch: none is dropped, one of size 1 joins its neighbour.
+    """Return the sizes of an epoch's mini-batches: none is dropped, a last one of 1 is merged.
 
     >>> split_sizes(10, 4), split_sizes(9, 4), split_sizes(1, 4)
     ([4, 4, 2], [4, 5], [1])
@@ -97,10 +97,10 @@ def split_sizes(n_samples: int, batch_size: int) -> list[int]:
 
 
 class Batches:
-    """The samples of one task (and the pool), served as mini-batches.
+    """The samples of one task (and the exemplars), as mini-batches.
 
-    Inputs lie on the device, in the host's memory where they would not leave room on it, or on
-    disk where they would not fit there either.
+    Inputs lie on the device, in host memory if they would fill the device, or on disk if they do
+    not fit there either.
 
     Parameters
     ----------
@@ -108,17 +108,17 @@ class Batches:
     y : Tensor of shape (n,)
         Class indices.
     n_known : int
-        Number of classes before this task: indices below it are known.
+        Number of classes before this task: lower indices are known classes.
     batch_size : int
     augment : str
         One of `augment.AUGMENTATIONS`.
     device : torch.device
     rotations : {"none", "one", "all"}
-        Whether images come rotated. With "all" a mini-batch holds four inputs for each sample.
+        Whether images are rotated. With "all" a mini-batch holds four inputs per sample.
     resident : bool, optional
-        Whether the inputs lie on the device; by default if they fit well.
+        Whether the inputs lie on the device; by default if they fit.
     ranks : Ranks, optional
-        Which share of each mini-batch this process takes.
+        Which shard of each mini-batch this process computes.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Batches:
         device: torch.device,
         rotations: str = "none",
         resident: bool | None = None,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self.device, self.ranks = device, ranks
         self.sizes = split_sizes(len(x), batch_size)
@@ -161,35 +161,35 @@ class Batches:
 
     @property
     def n_inputs(self) -> int:
-        """Inputs of an epoch."""
+        """Inputs in an epoch."""
         return self.rotations.copies * len(self.y)
 
     def n_values(self, size: int) -> int:
-        """Return how many values the inputs of a mini-batch of a size have."""
+        """Return how many values the inputs of a mini-batch have."""
         return self.rotations.copies * size * math.prod(self.x.shape[1:])
 
-    def draw(self, generator: torch.Generator) -> None:
+    def sample_epoch(self, generator: torch.Generator) -> None:
         """Sample an epoch: order of the samples, augmentation, rotations, CutMix."""
         order = torch.randperm(len(self.y), generator=generator)
-        self.order.copy_(order)  # in place, where a captured step looks for it
-        self.augmentation.draw(generator)
-        self.rotations.draw(generator)
+        self.order.copy_(order)  # in place: a captured step reads it there
+        self.augmentation.sample_epoch(generator)
+        self.rotations.sample_epoch(generator)
         if self.cutmix:
-            self.cutmix.draw(generator)
+            self.cutmix.sample_epoch(generator)
         if self.buffer:
             parts = torch.split(order, self.sizes)
-            self.buffer.start_epoch([rows[self.ranks.share(len(rows))] for rows in parts])
+            self.buffer.start_epoch([rows[self.ranks.shard(len(rows))] for rows in parts])
 
-    def shares(self) -> Iterator[tuple[int, Tensor]]:
-        """Go through the epoch drawn: samples of each mini-batch, and positions of a rank's share.
+    def shards(self) -> Iterator[tuple[int, Tensor]]:
+        """Iterate over the sampled epoch: size of each mini-batch, and positions of a rank's shard.
 
-        When they come, `at` has them.
+        Their inputs are loaded, for `at`.
         """
         start = 0
         for size in self.sizes:
-            share = self.ranks.share(size)
+            shard = self.ranks.shard(size)
             self.load_next()
-            yield size, torch.arange(start + share.start, start + share.stop, device=self.device)
+            yield size, torch.arange(start + shard.start, start + shard.stop, device=self.device)
             start += size
 
     def load_next(self) -> None:
@@ -206,5 +206,5 @@ class Batches:
         return self.batch(x=x, y=self.y[rows.repeat(copies)], rotation=rotation, lam=lam)
 
     def batch(self, **rows: Any) -> MiniBatch:
-        """Return a mini-batch of these rows, with what is the same for all of them."""
+        """Return a mini-batch of these rows."""
         return MiniBatch(**rows, counts=self.counts, n_known=self.n_known, reviews=self.reviews)

@@ -1,4 +1,4 @@
-"""Training that can be interrupted: what an epoch leaves to the next."""
+"""Training that can be interrupted and resumed after an epoch."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lmrc.training.averaging import AVERAGE
+from lmrc.training.swa import AVERAGE
 
 Records = list[dict[str, float]]
 
 
 class Checkpoint:
-    """Keeps the state of training after an epoch, and gives it back. This one keeps nothing.
+    """Saves the state of training after an epoch, and restores it. This one saves nothing.
 
-    All chance of an epoch comes from its number, so the weights, the optimiser's momentum and the
-    records of the epochs behind are all that the next one needs.
+    The seed of an epoch comes from its number, so weights, momentum and the records of earlier
+    epochs are all that the next one needs.
     """
 
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
-        """Put back what was kept; return the records of the epochs that are done."""
+        """Restore the saved state; return the records of the epochs that are done."""
         return []
 
-    def keep(
+    def save(
         self,
         records: Sequence[dict[str, float]],
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
     ) -> None:
-        """Keep the state after the last of these records."""
+        """Save the state after the last of these records."""
 
 
 NO_CHECKPOINT = Checkpoint()
 
 _NETWORK = "network."
-_STATE = {"momentum.": "momentum_buffer", "average.": AVERAGE}  # of the optimiser, by prefix
+_STATE = {"momentum.": "momentum_buffer", "average.": AVERAGE}  # optimiser state, by prefix
 
 
 def pack_training(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the tensors that training goes on from."""
+    """Return the tensors that training resumes from."""
     weights = {f"{_NETWORK}{name}": tensor for name, tensor in network.state_dict().items()}
     state = {
         f"{prefix}{i}": optimiser.state[p][key]
@@ -53,14 +53,14 @@ def pack_training(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[
 def unpack_training(
     tensors: Mapping[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer
 ) -> None:
-    """Put back what `pack_training` took."""
+    """Restore what `pack_training` returned."""
     network.load_state_dict(
         {n.removeprefix(_NETWORK): t for n, t in tensors.items() if n.startswith(_NETWORK)}
     )
     for i, p in enumerate(_parameters(optimiser)):
         for prefix, key in _STATE.items():
             if f"{prefix}{i}" in tensors:
-                # Laid out in memory as the parameter is: channels last, on a GPU.
+                # In the parameter's memory format: channels last, on a GPU.
                 buffer = torch.empty_like(p, requires_grad=False)
                 optimiser.state[p][key] = buffer.copy_(tensors[f"{prefix}{i}"])
 

@@ -47,7 +47,7 @@ def accelerate(
 def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator[None]:
     """Compile the encoders of networks for as long as they are trained.
 
-    Compiled code is kept by the shapes and the structure of a encoder, so the next task's
+    Compiled code is kept by the shapes and the structure of an encoder, so the next task's
     copy finds it ready.
 
     Parameters

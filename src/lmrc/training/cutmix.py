@@ -10,15 +10,14 @@ from torch import Tensor
 from lmrc.training.augment import is_covered
 from lmrc.training.ranks import Ranks
 
-PROBABILITY = 0.5  # of a mini-batch to be mixed; in the others images stay whole
+PROBABILITY = 0.5  # of CutMix in a mini-batch; in the others images stay whole
 
 
 class CutMix:
-    """The rectangles of an epoch, sampled ahead: one place and size for each mini-batch.
+    """The rectangles of an epoch, sampled in advance: one position and size per mini-batch.
 
-    The partner of a mini-batch's i-th input is its i-th from the end, so that the targets of the
-    partners are those of the mini-batch, flipped. Each of several ranks takes partners from its own
-    part of the mini-batch.
+    The partner of a mini-batch's i-th input is its i-th from the end, so the partners' targets are
+    those of the mini-batch, flipped. Each rank takes partners from its own shard.
 
     Parameters
     ----------
@@ -31,16 +30,16 @@ class CutMix:
     def __init__(self, sizes: Sequence[int], ranks: Ranks, device: torch.device) -> None:
         self.sizes = torch.tensor(sizes)
         start = self.sizes.cumsum(0) - self.sizes
-        ends = torch.tensor([share.start + share.stop - 1 for share in map(ranks.share, sizes)])
+        ends = torch.tensor([shard.start + shard.stop - 1 for shard in map(ranks.shard, sizes)])
         both = (2 * start + ends).repeat_interleave(self.sizes)  # position + its partner's
         self.steps = (both - 2 * torch.arange(len(both))).to(device)  # from one to the other
         self.box = torch.empty(len(both), 3, device=device)
 
-    def draw(self, generator: torch.Generator) -> None:
+    def sample_epoch(self, generator: torch.Generator) -> None:
         """Sample an epoch's rectangles, in place: a captured step reads them there."""
         n = len(self.sizes)
-        place, area, coin = (torch.rand(n, k, generator=generator) for k in (2, 1, 1))
-        box = torch.cat([place, area.sqrt() * (coin < PROBABILITY)], dim=1)
+        position, area, coin = (torch.rand(n, k, generator=generator) for k in (2, 1, 1))
+        box = torch.cat([position, area.sqrt() * (coin < PROBABILITY)], dim=1)
         self.box.copy_(box.repeat_interleave(self.sizes, dim=0))
 
     def __call__(self, x: Tensor, positions: Tensor, copies: int) -> tuple[Tensor, Tensor]:
@@ -51,16 +50,16 @@ class CutMix:
         x : Tensor of shape (copies · n, channels, height, width)
         positions : Tensor of shape (n,)
         copies : int
-            Inputs of each sample: all first ones come first.
+            Inputs per sample: all first copies come first.
 
         Returns
         -------
         x, lam : Tensor
-            The mixed inputs, and the share λ of each that is still its own.
+            The mixed inputs, and the share λ of each that is its own.
         """
         n = len(positions)
         own = torch.arange(n, device=x.device)
-        # Behind the epoch's last sample, where no mini-batch is learnt, there may be no partner.
+        # Past the epoch's last sample, in rows that are not used, there may be no partner.
         partner = (own + self.steps[positions]).clamp(0, n - 1)
         copy = torch.arange(copies, device=x.device).flip(0)
         partners = (n * copy[:, None] + partner).flatten()

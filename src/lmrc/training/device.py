@@ -1,4 +1,4 @@
-"""Where, how precisely and in which way to compute."""
+"""Device, precision and compilation."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import torch
 
 from lmrc.training.ranks import current, wants_sync_batchnorm
 
-#: Inductor takes some 20 seconds for a ResNet, once for all tasks, and saves a fifth of a
-#: step. So many input values are a million images of 32×32 in colour, and 4 seconds saved on an
-#: H200: from there on it pays after a few tasks.
-WORTH_COMPILING = 3e9
+#: Input values from which compilation pays. Inductor takes some 20 seconds for a ResNet, once for
+#: all tasks, and saves a fifth of a step: 4 seconds for a million images of 32×32 on an H200.
+MIN_WORK = 3e9
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What the estimators' choices of how to compute come to on this machine."""
+    """An estimator's device, precision and compilation, resolved on this machine."""
 
     device: torch.device
     bf16: bool  # the forward pass in bfloat16; weights and losses stay float32
     graph: bool  # the training step captured as one CUDA graph
     compiled: bool  # the backbone compiled by Inductor
-    deterministic: bool = False  # whether it was `repeatable` on a GPU
-    processes: int = 1  # that trained it together
+    deterministic: bool = False  # deterministic algorithms on a GPU
+    processes: int = 1  # that train together
 
     @classmethod
     def pick(
@@ -39,12 +38,12 @@ class Execution:
         compile: bool | str,  # noqa: A002
         work: float = 0,
     ) -> Execution:
-        """Resolve the "auto" of each; refuse what is not there.
+        """Resolve "auto"; reject what is not available.
 
         Parameters
         ----------
         device, precision, compile
-            As the estimators have them.
+            The estimator's parameters.
         work : float
             Input values that a task trains on, over all epochs.
         """
@@ -53,7 +52,7 @@ class Execution:
         on_gpu = picked.type == "cuda"
         graph = on_gpu and compile is not False and not ranks.is_distributed
         deterministic = on_gpu and torch.are_deterministic_algorithms_enabled()
-        auto = graph and not deterministic and work >= WORTH_COMPILING and has_triton()
+        auto = graph and not deterministic and work >= MIN_WORK and has_triton()
         return cls(
             picked,
             bf16=use_bf16(precision, picked),
@@ -64,7 +63,7 @@ class Execution:
         )
 
     def described(self) -> dict[str, str | bool | int]:
-        """Return it in plain values, for the records."""
+        """Return plain values, for the records."""
         plain = asdict(self) | {"device": self.device.type}
         if not self.deterministic:
             del plain["deterministic"]
@@ -77,16 +76,16 @@ class Execution:
 
 @contextmanager
 def deterministic_algorithms(deterministic: bool) -> Iterator[None]:
-    """Have a GPU give the same bits each time; torch names what it cannot in a warning."""
+    """Use deterministic algorithms on a GPU; torch warns of operations that have none."""
     if not (deterministic and torch.cuda.is_available()):
         yield
         return
-    # What cuBLAS asks for, and reads when it is first used.
+    # Required by cuBLAS, which reads it on first use.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     switches: Any = torch.utils.deterministic
     mode, fills = torch.get_deterministic_debug_mode(), switches.fill_uninitialized_memory
-    torch.set_deterministic_debug_mode(max(mode, 1))  # 1 warns; who has asked for errors gets them
-    switches.fill_uninitialized_memory = False  # nothing here reads such memory
+    torch.set_deterministic_debug_mode(max(mode, 1))  # 1 warns; a user who wants errors keeps them
+    switches.fill_uninitialized_memory = False  # no code here reads such memory
     try:
         yield
     finally:
@@ -96,14 +95,14 @@ def deterministic_algorithms(deterministic: bool) -> Iterator[None]:
 
 @contextmanager
 def default_dtype_guard() -> Iterator[None]:
-    """Make tensors in float32 on the CPU where nothing is said, whatever the caller has set."""
+    """Set the default dtype to float32 and the default device to the CPU for this block."""
     device = torch.get_default_device()
     with nullcontext() if device.type == "cpu" else torch.device("cpu"), _FLOAT32:
         yield
 
 
 class _Float32:
-    """Makes float32 the default, which is one for all threads, until the last of them is done."""
+    """Sets the default dtype, which all threads share, until the last of them leaves."""
 
     def __init__(self) -> None:
         self.lock, self.inside, self.before = Lock(), 0, torch.float32
@@ -126,12 +125,12 @@ _FLOAT32 = _Float32()
 
 
 def has_triton() -> bool:
-    """Say whether Inductor can compile for a GPU here."""
+    """Tell whether Inductor can compile for a GPU."""
     return importlib.util.find_spec("triton") is not None
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """Resolve ``"auto"`` to cuda, mps or cpu, and refuse a device that is not there."""
+    """Resolve ``"auto"`` to cuda, mps or cpu, and reject a device that is not available."""
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
@@ -150,13 +149,13 @@ def pick_device(device: str | torch.device) -> torch.device:
     )
     if missing:
         raise ValueError(f"device={device!r} is not available here: use device='auto' or 'cpu'")
-    if picked == torch.device("cuda"):  # with its number, as tensors have it
+    if picked == torch.device("cuda"):  # with its index, as tensors have it
         return torch.device("cuda", torch.cuda.current_device())
     return picked
 
 
 def use_bf16(precision: str, device: torch.device) -> bool:
-    """Resolve ``"auto"``: bfloat16 on a GPU that computes in it, float32 elsewhere."""
+    """Resolve ``"auto"``: bfloat16 on a GPU that supports it, float32 elsewhere."""
     if precision == "auto":
         return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return precision == "bf16"

@@ -1,4 +1,4 @@
-"""The training step of several processes: each learns its share, gradients are averaged."""
+"""Data-parallel training step: each rank has a shard, gradients are averaged."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lmrc.training.step import Losses, Step
 
 
 class DistributedStep(Step):
-    """Steps in which every rank learns its share of each mini-batch.
+    """Steps in which every rank trains on its shard of each mini-batch.
 
-    The same as `Step` on the whole mini-batch, but for the order in which floats are added up, and
-    for BatchNorm: its statistics are those of a share, unless SyncBatchNorm is asked for. (With
-    CutMix, partners are of the share, too.)
+    The same as `Step` on the whole mini-batch, except for rounding and for BatchNorm: its
+    statistics are those of a shard, unless SyncBatchNorm is enabled. (CutMix partners are of the
+    shard, too.)
 
     Parameters
     ----------
     network : nn.Module
-        The one in training, as it has grown for this task.
+        The one in training, expanded for this task.
     losses, batches, optimiser, bf16
         As for `Step`.
     """
@@ -45,16 +45,16 @@ class DistributedStep(Step):
                 raise ValueError(f"SyncBatchNorm is for GPUs: leave {SYNC_BATCHNORM} out on a CPU")
             nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
         with warnings.catch_warnings():
-            # Its new name is not in every torch that will do.
+            # Its new name is missing in older versions of torch.
             warnings.filterwarnings("ignore", message=".*broadcast_buffers")
             self.wrapped = DistributedDataParallel(
                 _Objective(network, super().terms),
-                broadcast_buffers=False,  # training reads none of them: once an epoch will do
-                static_graph=True,  # which weights a loss leaves out is the same at every step
+                broadcast_buffers=False,  # training reads none: once per epoch is enough
+                static_graph=True,  # the unused weights are the same at every step
             )
 
     def steps(self, rates: Sequence[float]) -> None:
-        """Take all steps of an epoch; then let all ranks have the same sums and buffers."""
+        """Take all steps of an epoch; then synchronise sums and buffers."""
         super().steps(rates)
         distributed.all_reduce(self.sums)
         self.sums /= self.batches.ranks.size
@@ -69,13 +69,13 @@ class DistributedStep(Step):
     def mean(self, term: Tensor) -> Tensor:
         """Return this rank's part of a term, such that the mean over all ranks is the term's mean.
 
-        DistributedDataParallel averages over the ranks, whatever their shares: hence a local sum,
-        over the samples of all, times the ranks. What is one number for all counts as it is.
+        DistributedDataParallel averages over ranks, whatever the size of their shards: hence the
+        local sum, divided by all samples, times the number of ranks. Scalars stay as they are.
         """
         if not term.ndim:
             return term
         ranks = self.batches.ranks
-        return term.sum() * (ranks.size * ranks.counts(self.size) / self.n_inputs)
+        return term.sum() * (ranks.size * ranks.has_shard(self.size) / self.n_inputs)
 
     def count(self, batch: MiniBatch) -> int:
         """Return the number of inputs in the mini-batch of all ranks."""
@@ -83,12 +83,12 @@ class DistributedStep(Step):
 
     @property
     def n_inputs(self) -> int:
-        """Inputs of the mini-batch at hand, over all ranks."""
+        """Inputs of the current mini-batch, over all ranks."""
         return self.batches.rotations.copies * self.size
 
 
 class _Objective(nn.Module):
-    """What is minimised, as a module: gradients are averaged for what its `forward` has used."""
+    """The loss as a module: DDP averages gradients of what `forward` uses."""
 
     def __init__(self, network: nn.Module, terms: Callable[[MiniBatch], Tensor]) -> None:
         super().__init__()

@@ -94,10 +94,10 @@ class GraphedStep(Step):
                 start, left = start + n * size, left[n:]
         wait(now, self.stream)
 
-    def look_ahead(self, seed: int) -> None:
+    def prefetch_epoch(self, seed: int) -> None:
         """Draw the next epoch and begin to make its mini-batches ready, beside the last steps."""
         with on(self.beside):
-            self.draw(seed)
+            self.sample_epoch(seed)
         first = self.captured.get(self.batches.sizes[0])
         if first:
             first.ahead.begin(0)

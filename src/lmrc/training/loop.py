@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from lmrc.training import cutmix
-from lmrc.training.averaging import add_to_average, take_average, update_bn
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.compiling import uncompiled
@@ -20,17 +19,18 @@ from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.schedule import cosine, halving
 from lmrc.training.step import Losses, Step
+from lmrc.training.swa import load_average, update_average, update_bn
 
 EpochRecord = dict[str, float]
 
 
 class TrainingError(ArithmeticError):
-    """Training went astray (the loss is no longer a number)."""
+    """Training diverged: the loss is not finite."""
 
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How a task is trained; a fresh optimiser for each."""
+    """Hyper-parameters of SGD for one task."""
 
     epochs: int
     learning_rate: float
@@ -80,9 +80,9 @@ def train(
     batches : Batches
     optimisation : Optimisation
     seed : callable
-        Maps an epoch to the seed of all its chance: order, augmentation, dropout.
+        Maps an epoch to the seed of everything random in it: order, augmentation, dropout.
     prepare : callable, optional
-        Adds to a mini-batch what can be computed ahead of its step.
+        Adds to a mini-batch what can be computed before its step.
     bf16 : bool
         Run the forward pass in bfloat16; weights and losses stay float32.
     graph : bool
@@ -90,11 +90,11 @@ def train(
     delayed : Delayed, optional
         Of the network, if it is captured: weights whose gradients are found beside the rest.
     checkpoint : Checkpoint
-        Where to go on from, and where to keep the state after each epoch. The records of epochs
-        that are done already are yielded again.
+        Restores the state to resume from, and saves it after each epoch. The records of epochs
+        that are done are yielded again.
     """
     on_gpu = batches.device.type == "cuda"
-    # On a GPU the rate is a tensor, so that a captured step sees it change.
+    # On a GPU the rate is a tensor, so that captured steps see it change.
     rate = torch.tensor(optimisation.learning_rate, device=batches.device) if on_gpu else None
     optimiser = torch.optim.SGD(
         [p for p in network.parameters() if p.requires_grad],
@@ -115,14 +115,14 @@ def train(
     yield from records
     for epoch in range(len(records), optimisation.epochs):
         rates = optimisation.rates(epoch, len(batches.sizes))
-        step.draw(seed(epoch))
+        step.sample_epoch(seed(epoch))
         network.train()
-        with torch.enable_grad(), lent_chance(seed(epoch), batches):
-            coming = seed(epoch + 1) if epoch + 1 < optimisation.epochs else None
-            means = step.epoch(rates, coming)
+        with torch.enable_grad(), seeded_rng(seed(epoch), batches):
+            next_seed = seed(epoch + 1) if epoch + 1 < optimisation.epochs else None
+            means = step.epoch(rates, next_seed)
         if not math.isfinite(sum(means.values())):
             raise TrainingError(
-                f"the loss is no longer a number in epoch {epoch + 1} ({means}): "
+                f"the loss is not finite in epoch {epoch + 1} ({means}): "
                 f"lower learning_rate (now {optimisation.learning_rate:g})"
             )
         record = {"epoch": epoch, "learning_rate": optimisation.rate(epoch + 0.5)}
@@ -131,40 +131,40 @@ def train(
         records.append({**record, **means, "loss": sum(means.values())})
         in_average = epoch - (optimisation.epochs - optimisation.swa_epochs)
         if in_average >= 0:
-            add_to_average(optimiser, in_average)
-        checkpoint.keep(records, network, optimiser)
+            update_average(optimiser, in_average)
+        checkpoint.save(records, network, optimiser)
         yield records[-1]
     step.end()
     if optimisation.swa_epochs:
-        take_average(optimiser)
-        batches.draw(torch.Generator().manual_seed(seed(optimisation.epochs)))
-        # BatchNorm's momentum, a constant of the code, changes from one mini-batch to the next.
-        with uncompiled(), lent_chance(seed(optimisation.epochs), batches):
+        load_average(optimiser)
+        batches.sample_epoch(torch.Generator().manual_seed(seed(optimisation.epochs)))
+        # update_bn changes BatchNorm's momentum, a constant of compiled code, at each mini-batch.
+        with uncompiled(), seeded_rng(seed(optimisation.epochs), batches):
             update_bn(network, batches, bf16=bf16)
     optimiser.zero_grad(set_to_none=True)
-    if not _answers(network, batches, seed(optimisation.epochs)):
+    if not _outputs_are_finite(network, batches, seed(optimisation.epochs)):
         raise TrainingError(
-            "the network's answers are no longer numbers after the last epoch: lower learning_rate "
+            "the network's outputs are not finite after the last epoch: lower learning_rate "
             f"(now {optimisation.learning_rate:g})"
         )
 
 
-def _answers(network: nn.Module, batches: Batches, seed: int) -> bool:
-    """Tell whether a network answers a mini-batch with numbers: its last step may have spoilt it.
+def _outputs_are_finite(network: nn.Module, batches: Batches, seed: int) -> bool:
+    """Run the network on a mini-batch: the last step may have made it diverge.
 
-    Losses are of the steps before that, and a spoilt model would be saved as a good one.
+    No loss shows that, and the model would be saved.
     """
-    batches.draw(torch.Generator().manual_seed(seed))
-    _, positions = next(iter(batches.shares()))
+    batches.sample_epoch(torch.Generator().manual_seed(seed))
+    _, positions = next(iter(batches.shards()))
     with torch.no_grad(), uncompiled():
         return bool(network.eval()(batches.at(positions).x).isfinite().all())
 
 
 @contextmanager
-def lent_chance(seed: int, batches: Batches) -> Iterator[None]:
-    """Lend torch's global generators, which dropout and the like draw from, an epoch's seed.
+def seeded_rng(seed: int, batches: Batches) -> Iterator[None]:
+    """Seed torch's global generators, which dropout uses, for an epoch; restore them after it.
 
-    Each rank has another, as it drops for other samples.
+    Each rank has its own seed, as it has its own samples.
     """
     on_gpu = batches.device.type == "cuda"
     with torch.random.fork_rng(devices=[batches.device] if on_gpu else []):

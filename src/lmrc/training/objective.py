@@ -1,4 +1,4 @@
-"""What a training step minimises: a method's losses of the networks' outputs."""
+"""What a training step minimises: a method's losses, applied to the networks' outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Method(Protocol):
 
     @property
     def needs_old_outputs(self) -> bool:
-        """Whether `losses` reads what the old network makes of the inputs."""
+        """Whether `losses` reads the old network's outputs."""
 
     @property
     def needs_features(self) -> bool:
@@ -33,7 +33,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Objective:
-    """Runs the networks on a mini-batch and hands their outputs to a method's losses.
+    """Runs the networks on a mini-batch and passes their outputs to a method's losses.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class Objective:
     network : Network
         In training.
     old : Frozen or None
-        The network as it was before this task; None at the first.
+        The network before this task; None for the first.
     class_weights : Tensor of shape (classes,) or None
-        How much a sample of each class counts; None: all alike.
+        Weight of each class; None: all 1.
     """
 
     method: Method
@@ -52,7 +52,7 @@ class Objective:
     class_weights: Tensor | None = None
 
     def prepare(self, batch: MiniBatch) -> MiniBatch:
-        """Add what the old network makes of the inputs, where the method needs it."""
+        """Add the old network's outputs, if the method needs them."""
         wanted = self.method.needs_old_outputs or self.method.needs_features
         if self.old is None or not wanted or batch.old_outputs is not None:
             return batch

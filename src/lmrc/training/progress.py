@@ -13,12 +13,12 @@ from lmrc.training.loop import EpochRecord
 
 
 class Progress:
-    """Shows what is done about a task, and for how long: on a terminal, if asked to.
+    """Shows the progress of a task on a terminal, if ``verbose``.
 
     Parameters
     ----------
     title : str
-        What it is about.
+        Of the task.
     verbose : int
         0 shows nothing.
     """
@@ -28,26 +28,26 @@ class Progress:
         self.shows = bool(verbose) and sys.stderr.isatty()
 
     def epochs(self, records: Iterable[EpochRecord], n: int) -> Iterator[EpochRecord]:
-        """Pass the records of n epochs on, and show them on the way."""
+        """Yield the records of n epochs, and show them."""
         if not self.shows:
             yield from records
             return
         from rich import progress
         from rich.table import Column
 
-        what_is_left = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the rest is shown
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         with _bar(
             progress.BarColumn(bar_width=16),
             progress.TextColumn("epoch"),
             progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),  # goes on within an epoch, however long that is
+            progress.TimeElapsedColumn(),  # also counts within an epoch
             progress.TextColumn("left {task.fields[left]}"),
-            progress.TextColumn("{task.fields[terms]}", table_column=what_is_left),
+            progress.TextColumn("{task.fields[terms]}", table_column=rest),
             expand=True,
         ) as bar:
             task, began = bar.add_task(self.title, total=n, terms="", left="?"), perf_counter()
             for done, record in enumerate(records, start=1):
-                # The last epoch tells: earlier ones may come from a checkpoint.
+                # By the last epoch: earlier ones may come from a checkpoint.
                 ended = perf_counter()
                 left, began = timedelta(seconds=round((n - done) * (ended - began))), ended
                 terms = [k for k in record if k not in ("epoch", "learning_rate", "loss")]
@@ -58,7 +58,7 @@ class Progress:
 
     @contextmanager
     def of(self, work: str) -> Iterator[None]:
-        """Show that some work goes on, as long as it does."""
+        """Show that some work is running."""
         if not self.shows:
             yield
             return

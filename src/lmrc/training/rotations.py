@@ -23,12 +23,12 @@ def all_rotations(x: Tensor) -> Tensor:
 
 
 def copies(rotations: str) -> int:
-    """Return how many inputs come of one image."""
+    """Return the number of inputs per image."""
     return N_ROTATIONS if rotations == "all" else 1
 
 
 def check_square(input_shape: tuple[int, ...]) -> None:
-    """Refuse inputs that have no four rotations of one shape."""
+    """Reject inputs that are not square images."""
     if len(input_shape) != 3:
         raise ValueError(
             "rotations are for images, and X is vectors: use rotations='none', which tables need"
@@ -43,7 +43,7 @@ def check_square(input_shape: tuple[int, ...]) -> None:
 
 
 class Rotations:
-    """The rotations of an epoch's images, sampled ahead.
+    """The rotations of an epoch's images, sampled in advance.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Rotations:
             n_samples if kind == "one" else 0, dtype=torch.long, device=device
         )
 
-    def draw(self, generator: torch.Generator) -> None:
+    def sample_epoch(self, generator: torch.Generator) -> None:
         """Sample an epoch's rotations, in place: a captured step reads them there."""
         if self.kind == "one":
             self.rotation.copy_(

@@ -1,4 +1,4 @@
-"""One training step, the same everywhere; `graphed` has the fast form of it for GPUs."""
+"""One training step; `graphed` and `distributed` have those for CUDA graphs and several ranks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Losses = Mapping[str, Tensor]
 
 
 def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tensor:
-    """Return each term of a loss, averaged over the mini-batch: what is minimised is their sum."""
+    """Return each term of a loss, averaged over the mini-batch; their sum is minimised."""
     return torch.stack([mean(term) for term in terms.values()])
 
 
 def check(terms: Losses, n: int) -> None:
-    """Refuse what would be averaged as it was not meant, or not be understood."""
+    """Reject terms that are neither one value per input nor a scalar."""
     if not isinstance(terms, Mapping):
         raise TypeError(f"losses returned a {type(terms).__name__}: return a dict of its terms")
     for name, term in terms.items():
@@ -31,9 +31,9 @@ def check(terms: Losses, n: int) -> None:
 
 
 class Step:
-    """Improve the network on a mini-batch.
+    """Train the network on a mini-batch.
 
-    Nothing in it waits for the device: the loss terms are summed up there.
+    It never waits for the device: the loss terms are summed up there.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ class Step:
         self.names: tuple[str, ...] = ()
         self.sums = torch.zeros(0)
         self.rate: float | None = None
-        self.drawn: int | None = None  # the seed of an epoch that is drawn and not yet learnt
-        self.size = 0  # samples of the mini-batch at hand, over all ranks
+        self.sampled_seed: int | None = None  # of an epoch that is sampled and not yet trained on
+        self.size = 0  # samples of the current mini-batch, over all ranks
 
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
@@ -80,11 +80,11 @@ class Step:
         return means(terms, self.mean)
 
     def backward(self, loss: Tensor) -> None:
-        """Find the gradients of the sum of a loss's terms."""
+        """Compute the gradients of the sum of the loss terms."""
         loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
-        """Move the weights along their gradients."""
+        """Update the weights by their gradients."""
         self.optimiser.step()
 
     def mean(self, term: Tensor) -> Tensor:
@@ -95,50 +95,50 @@ class Step:
         """Return the number of inputs in the mini-batch."""
         return len(batch.y)
 
-    def draw(self, seed: int) -> None:
-        """Draw the epoch that comes next, unless that has been done ahead."""
-        if self.drawn != seed:
-            self.batches.draw(torch.Generator().manual_seed(seed))
-            self.drawn = seed
+    def sample_epoch(self, seed: int) -> None:
+        """Sample the next epoch, unless `prefetch_epoch` has done so."""
+        if self.sampled_seed != seed:
+            self.batches.sample_epoch(torch.Generator().manual_seed(seed))
+            self.sampled_seed = seed
 
-    def epoch(self, rates: Sequence[float], coming: int | None = None) -> dict[str, float]:
+    def epoch(self, rates: Sequence[float], next_seed: int | None = None) -> dict[str, float]:
         """Take all steps of an epoch.
 
         Parameters
         ----------
         rates : sequence of float
             Learning rate of each step.
-        coming : int, optional
-            Seed of the epoch after this one, if there is one.
+        next_seed : int, optional
+            Seed of the next epoch, if there is one.
 
         Returns
         -------
         dict
             The mean of each term of the loss.
         """
-        self.drawn = None
+        self.sampled_seed = None
         self.sums.zero_()
         self.steps(rates)
-        if coming is not None:
-            self.look_ahead(coming)
+        if next_seed is not None:
+            self.prefetch_epoch(next_seed)
         n = self.batches.n_inputs
         return {name: term / n for name, term in zip(self.names, self.sums.tolist(), strict=True)}
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch."""
-        for rate, (size, positions) in zip(rates, self.batches.shares(), strict=True):
+        for rate, (size, positions) in zip(rates, self.batches.shards(), strict=True):
             self.set_rate(rate)
             self.size = size
             self(self.batches.at(positions))
 
-    def look_ahead(self, seed: int) -> None:
-        """Begin with the epoch after this one, while the device still has steps to take."""
+    def prefetch_epoch(self, seed: int) -> None:
+        """Sample the next epoch while the device still computes."""
 
     def end(self) -> None:
-        """Let go of what steps alone need: the last one has been taken."""
+        """Release what only steps need, after the last one."""
 
     def set_rate(self, rate: float) -> None:
-        """Give the optimiser the learning rate of the next step."""
+        """Set the learning rate of the next step."""
         if rate == self.rate:
             return
         self.rate = rate

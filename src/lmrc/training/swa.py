@@ -1,4 +1,8 @@
-"""Weights averaged over the last epochs: a wider minimum than the last step's."""
+"""Stochastic weight averaging (SWA) over the last epochs.
+
+Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018
+(arXiv:1803.05407).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lmrc.training.batches import Batches
 
-AVERAGE = "average"  # beside the momentum in the optimiser's state, so that checkpoints keep it
+AVERAGE = "average"  # key in the optimiser's state, which checkpoints save
 
 
-def add_to_average(optimiser: torch.optim.Optimizer, n_before: int) -> None:
-    """Take the weights as they are into the mean of those of ``n_before`` epochs before."""
+def update_average(optimiser: torch.optim.Optimizer, n_before: int) -> None:
+    """Add the current weights to the mean over ``n_before`` earlier epochs."""
     for group in optimiser.param_groups:
         for p in group["params"]:
             state = optimiser.state[p]
@@ -22,8 +26,8 @@ def add_to_average(optimiser: torch.optim.Optimizer, n_before: int) -> None:
                 state[AVERAGE].lerp_(p.detach(), 1 / (n_before + 1))
 
 
-def take_average(optimiser: torch.optim.Optimizer) -> None:
-    """Put the mean in the place of the weights."""
+def load_average(optimiser: torch.optim.Optimizer) -> None:
+    """Replace the weights by their mean."""
     with torch.no_grad():
         for group in optimiser.param_groups:
             for p in group["params"]:
@@ -31,12 +35,11 @@ def take_average(optimiser: torch.optim.Optimizer) -> None:
 
 
 def update_bn(network: nn.Module, batches: Batches, *, bf16: bool = False) -> None:
-    """Take BatchNorm's statistics anew, over the epoch drawn: the old are of other weights.
+    """Recompute BatchNorm's statistics for averaged weights, over the sampled epoch.
 
-    They are the plain mean over all mini-batches. Each of several ranks looks at its shares, which
-    are normalised each for itself, as in training; the mean is then over all shares, by their
-    samples. What one process finds that way differs as in training: in the variances, which are
-    those within a share, and in all that lies behind a layer normalised by them.
+    They are the plain mean over all mini-batches. With several ranks, each shard is normalised by
+    itself, as in training, and the mean is over all shards, weighted by their samples. As in
+    training, this differs from a single process: variances are those within a shard.
     """
     network.train()
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
@@ -48,11 +51,11 @@ def update_bn(network: nn.Module, batches: Batches, *, bf16: bool = False) -> No
     ranks, weight = batches.ranks, 0.0
     autocast = torch.autocast(batches.device.type, torch.bfloat16, enabled=bf16)
     with torch.no_grad(), autocast:
-        for size, positions in batches.shares():
-            share = ranks.counts(size) * len(positions) / size
-            weight += share
+        for size, positions in batches.shards():
+            shard = ranks.has_shard(size) * len(positions) / size
+            weight += shard
             for layer in layers:
-                layer.momentum = share / weight if weight else 0.0
+                layer.momentum = shard / weight if weight else 0.0
             network(batches.at(positions).x)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

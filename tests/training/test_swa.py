@@ -21,7 +21,7 @@ class Remembers(Checkpoint):
         unpack_training(self.kept[1], network, optimiser)
         return list(self.kept[0])
 
-    def keep(self, records, network, optimiser):
+    def save(self, records, network, optimiser):
         tensors = {n: t.clone() for n, t in pack_training(network, optimiser).items()}
         self.all.append((list(records), tensors))
 

@@ -6,8 +6,8 @@ from torch import nn
 from lmrc import LMRCClassifier, load
 from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
+from lmrc.training.class_weight import class_weights
 from lmrc.training.objective import Objective
-from lmrc.training.weighting import class_weights
 
 
 class Method:

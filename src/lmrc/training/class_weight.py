@@ -1,4 +1,4 @@
-"""Classes that count more or less than their number of samples says."""
+"""Weights of classes in the loss."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_NAMED = 5  # so many labels does a message give
+_MAX_NAMED = 5  # labels in a message
 
 
 def class_weights(class_weight: Mapping[Any, float] | str, y: Tensor, labels: list[Any]) -> Tensor:
     """Return a weight for each class index.
 
-    Only their ratios matter: the mean over the samples is 1, so that learning rates mean what they
-    mean without.
+    Only their ratios matter: the mean over the samples is 1, so learning rates keep their meaning.
 
     Parameters
     ----------
     class_weight : "balanced" or mapping
-        "balanced": every class at hand weighs the same in all. Else the weight of a label, 1 where
-        it is not named; some labels may be of classes that come later.
+        "balanced": all classes of the task have the same total weight. Otherwise the weight of a
+        label, 1 if not named; labels of later classes are allowed.
     y : Tensor
-        Class indices of all samples at hand.
+        Class indices of all samples of the task.
     labels : list
-        What the indices stand for, of classes learnt before and at hand.
+        The label of each index, of earlier classes and those of the task.
 
     Raises
     ------
     ValueError
-        If a label is text where classes are numbers, or the other way round, or if none of the
-        labels is a class: the weights would be passed over.
+        If a label is text where classes are numbers, or the reverse, or if none of the labels is a
+        class: the weights would be ignored.
 
     Examples
     --------
@@ -51,8 +50,8 @@ def class_weights(class_weight: Mapping[Any, float] | str, y: Tensor, labels: li
 
 
 def _check(class_weight: Mapping[Any, float], labels: list[Any]) -> None:
-    known = f"the classes are {', '.join(map(repr, labels[:_NAMED]))}"
-    known += f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+    known = f"the classes are {', '.join(map(repr, labels[:_MAX_NAMED]))}"
+    known += f" and {len(labels) - _MAX_NAMED} more" if len(labels) > _MAX_NAMED else ""
     text = isinstance(labels[0], str)
     for label in class_weight:
         if isinstance(label, str) != text:
@@ -61,9 +60,9 @@ def _check(class_weight: Mapping[Any, float], labels: list[Any]) -> None:
                 f"{'text' if text else 'a number, without quotes'}"
             )
     if class_weight and not any(label in class_weight for label in labels):
-        named = ", ".join(map(repr, list(class_weight)[:_NAMED]))
+        named = ", ".join(map(repr, list(class_weight)[:_MAX_NAMED]))
         raise ValueError(
-            f"class_weight names none of the classes learnt so far or at hand: it names {named}, "
-            f"and {known}. If those are yet to come, set it when they do, or name a class that is "
-            f"there, too: {labels[0]!r}: 1"
+            f"class_weight names none of the classes learnt so far or in this task: it names "
+            f"{named}, and {known}. If those come later, set it then, or also name a class that is "
+            f"there: {labels[0]!r}: 1"
         )
