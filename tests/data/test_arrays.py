@@ -65,7 +65,7 @@ def test_wrong_names_are_named(save, tmp_path):
 
 
 def test_arrays_that_unpack_without_end_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lmrc.data.arrays.ALWAYS", 2**16)
+    monkeypatch.setattr("lmrc.data.arrays.MIN_LIMIT", 2**16)
     zeros, path = np.zeros((20, 10_000), np.uint8), tmp_path / "own.npz"
     np.savez_compressed(path, X=zeros, y=Y)
     with pytest.raises(ValueError, match=r"unpack to 200,\d+ bytes, more than 50 times the file"):

@@ -269,7 +269,7 @@ def test_a_large_folder_goes_to_a_file_that_has_no_name_and_to_no_cache(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr("lmrc.data.folders._LARGEST_IN_MEMORY", 1000)
+    monkeypatch.setattr("lmrc.data.folders._MAX_IN_MEMORY", 1000)
     mapped = folder(pets)
     assert isinstance(mapped.X_train, np.memmap)
     assert not isinstance(in_memory.X_train, np.memmap)

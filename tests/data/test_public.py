@@ -70,7 +70,7 @@ def test_labels_in_place_of_images_are_named(data, mnist_files, write_files):
 @pytest.fixture
 def little(monkeypatch):
     """Let no file unpack to more than 64 kB, or twenty times its size."""
-    monkeypatch.setattr("lmrc.data.unpack.ALWAYS", 2**16)
+    monkeypatch.setattr("lmrc.data.unpack.MIN_LIMIT", 2**16)
 
 
 def test_an_mnist_that_unpacks_without_end_is_refused(data, mnist_files, write_files, little):
@@ -338,7 +338,7 @@ def test_a_tiny_imagenet_archive_cannot_reach_outside(data, tiny_files, write_zi
 
 
 def test_a_member_that_would_fill_the_memory_is_refused(data, tiny_files, monkeypatch):
-    monkeypatch.setattr("lmrc.data.tiny_imagenet._LARGEST_MEMBER", 10_000)
+    monkeypatch.setattr("lmrc.data.tiny_imagenet._MAX_MEMBER", 10_000)
     with zipfile.ZipFile(data / "tiny-imagenet-200.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in tiny_files.items():
             archive.writestr(f"t/{name}", bytes(20_000) if name == "words.txt" else content)

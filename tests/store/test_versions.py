@@ -176,7 +176,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(model):
 def test_a_lock_that_is_a_link_does_not_overwrite_what_it_leads_to(model, tmp_path, link):
     (tmp_path / "thesis.tex").write_text("do not lose")
     link(tmp_path / "thesis.tex", model / LOCK)
-    with pytest.raises(OSError, match="is a link or no file, which no lock"), folder.writing(model):
+    with pytest.raises(OSError, match="is a link or not a file"), folder.writing(model):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "do not lose"
     assert folder.changing(model) is None
@@ -185,7 +185,7 @@ def test_a_lock_that_is_a_link_does_not_overwrite_what_it_leads_to(model, tmp_pa
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
 def test_a_lock_that_is_a_pipe_is_not_waited_for(model):
     os.mkfifo(model / LOCK)
-    with pytest.raises(OSError, match="is a link or no file, which no lock"), folder.writing(model):
+    with pytest.raises(OSError, match="is a link or not a file"), folder.writing(model):
         pass
     assert folder.changing(model) is None
 

@@ -19,7 +19,7 @@ from lmrc.data.datasets import digits
 from lmrc.statistics import prediction_rules
 from lmrc.training.ranks import Ranks
 
-PATIENCE = 180  # seconds that a slow machine may take for what usually takes twenty
+TIMEOUT = 180  # seconds, for a slow machine; usually twenty
 TWO = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
 #: A method of a user's own whose second process waits for good where a test tells it to.
@@ -130,7 +130,7 @@ def together(*words, module="lmrc"):
     """Run two processes to their end; return what they print."""
     with start(*words, module=module) as process:
         try:
-            output, errors = process.communicate(timeout=PATIENCE)
+            output, errors = process.communicate(timeout=TIMEOUT)
         finally:
             process.terminate()
     assert process.returncode == 0, errors
@@ -138,7 +138,7 @@ def together(*words, module="lmrc"):
 
 
 def wait_until(holds, process):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
@@ -152,32 +152,32 @@ def records(folder):
         line["extra"].pop("execution")
         for seconds in ("train_seconds", "test_seconds"):
             line["record"].pop(seconds)
-    return sorted(lines, key=lambda line: (line["method"], line["seed"], line["record"]["batch"]))
+    return sorted(lines, key=lambda line: (line["method"], line["seed"], line["record"]["task"]))
 
 
 def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone):
     # EWC has a term that is one number for all; the others have one for each sample.
-    asked = ["reproduce", *SMALL, "--methods", "ewc", "own:StoppingClassifier", "--out"]
-    with start(*asked, "two", STOP="1") as process:
+    command = ["reproduce", *SMALL, "--methods", "ewc", "own:StoppingClassifier", "--out"]
+    with start(*command, "two", STOP="1") as process:
         stopped = tmp_path / "stopped"
         wait_until(lambda: stopped.exists() and stopped.read_text(), process)
         os.kill(int(stopped.read_text()), signal.SIGKILL)
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode != 0
     ours = [line for line in errors.splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1
     assert ours[0].endswith("start it again to resume, learn with --resume")
     left = records(tmp_path / "two")
-    assert [line["record"]["batch"] for line in left] == [0, 1, 2, 3, 4, 0]
+    assert [line["record"]["task"] for line in left] == [0, 1, 2, 3, 4, 0]
 
-    output, errors = together(*asked, "two")
+    output, errors = together(*command, "two")
     assert output.count("The page with figures") == 1
     assert "lmrc: " not in errors  # no warning from either
-    assert alone(*asked, "one")[0] == 0
+    assert alone(*command, "one")[0] == 0
     one, two = records(tmp_path / "one"), records(tmp_path / "two")
     assert all(line in two for line in left)  # as they were
-    assert [(r["method"], r["record"]["batch"]) for r in one] == [
-        (r["method"], r["record"]["batch"]) for r in two
+    assert [(r["method"], r["record"]["task"]) for r in one] == [
+        (r["method"], r["record"]["task"]) for r in two
     ]
     for a, b in zip(one, two, strict=True):
         assert a["settings"] == b["settings"]
@@ -207,7 +207,7 @@ def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone
         kept = images / "two.lmrc" / "unfinished.json"
         wait_until(lambda: kept.exists() and '"records"' in kept.read_text(), process)
         process.terminate()
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=TIMEOUT)
     assert "start it again to resume, learn with --resume" in errors
     together("learn", "two.lmrc", "--resume", "--quiet")
     options[1] = "4"

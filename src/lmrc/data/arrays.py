@@ -14,11 +14,11 @@ import numpy as np
 
 from lmrc.data.dataset import Array, Dataset
 from lmrc.data.folders import TEST_SHARE, held_out
-from lmrc.data.unpack import ALWAYS
+from lmrc.data.unpack import MIN_LIMIT
 from lmrc.outside import cut
 
-_RATIO = 50  # so many times its own size the arrays of a file may take; np.savez needs 1
-_LONGEST_LABEL = 4000  # bytes: 1,000 letters
+_MAX_RATIO = 50  # of the arrays' size to the file's; np.savez has 1
+_MAX_LABEL = 4000  # bytes: 1,000 letters
 _TEST_PARTS = ("test", "val")  # the first that is there counts
 
 
@@ -26,7 +26,7 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
     """Return the arrays X and y of an ``.npz`` file.
 
     Samples to test with are in X_test and y_test (or X_val and y_val). Where they are not, a fifth
-    of each class's samples (at least one; drawn at random, but the same every time) is set aside.
+    of each class's samples (at least one; chosen at random, but the same every time) is set aside.
     `note` of the data set says which.
 
     Parameters
@@ -49,7 +49,7 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
     if place:
         return Dataset(file.stem, X, y, X_test, y_test, note=f"Test samples from {place}.")
     if y.ndim != 1 or len(X) != len(y) or not len(y):
-        return Dataset(file.stem, X, y, X[:0], y[:0])  # which says what is wrong
+        return Dataset(file.stem, X, y, X[:0], y[:0])  # raises the error
     labels, counts = np.unique(y, return_counts=True)
     if counts.min() < 2:
         raise ValueError(
@@ -76,14 +76,14 @@ def load_parts(source: Path, parts: Sequence[str]) -> tuple[Array, Array, Array,
 
 
 def rows_held_out(y: Array, share: float) -> tuple[list[int], list[int]]:
-    """Part the rows of all classes: those that stay, and a share of each that is held out."""
+    """Split the rows of all classes: those that stay, and a share of each that is held out."""
     parts = [held_out(np.flatnonzero(y == label).tolist(), share) for label in np.unique(y)]
     kept, held = (sorted(chain(*rows)) for rows in zip(*parts, strict=True))
     return kept, held
 
 
 def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[str, Array]:
-    """Read arrays of an ``.npz`` file by name: those needed, and more of them if they are there."""
+    """Read arrays of an ``.npz`` file by name: those needed, and others if present."""
     try:
         if source.exists() and not source.is_file():
             raise ValueError("it is not a file")
@@ -100,13 +100,13 @@ def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[st
 
 
 def _check_sizes(source: Path, members: Container[str]) -> None:
-    """Refuse a small file that unpacks to a large one before memory is taken for it."""
+    """Reject a small file that unpacks to a large one, before memory is allocated."""
     with zipfile.ZipFile(source) as archive:
         size = sum(m.file_size for m in archive.infolist() if m.filename in members)
-    if size > max(ALWAYS, _RATIO * source.stat().st_size):
+    if size > max(MIN_LIMIT, _MAX_RATIO * source.stat().st_size):
         raise ValueError(
-            f"its arrays unpack to {size:,} bytes, more than {_RATIO} times the file; if they are "
-            "yours, save them with np.savez, which does not compress"
+            f"its arrays unpack to {size:,} bytes, more than {_MAX_RATIO} times the file; if they "
+            "are yours, save them with np.savez, which does not compress"
         )
 
 
@@ -115,7 +115,7 @@ def _checked(array: Any, name: str) -> Array:
         raise ValueError(f"{name} is no array")
     if array.ndim and len(array) and not array.nbytes:
         raise ValueError(f"{name} has the shape {array.shape} and the type {array.dtype}: nothing")
-    if array.dtype.kind in "SU" and array.itemsize > _LONGEST_LABEL:
+    if array.dtype.kind in "SU" and array.itemsize > _MAX_LABEL:
         raise ValueError(f"{name} holds text of {array.itemsize:,} bytes each, too long for labels")
     return array
 

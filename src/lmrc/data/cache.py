@@ -7,8 +7,8 @@
         X_train.npy  y_train.npy  X_test.npy  y_test.npy  class_names.json
 
 An entry is written under another name, synced, and renamed when it is whole: a reader never sees
-half of one, and of two processes that decode at the same time, one wins and both go on. Who writes
-holds a lock on the folder, so that what a killed process left is known, and removed by the next.
+half of one, and of two processes that decode at the same time, one wins and both continue. The
+writer holds a lock on the folder, so leftovers of a killed process are recognised and removed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
     try:
         return _open(entry, name)
     except (OSError, ValueError, EOFError):
-        pass  # not there yet; or damaged from outside, and then decoded anew
+        pass  # missing; or damaged, and then decoded again
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
@@ -139,30 +139,30 @@ def _write(entry: Path, decode: Callable[[Path], None]) -> None:
         try:
             half_written.rename(entry)
         except OSError:
-            if not entry.exists():  # else another process was faster, and its work is as good
+            if not entry.exists():  # else another process was faster, with the same result
                 raise
     _sync(entry.parent)
 
 
 @contextlib.contextmanager
 def _half_written(folder: Path) -> Iterator[Path]:
-    """Make a folder, hold its lock, and remove what is under its name in the end."""
+    """Create a folder, hold its lock, and remove it at the end."""
     with contextlib.ExitStack() as held:
         while True:
             path = _unused_name(folder)
             path.mkdir()
             held.enter_context(_lock(path, wait=True))
-            if path.exists():  # else who removes leftovers had the lock first
+            if path.exists():  # else a cleanup had the lock first
                 break
         try:
             yield path
-        finally:  # what was renamed is not there any more
+        finally:  # unless it was renamed
             shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _lock(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
-    """Hold the lock of a folder, which ends with the process; say whether it could be had.
+    """Hold the lock of a folder, which ends with the process; yield whether it was acquired.
 
     None where there are no locks: on Windows, and on some network drives.
     """
@@ -201,7 +201,7 @@ def _sync(path: Path) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left: its lock is free.
 
-    Locks may not reach from machine to machine. A day later, it can be no one's work in progress.
+    Locks may not work across machines: there, only what is a day old is removed.
     """
     for path in folder.glob(f"{_HALF_WRITTEN}*"):
         with contextlib.suppress(OSError), _lock(path) as is_free:

@@ -103,7 +103,7 @@ class Dataset:
         name : str, default="data"
             What to call it in records and reports.
         """
-        from lmrc.data.validation import read_dataset  # which needs this module
+        from lmrc.data.validation import read_dataset  # imports this module
 
         parts = []
         for part in (train, test):
@@ -122,9 +122,9 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str | None:
-        """What tells these samples from any others; None where images stay files.
+        """A digest of all samples; None if images stay on disk.
 
-        Whether they do depends on the machine, and what they hold is the same all the same.
+        Whether they do depends on the machine.
         """
         arrays: list[Any] = [self.X_train, self.y_train, self.X_test, self.y_test]
         return None if any(isinstance(a, ImageFiles) for a in arrays) else digest(*arrays)
@@ -174,7 +174,7 @@ class Dataset:
         """Return the data set with some of its training samples in the place of the test part.
 
         For choosing settings: what is chosen by the test part cannot be tested on it any more.
-        The samples are drawn class by class, and are the same every time. This copies the samples.
+        The samples are chosen class by class, the same every time. This copies the samples.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Dataset:
                     f"class {label!r} has a single training sample, so none can be held out; add "
                     "some, or leave the class out."
                 )
-            held_out[of_class[draw_share(len(of_class), fraction)]] = True
+            held_out[of_class[sample_share(len(of_class), fraction)]] = True
         return replace(
             self,
             X_train=self.X_train[~held_out],
@@ -218,7 +218,7 @@ class Dataset:
 
 def _checked_samples(values: Any, name: str) -> Array:
     if isinstance(values, ImageFiles):
-        return values  # type: ignore[return-value]  # as good as an array, and never in memory whole
+        return values  # type: ignore[return-value]  # behaves as an array, never in memory whole
     if isinstance(values, Tensor):  # of which images have their channels first
         values = values.detach().cpu()
         values = (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy()
@@ -233,7 +233,7 @@ def _checked_samples(values: Any, name: str) -> Array:
 
 
 def digest(*arrays: Any) -> str:
-    """Return what tells these arrays from any others; of image files, names and sizes count."""
+    """Return a digest of arrays; of image files, names and sizes count."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(f"{array.shape} {array.dtype}".encode())
@@ -250,7 +250,7 @@ def digest(*arrays: Any) -> str:
 def as_label_array(labels: Any) -> Any:
     """Return a list of text, or with True among others, as an array of objects; else as it is.
 
-    NumPy would make text of the numbers in it: [1, "a"] is a slip, and not the classes "1" and "a".
+    NumPy would make text of the numbers in it: [1, "a"] is a mistake, not the classes "1" and "a".
     """
     if isinstance(labels, list | tuple) and (
         any(isinstance(label, str) for label in labels)
@@ -284,7 +284,7 @@ def _checked_labels(values: Any, name: str) -> Array:
 
 
 def check_limit(limit: Any) -> None:
-    """Refuse a number of samples per class that is none."""
+    """Reject an invalid number of samples per class."""
     if isinstance(limit, bool) or not isinstance(limit, Integral) or int(limit) < 1:
         raise ValueError(
             f"limit must be a number of images per class of at least 1, got {limit!r}; "
@@ -293,12 +293,12 @@ def check_limit(limit: Any) -> None:
 
 
 def limit_note(limit: int) -> str:
-    """Say in a report that only some samples were taken."""
+    """Return a note for reports: only some samples are used."""
     return f"Only the first {limit} images of each class, for training and for testing alike."
 
 
 def validation_note(fraction: float) -> str:
-    """Say in a report that it is no test."""
+    """Return a note for reports: scores are of a validation split."""
     return (
         f"A validation split: {100 * fraction:.3g} % of each class's training images (one at "
         "least, and not all), drawn once and for all, are not learnt but scored on, in the place "
@@ -306,10 +306,10 @@ def validation_note(fraction: float) -> str:
     )
 
 
-def draw_share(n: int, share: float) -> Array:
-    """Draw a share of n positions, the same every time: at least one, and never all of several.
+def sample_share(n: int, share: float) -> Array:
+    """Sample a share of n positions, the same every time: at least one, never all of several.
 
-    Each class draws anew, so that another class more does not change this one's.
+    The seed is the same for each class, so that more classes do not change the sample of one.
     """
     chosen = min(max(1, round(share * n)), max(1, n - 1))
     return np.random.default_rng(0).permutation(n)[:chosen]

@@ -18,8 +18,8 @@ from lmrc.data.dataset import (
     Array,
     Dataset,
     check_limit,
-    draw_share,
     limit_note,
+    sample_share,
     text_labels,
 )
 from lmrc.data.image_files import MEMORY_SHARE, ImageFiles, available_memory
@@ -39,10 +39,10 @@ TEST_SHARE = 0.2
 
 VALIDATION = ("val", "valid", "validation")
 SET_ASIDE = ("test", *VALIDATION)  # sub-folders beside train/; the first that has classes counts
-_LARGEST_IN_MEMORY = 2**30  # bytes; beyond, a temporary file is mapped instead
-_OF_A_MAC = "__MACOSX"  # what it adds to its zip files
-_ALL_UNREADABLE = 10_000  # files; where none of the first so many can be read, none will
-_NAMED = 5  # so many unreadable files does a warning name
+_MAX_IN_MEMORY = 2**30  # bytes; more go to a memory-mapped temporary file
+_MACOS_FOLDER = "__MACOSX"  # in zip files made on a Mac
+_MAX_UNREADABLE = 10_000  # give up if none of so many files can be read
+_MAX_NAMED = 5  # unreadable files in a warning
 
 Files = Mapping[str, Sequence[Path]]  # the images of each class
 
@@ -55,14 +55,14 @@ def folder(
     """Return the images of a folder; the names of its sub-folders are the labels.
 
     Either the folder has one sub-folder per class, and then a fifth of each class's images (at
-    least one; drawn at random, but the same every time) becomes the test part. Or it has ``train``
+    least one; chosen at random, but the same every time) becomes the test part. Or it has ``train``
     and ``test`` (or ``val``), with one sub-folder per class in each. `note` of the data set says
-    which. Images are looked for in all depths, and read by `lmrc.data.images.read_image`; files
-    that cannot be read are left out, with a warning.
+    which. Images are found at any depth, and read by `lmrc.data.images.read_image`; files that
+    cannot be read are left out, with a warning.
 
-    The images stay in memory or, where they take more than 1 GiB, in a temporary file that is
-    gone when the program ends. Where they would take more than half of the memory at hand they are
-    left where they are, and decoded each time they are needed, which a warning says.
+    The images are kept in memory or, above 1 GiB, in a temporary file that the system removes when
+    the program ends. If they would take more than half of the available memory, they stay on disk
+    and are decoded each time they are needed, with a warning.
 
     Parameters
     ----------
@@ -111,9 +111,9 @@ def folder(
 
 
 def size_of(path: str | os.PathLike[str], limit: int | None = None) -> tuple[int, int]:
-    """Return the height and width that images of `folder` have where no size is asked for.
+    """Return the height and width of the images of `folder` without a given size.
 
-    No image is decoded: the head of its file tells.
+    No image is decoded: only the header of each file is read.
     """
     train, test, _ = _parts(Path(path).expanduser())
     return _form(train, test, limit)[0]
@@ -167,32 +167,34 @@ def folders_of_classes(root: Path) -> tuple[Path, dict[str, Path]]:
     """Return the folder whose sub-folders are classes, and those that are set aside, by name."""
     subfolders = {path.name.lower(): path for path in _subfolders(root)}
     train = subfolders.get("train")
-    if train is None or not _subfolders(train):  # without, it is a class: of trains, say
+    if train is None or not _subfolders(train):  # without, "train" is a class itself
         return root, {}
     named = {name: subfolders[name] for name in SET_ASIDE if name in subfolders}
-    aside = {name: path for name, path in named.items() if _subfolders(path)}  # else: no labels
+    aside = {
+        name: path for name, path in named.items() if _subfolders(path)
+    }  # without, there are no labels
     if not aside and len(subfolders) > 1 + len(named):
         return root, {}
     return train, aside
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """Return the visible sub-folders by name, without links that lead back up."""
+    """Return the visible sub-folders by name, without links to a parent."""
     real = folder.resolve()
     return [
         path
         for path in sorted(folder.iterdir())
         if path.is_dir()
         and not path.name.startswith(".")
-        and path.name != _OF_A_MAC
+        and path.name != _MACOS_FOLDER
         and not (path.is_symlink() and real.is_relative_to(path.resolve()))
     ]
 
 
 def class_name(text: str) -> str:
-    """Return the name of a class in the one form of Unicode that names have here.
+    """Return the name of a class in Unicode's normal form NFC.
 
-    An é may be one letter, or an e and an accent, as Macs write it: they look the same.
+    An é may be one letter, or an e and an accent, as on a Mac.
 
     >>> class_name("cafe\u0301") == "caf\u00e9"
     True
@@ -215,21 +217,21 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
             f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of {', '.join(empty[:5])} in {folder}; "
             "add some, or remove what is empty."
         )
-    _warn_of_images_beside(folder)
+    _warn_of_loose_images(folder)
     return classes
 
 
-def _warn_of_images_beside(folder: Path) -> None:
-    """Say which images have no class, as they lie in no sub-folder."""
-    beside = sorted(
+def _warn_of_loose_images(folder: Path) -> None:
+    """Warn of images without a class, outside of all sub-folders."""
+    loose = sorted(
         path.name
         for path in folder.iterdir()
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
-    if beside:
+    if loose:
         warnings.warn(
-            f"left out {len(beside):,} image(s) beside the sub-folders of {folder}, such as "
-            f"{beside[0]}: move each into that of its class",
+            f"left out {len(loose):,} image(s) beside the sub-folders of {folder}, such as "
+            f"{loose[0]}: move each into that of its class",
             stacklevel=2,
         )
 
@@ -256,17 +258,16 @@ def _split(classes: Files) -> tuple[Files, Files]:
 
 
 def held_out(items: Sequence[T], share: float) -> tuple[Sequence[T], Sequence[T]]:
-    """Part the items of one class: those that stay, and a share (at least one) that is held out.
+    """Split the items of one class: those that stay, and a share (at least one) that is held out.
 
-    Drawn at random, but the same every time, and for each class anew: another class more does not
-    change this one's. A single item stays.
+    At random, but the same every time, and whatever other classes there are. A single item stays.
 
     >>> held_out("abcdefgh", 0.25)
     (['a', 'b', 'd', 'f', 'g', 'h'], ['c', 'e'])
     """
     single = len(items) == 1 or not share
     held = np.zeros(len(items), dtype=bool)
-    held[[] if single else draw_share(len(items), share)] = True
+    held[[] if single else sample_share(len(items), share)] = True
     if isinstance(items, Names):
         return cast(Sequence[T], items.take(~held)), cast(Sequence[T], items.take(held))
     kept = [item for i, item in enumerate(items) if not held[i]]
@@ -274,9 +275,9 @@ def held_out(items: Sequence[T], share: float) -> tuple[Sequence[T], Sequence[T]
 
 
 def describe_skipped(skipped: Sequence[UnreadableImageError], place: str = "") -> str:
-    """Say how many files were left out, and name the first of them."""
-    named = " ".join(str(error) for error in skipped[:_NAMED])
-    more = " …" if len(skipped) > _NAMED else ""
+    """Return how many files were left out, and the names of the first."""
+    named = " ".join(str(error) for error in skipped[:_MAX_NAMED])
+    more = " …" if len(skipped) > _MAX_NAMED else ""
     files = "file" if len(skipped) == 1 else "files"
     return f"left out {len(skipped):,} {files}{place}: {named}{more}"
 
@@ -299,16 +300,16 @@ def read_files(
     size, mode
         As `lmrc.data.images.read_image` takes them.
     skipped : list
-        What cannot be read is left out and added to it.
+        Files that cannot be read are left out, and their errors added to it.
     limit : int or None, default=None
         Read no more than the first `limit` images of each class.
     use : str, default="to learn from"
-        What they are for, to say where none of a class can be read; empty where that may be.
+        Purpose, for the error if no image of a class can be read; empty: no error.
     """
     height, width = (size, size) if isinstance(size, int) else size
     shape = (height, width, 3) if mode == "RGB" else (height, width)
-    most = sum(len(of_class[:limit]) for of_class in files.values())
-    if most * math.prod(shape) > MEMORY_SHARE * available_memory():
+    n_images = sum(len(of_class[:limit]) for of_class in files.values())
+    if n_images * math.prod(shape) > MEMORY_SHARE * available_memory():
         return _streamed(files, (height, width), mode, skipped, limit, use)
     labels: list[str] = []
 
@@ -321,8 +322,8 @@ def read_files(
                 try:
                     pixels = read_image(path, size, mode)
                 except UnreadableImageError as error:
-                    skipped.append(UnreadableImageError(str(error)))  # without what led to it
-                    if not labels and len(skipped) >= _ALL_UNREADABLE:
+                    skipped.append(UnreadableImageError(str(error)))  # without its cause
+                    if not labels and len(skipped) >= _MAX_UNREADABLE:
                         raise _none_of(label, of_class, use) from error
                     continue
                 labels.append(label)
@@ -330,7 +331,7 @@ def read_files(
             if use and len(labels) == first:
                 raise _none_of(label, of_class, use)
 
-    pixels = _packed(progress(images(), "reading images", most), shape, most)
+    pixels = _packed(progress(images(), "reading images", n_images), shape, n_images)
     return pixels, text_labels(labels)
 
 
@@ -349,12 +350,12 @@ def _streamed(
     limit: int | None,
     use: str,
 ) -> tuple[Array, Array]:
-    """Leave the images where they are; each is decoded once now, to know which can be."""
+    """Keep the images on disk; each is decoded once now, to find those that can be read."""
     parts = [of_class[:limit] for of_class in files.values()]
     images = ImageFiles(parts, size, mode)
     warnings.warn(
         f"the {len(images):,} images would take {images.nbytes / 2**30:.1f} GiB, more than half of "
-        "the memory at hand: they are read from disk each time they are needed, which is slower, "
+        "the available memory: they are read from disk each time they are needed, which is slower, "
         "with the same result",
         stacklevel=3,
     )
@@ -363,12 +364,12 @@ def _streamed(
     lost = sorted(set(files) - set(np.unique(labels[good]).tolist()))
     if use and lost:
         raise _none_of(lost[0], files[lost[0]], use)
-    return images[good], labels[good]  # type: ignore[return-value]  # as good as an array
+    return images[good], labels[good]  # type: ignore[return-value]  # behaves as an array
 
 
-def _packed(images: Iterable[Pixels], shape: tuple[int, ...], most: int) -> NDArray[Any]:
-    """Put images into one array; into a temporary file, if they are too many for the memory."""
-    if most * math.prod(shape) <= _LARGEST_IN_MEMORY:
+def _packed(images: Iterable[Pixels], shape: tuple[int, ...], n_images: int) -> NDArray[Any]:
+    """Stack images into one array; in a temporary file if they are large."""
+    if n_images * math.prod(shape) <= _MAX_IN_MEMORY:
         return np.fromiter(images, dtype=np.dtype((np.uint8, shape)))
     # A file without a name: the system removes it when the program ends, even if it is killed.
     with tempfile.TemporaryFile(prefix="lmrc-") as file:

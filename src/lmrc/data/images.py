@@ -19,16 +19,16 @@ Pixels = NDArray[np.uint8]
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 )
-#: Images that are passed over: those of phones, and raw ones.
+#: Image formats that are not read: those of phones, and raw ones.
 NOT_READ = frozenset(
     (".arw", ".avif", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd")
 )
 DEFAULT_SIZE = 64  # that of Tiny-ImageNet
-LARGEST_KEPT = 256  # beyond this many pixels a side, networks for small images are no use
+MAX_KEPT = 256  # pixels a side; networks for small images are no use above
 
 # Named one by one, since Pillow knows formats that start other programs, such as EPS.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-_ORIENTATION = 0x0112  # the EXIF tag: how the camera was held
+_ORIENTATION = 0x0112  # the EXIF tag: camera orientation
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -48,8 +48,8 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the image files in a folder and its sub-folders, in the order of their names.
 
     An image is what has the suffix of one (JPEG, PNG, BMP, GIF, WebP, TIFF), in any case. Hidden
-    files and folders are left out, and links that lead back to a folder on the way to them. A
-    folder that several links lead to is gone through once.
+    files and folders are left out, and links to a parent folder. A folder with several links is
+    visited once.
 
     Parameters
     ----------
@@ -67,22 +67,22 @@ def list_images(folder: str | os.PathLike[str]) -> list[Path]:
 def walk_images(
     folder: str | os.PathLike[str], suffixes: Container[str] = SUFFIXES
 ) -> Iterator[str]:
-    """Go through the files that `list_images` lists, by their paths from the folder.
+    """Iterate over the files that `list_images` lists, as paths relative to the folder.
 
-    Or those with other suffixes. In memory are the names of the folders on the way.
+    Or those with other suffixes. Only the names of the folders on the path are in memory.
     """
     first = Path(folder).resolve()
-    seen, way = {first}, [(first, _entries(folder, ""))]
-    while way:
-        name, entry = next(way[-1][1], ("", None))
+    seen, path = {first}, [(first, _entries(folder, ""))]
+    while path:
+        name, entry = next(path[-1][1], ("", None))
         if entry is None:
-            way.pop()
+            path.pop()
         elif _is_folder(entry):
             there = Path(entry).resolve()
-            back = entry.is_symlink() and any(step.is_relative_to(there) for step, _ in way)
-            if there not in seen and not back:  # links to one another would lead on without end
+            back = entry.is_symlink() and any(step.is_relative_to(there) for step, _ in path)
+            if there not in seen and not back:  # else cyclic links would never end
                 seen.add(there)
-                way.append((there, _entries(folder, name)))
+                path.append((there, _entries(folder, name)))
         elif Path(entry.name).suffix.lower() in suffixes and not _is_device(entry):
             yield name
 
@@ -90,7 +90,7 @@ def walk_images(
 def _entries(
     folder: str | os.PathLike[str], below: str
 ) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
-    """Go through a sub-folder in the order of the names, by their paths from the folder."""
+    """Iterate over a sub-folder, sorted, by paths relative to the folder."""
     try:
         with os.scandir(os.path.join(folder, below)) as found:  # noqa: PTH118  # many names
             entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
@@ -103,7 +103,7 @@ def _entries(
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads in a circle
+    except OSError:  # a cyclic link
         return False
 
 
@@ -112,8 +112,8 @@ def read_image(
 ) -> Pixels:
     """Return the pixels of an image file, upright and of the given size.
 
-    The image is turned as its EXIF data says, laid on white where it is transparent, converted,
-    and then brought to size: scaled until its shorter side fits (bicubic, with antialiasing) and
+    The image is rotated by its EXIF orientation, laid on white where it is transparent, converted,
+    and resized: scaled until its shorter side fits (bicubic, with antialiasing) and
     cropped at the centre. Of animations, the first frame is read. The same file gives the same
     pixels every time.
 
@@ -156,7 +156,7 @@ def read_image(
             if shape is not None:
                 # A large JPEG is scaled down while it is decoded, to no less than twice the size.
                 image.draft(None, (2 * max(shape), 2 * max(shape)))
-            pixels = _convert(_turn_upright(image), mode)
+            pixels = _convert(_upright(image), mode)
             if shape is not None:
                 pixels = ImageOps.fit(pixels, shape[::-1], Image.Resampling.BICUBIC)
             return np.array(pixels, dtype=np.uint8)
@@ -169,7 +169,7 @@ def read_image(
 def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
     """Return the size and the mode in which to read a collection of images.
 
-    Only the head of each file is read; files that are no images are passed over.
+    Only the header of each file is read; files that are not images are skipped.
 
     Parameters
     ----------
@@ -187,14 +187,14 @@ def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
     for path in paths:
         try:
             with warnings.catch_warnings(action="ignore"), _open(path) as image:
-                # Pillow turns TIFF files by itself.
-                lies = image.format != "TIFF" and _orientation(image) >= 5
-                sizes.add(image.size if lies else image.size[::-1])
+                # Pillow rotates TIFF files itself.
+                is_rotated = image.format != "TIFF" and _orientation(image) >= 5
+                sizes.add(image.size if is_rotated else image.size[::-1])
                 all_grey = all_grey and _is_grey(image)
-        except Exception:  # who reads the image will say so
+        except Exception:  # the error comes when the image is read
             continue
     size = sizes.pop() if len(sizes) == 1 else (DEFAULT_SIZE, DEFAULT_SIZE)
-    if max(size) > LARGEST_KEPT:
+    if max(size) > MAX_KEPT:
         size = DEFAULT_SIZE, DEFAULT_SIZE
     return size, "L" if all_grey else "RGB"
 
@@ -206,10 +206,10 @@ def _open(path: str | os.PathLike[str] | BinaryIO) -> Image.Image:
 
 
 def _is_device(path: Path | os.DirEntry[str]) -> bool:
-    """Tell what is there and no file: a pipe, say, which would be waited for in vain."""
+    """Tell whether it exists and is not a file: reading from a pipe would block."""
     try:
         return not path.is_file() and Path(path).exists()
-    except OSError:  # a link that leads in a circle: there is nothing there
+    except OSError:  # a cyclic link: there is nothing there
         return False
 
 
@@ -233,10 +233,10 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _turn_upright(image: Image.Image) -> Image.Image:
-    image.load()  # first: it is here that Pillow turns a TIFF, and then says that it has
-    turn = _UPRIGHT.get(_orientation(image))
-    return image if turn is None else image.transpose(turn)
+def _upright(image: Image.Image) -> Image.Image:
+    image.load()  # first: here Pillow rotates a TIFF, and updates its orientation
+    transpose = _UPRIGHT.get(_orientation(image))
+    return image if transpose is None else image.transpose(transpose)
 
 
 def _convert(image: Image.Image, mode: Mode) -> Image.Image:
@@ -253,7 +253,7 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
 
 
 def pixels_of(image: Image.Image) -> NDArray[Any]:
-    """Return an image of Pillow as an array: bare numbers of a palette, say, are no brightness.
+    """Return an image of Pillow as an array: palette indices are converted to colours.
 
     >>> pixels_of(Image.new("RGB", (2, 2), "teal").convert("P")).shape
     (2, 2, 3)

@@ -1,4 +1,4 @@
-"""A million file names in little memory."""
+"""Many file names in little memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lmrc.data.images import walk_images
 
 
 class Names(Sequence[Path]):
-    """Image files under a folder, as a sequence of paths that holds their names' bytes alone.
+    """Image files under a folder, as a sequence of paths, stored as two arrays.
 
-    A `Path` takes some hundred bytes more than its name, and processes that share a list of them
-    soon have a copy each. Here it is two arrays.
+    A `Path` takes some hundred bytes more than its name, and each worker process would soon have
+    its own copy of a list of them.
 
     Parameters
     ----------
     folder : path
         Where the files are.
     names : iterable of str, optional
-        Their paths from there; those that `walk_images` finds, in its order, by default.
+        Paths relative to it; those that `walk_images` finds, in its order, by default.
     """
 
     def __init__(self, folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:

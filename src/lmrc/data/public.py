@@ -4,7 +4,7 @@ The data folder that it is given is as in `lmrc.data.datasets.load_dataset`.
 
 Each finds its files, official archives or unpacked, as they are (or downloads them), decodes them
 once, and opens them memory-mapped from then on. Nothing is ever unpacked under a name that an
-archive chooses: members are asked for by the names they must have, and read into memory.
+archive chooses: members are read into memory by their known names.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ TINY_IMAGENET = RemoteFile(
 )
 
 _CIFAR_MEMBERS = ("train", "test", "meta")
-_LARGEST_CIFAR = 2**29  # bytes of all its files: 186 million, and 270 as Python 3 may write them
-_LARGEST_IDX = {1: 2**24, 3: 2**28}  # bytes, by axes: MNIST has 60,000 labels, 47 million pixels
+_MAX_CIFAR = 2**29  # bytes of all its files: 186 million, and 270 as Python 3 may write them
+_MAX_IDX = {1: 2**24, 3: 2**28}  # bytes, by axes: MNIST has 60,000 labels, 47 million pixels
 
 
 def mnist(data_dir: DataDir = None) -> Dataset:
@@ -171,7 +171,7 @@ def _find_idx(folder: Path, archive: str) -> Path | None:
 
 def _read(path: Path, read: Callable[..., T]) -> T:
     try:
-        return read(path, most=_LARGEST_CIFAR)
+        return read(path, max_bytes=_MAX_CIFAR)
     except (ValueError, *UNPACKING_ERRORS) as error:
         raise _damaged(path, error) from error
 
@@ -179,7 +179,7 @@ def _read(path: Path, read: Callable[..., T]) -> T:
 def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """Read the format of http://yann.lecun.com/exdb/mnist: 0, 0, type, axes; lengths; bytes."""
     try:
-        with Unpacked(path, _LARGEST_IDX[axes]) as file:
+        with Unpacked(path, _MAX_IDX[axes]) as file:
             if file.read(4).tolist() != [0, 0, 8, axes]:
                 raise ValueError(f"not an IDX file of bytes with {axes} axes")
             shape = struct.unpack(f">{axes}I", file.read(4 * axes).tobytes())
@@ -195,7 +195,7 @@ def _decode_cifar100(contents: dict[str, bytes], origin: str, out: Path) -> None
     names: list[str] = []
     for name in ("meta", "train", "test"):
         try:
-            # Popped, and one after another: each takes as much again for what it holds.
+            # Popped one after another: unpickling doubles the memory of each.
             record = load_plain_pickle(contents.pop(name))
             if not isinstance(record, dict):
                 raise ValueError("no dict")
@@ -216,7 +216,7 @@ def _save_cifar100(record: dict[Any, Any], n_classes: int, part: str, out: Path)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
         raise ValueError("wrong type of pixels")
     images = np.asarray(pixels).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    # Each by itself: NumPy would go into lists within lists, however many there are.
+    # One by one: NumPy would descend into nested lists, however many there are.
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise ValueError("labels that are no numbers")
     if not labels or len(labels) != len(images) or min(labels) < 0 or max(labels) >= n_classes:

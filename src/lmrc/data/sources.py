@@ -42,7 +42,7 @@ class RemoteFile:
 
 
 def cache_folder() -> Path:
-    r"""Return the folder for what can be made anew: ``LMRC_CACHE``, or the platform's own place.
+    r"""Return the folder for files that can be recreated: ``LMRC_CACHE``, or the platform's place.
 
     That is ``$XDG_CACHE_HOME/lmrc`` or ``~/.cache/lmrc`` on Linux, ``~/Library/Caches/lmrc`` on
     macOS and ``%LOCALAPPDATA%\lmrc`` on Windows. It may be deleted at any time.
@@ -81,7 +81,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     if not chosen:
         return cache_folder()
     folder = Path(chosen).expanduser()
-    if not folder.is_dir():  # not made for the user: a slip of the pen would fetch it all anew
+    if not folder.is_dir():  # not created: a typo would download everything again
         raise DatasetNotFoundError(
             f"{by} names {folder}, which is no folder: correct it, or make the folder to have "
             "data sets downloaded into it."
@@ -163,7 +163,7 @@ def _how_to_get(
 
 @contextmanager
 def _progress(name: str) -> Iterator[Any]:
-    """Show a bar, on a terminal alone, through what pooch asks of one: total, update and reset."""
+    """Show a progress bar, on a terminal only, with the interface that pooch expects."""
     if not sys.stderr.isatty():
         yield False
         return

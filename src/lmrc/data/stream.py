@@ -12,8 +12,8 @@ from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
+from lmrc.data.blurry import assign_samples
 from lmrc.data.datasets import Array, Dataset
-from lmrc.data.shares import share_out
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # arrays neither compare nor print usefully
@@ -58,8 +58,8 @@ class ClassStream:
     """The classes of a data set, split into tasks that arrive one after another.
 
     It can be iterated, indexed and sliced; a slice is a stream of its own, counted anew from 0.
-    A task's samples are picked when it is asked for, and not kept: one task of a memory-mapped
-    data set is in memory at a time.
+    A task's samples are selected on access and not stored: only one task of a memory-mapped data
+    set is in memory at a time.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class ClassStream:
         of Koh et al., "Online Continual Learning on Class Incremental Blurry Task Configuration
         with Anytime Inference", ICLR 2022 (arXiv:2110.10031).
     seed : int, default=0
-        For which samples go where, if classes recur or mix.
+        Decides which samples go to which task, if classes recur or mix.
 
     Examples
     --------
@@ -134,25 +134,25 @@ class ClassStream:
         classes = _ordered(self.dataset.classes, order)
         if first_classes is not None:
             tasks = _sizes(len(classes), tasks, first_classes)
-        #: Of each task its own classes, all of which there are training samples, and their rows.
-        self._batches = self._present = _split(classes, tasks, order)
-        self._rows = share_out(self.dataset.y_train, self._batches, blurry, disjoint, seed)
+        #: The classes of each task, all classes with training samples in it, and their rows.
+        self._tasks = self._present = _split(classes, tasks, order)
+        self._rows = assign_samples(self.dataset.y_train, self._tasks, blurry, disjoint, seed)
         if self._rows is not None:
             labels = (np.unique(self.dataset.y_train[rows]) for rows in self._rows)
             self._present = [
                 np.concatenate([own, np.setdiff1d(found, own)])
-                for own, found in zip(self._batches, labels, strict=True)
+                for own, found in zip(self._tasks, labels, strict=True)
             ]
 
     @property
     def tasks(self) -> list[Array]:
         """The classes of each task; of a blurry one, its major classes."""
-        return list(self._batches)
+        return list(self._tasks)
 
     @property
     def order(self) -> Array:
         """All classes of the stream, in the order of their arrival."""
-        return self.seen(-1) if self._batches else self.dataset.classes[:0]
+        return self.seen(-1) if self._tasks else self.dataset.classes[:0]
 
     @property
     def task_of(self) -> Mapping[Any, int]:
@@ -193,7 +193,7 @@ class ClassStream:
         return _pick(self.dataset.X_test, self.dataset.y_test, self.seen(index))
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._tasks)
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(len(self)))
@@ -205,11 +205,11 @@ class ClassStream:
     def __getitem__(self, index: SupportsIndex | slice) -> Task | ClassStream:
         if isinstance(index, slice):
             part = copy.copy(self)
-            part._batches, part._present = self._batches[index], self._present[index]
+            part._tasks, part._present = self._tasks[index], self._present[index]
             part._rows = None if self._rows is None else self._rows[index]
             return part
         position = self._position(index)
-        classes = self._batches[position]
+        classes = self._tasks[position]
         X, y = self.dataset.X_train, self.dataset.y_train
         rows = np.flatnonzero(np.isin(y, classes)) if self._rows is None else self._rows[position]
         return Task(
@@ -221,7 +221,7 @@ class ClassStream:
         )
 
     def __repr__(self) -> str:
-        sizes = ", ".join(str(len(labels)) for labels in self._batches)
+        sizes = ", ".join(str(len(labels)) for labels in self._tasks)
         return f"ClassStream({self.dataset.name!r}, {len(self)} tasks of {sizes} classes)"
 
     def _position(self, index: SupportsIndex) -> int:
@@ -253,7 +253,7 @@ def _ordered(classes: Array, order: Any) -> Array:
 
 
 def _sizes(n_classes: int, tasks: Any, first: int) -> list[int]:
-    """Return the numbers of classes where the first task has its own."""
+    """Return the number of classes in each task, given that of the first."""
     if not isinstance(tasks, Integral) or tasks < 1:
         raise ValueError(
             f"first_classes={first} goes with a number of tasks, such as 11, got {tasks!r}."
@@ -268,7 +268,7 @@ def _sizes(n_classes: int, tasks: Any, first: int) -> list[int]:
 
 
 def _split(classes: Array, tasks: Any, order: Any) -> list[Array]:
-    """Cut the ordered classes into tasks, in whichever of the three ways was asked for."""
+    """Cut the ordered classes into tasks, in one of the three ways."""
     if isinstance(tasks, Integral):
         if not 1 <= int(tasks) <= len(classes):
             raise ValueError(

@@ -34,7 +34,7 @@ from lmrc.outside import brief, cut
 SIZE = 64
 
 _MAX_WORKERS = 32
-_LARGEST_MEMBER = 2**22  # bytes: words.txt has 2.7 MB, an image 2 KB
+_MAX_MEMBER = 2**22  # bytes: words.txt has 2.7 MB, an image 2 KB
 _LIST = re.compile(r"(?P<top>[^/]+/)?wnids\.txt")
 _TRAIN = re.compile(r"train/(?P<label>n\d+)/images/(?P=label)_(?P<number>\d+)\.JPEG")
 
@@ -58,7 +58,7 @@ def decode_tiny_imagenet(source: Path, out: Path) -> None:
     """Decode an archive or a folder into the arrays of the cache.
 
     Training images come in the order of ``wnids.txt`` and of their numbers, validation images in
-    that of their list. Classes that ``wnids.txt`` lacks are passed over.
+    that of their list. Classes that ``wnids.txt`` lacks are skipped.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class _Folder:
         self.names = [path.relative_to(source).as_posix() for path in tiny_imagenet_files(source)]
 
     def read(self, name: str) -> bytes:
-        return read_file(self.source / name, _LARGEST_MEMBER)
+        return read_file(self.source / name, _MAX_MEMBER)
 
 
 class _Archive:
@@ -113,7 +113,7 @@ class _Archive:
         if os.getpid() != self._process:  # a fork shares the position in the file with its parent
             self._zip.fp, self._process = self._source.open("rb"), os.getpid()
         size = self._zip.getinfo(self._top + name).file_size
-        if size > _LARGEST_MEMBER:
+        if size > _MAX_MEMBER:
             raise ValueError(f"{name} has {size} bytes")
         return self._zip.read(self._top + name)
 

@@ -1,7 +1,7 @@
 """The pickles in which CIFAR-100 comes, read without running anything they say.
 
 A pickle is a program: it may name any importable function and have it called. Here every name it
-can reach is one of the few stand-ins below, which build numeric arrays and bytes; lists, dicts,
+can reach is one of the stand-ins below, which build numeric arrays and bytes; lists, dicts,
 strings and numbers need no name. Anything else is refused before it is looked up.
 """
 
@@ -22,12 +22,12 @@ from lmrc.outside import brief, cut
 MAX_OPERATIONS = 1_000_000  # CIFAR-100 has 500,000
 
 _LONG = 2**16  # letters
-_ROLES = {  # of operations, by what they do to what stands on top of the stack
+_ROLES = {  # of operations, by their effect on the top of the stack
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), "put"),
     **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), "get"),
     **dict.fromkeys(("MARK", "PROTO", "FRAME"), "keeps"),
     **dict.fromkeys(("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), "once"),
-    # What they leave on top may be a tuple.
+    # They may leave a tuple on top.
     **dict.fromkeys(("BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS"), "once"),
     **dict.fromkeys(("DUP", "POP", "POP_MARK", "NEXT_BUFFER", "READONLY_BUFFER"), "refused"),
 }
@@ -74,11 +74,11 @@ def load_plain_pickle(content: bytes) -> Any:
 
 
 def _check_operations(content: bytes) -> None:
-    """Refuse a pickle that takes more time and memory than its size lets one think.
+    """Reject a pickle that takes far more time and memory than its size suggests.
 
-    It may hold millions of empty lists. And what it has made it can use again and again: a tuple of
-    tuples, each of the same one twice, is never through when it is hashed; long text can be encoded
-    anew without end. So both are used once.
+    It may hold millions of empty lists, or reuse values without end: nested tuples, each of the
+    same one twice, take exponential time to hash; long text can be encoded again and again. So
+    tuples and long text may be used once only.
     """
     memo: set[int] = set()
     once: set[int] = set()

@@ -1,7 +1,7 @@
-"""What users pass as X and y, checked and brought into one form.
+"""Validation of what users pass as X and y.
 
 Vectors become float32 (n, features); images become (n, channels, height, width), uint8 or float32
-in 0…1. Nothing is copied that need not be: a NumPy image batch becomes a channels-last view.
+in 0…1. Copies are avoided: a NumPy image batch becomes a channels-last view.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_images(X: NDArray[Any] | Tensor) -> Tensor:
 
 
 def _remedy(images: Tensor) -> str:
-    """Say how pixels of another type become bytes or floats; a plain cast would wrap large ones."""
+    """Return how to convert pixels of another type; a plain cast would wrap large values."""
     if images.dtype == torch.bool:
         return ", such as X.astype(float)"
     if images.is_complex():
@@ -136,7 +136,7 @@ def read_labels(y: Any, n_samples: int) -> NDArray[Any]:
 
 
 def shortest_type(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return labels in a type no longer than they need: text keeps room for what it was cut from.
+    """Return labels in the shortest type: text of a slice keeps the length of the whole array's.
 
     >>> shortest_type(np.array(["cat", "hippopotamus"])[:1]).dtype.str
     '<U3'
@@ -159,7 +159,7 @@ def _of_one_kind(labels: NDArray[Any]) -> NDArray[Any]:
     """Return an array of objects as one of text, truth values or whole numbers."""
     kinds = {type(label) for label in labels}
     for types, dtype in (((str,), str), ((bool, np.bool_), bool), ((int, np.integer), np.int64)):
-        # To Python, True is a number; as labels, True and 1 side by side are a slip.
+        # In Python True is a number; as labels, True and 1 together are a mistake.
         if all(issubclass(k, types) and (dtype is bool or k is not bool) for k in kinds):
             return text_labels(labels) if dtype is str else labels.astype(dtype)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
@@ -205,7 +205,7 @@ def read_dataset(dataset: torch.utils.data.Dataset[Any]) -> tuple[Any, list[Any]
 
 
 def items_of(dataset: torch.utils.data.Dataset[Any]) -> Iterator[Any]:
-    """Go through a ``Dataset`` of either kind."""
+    """Iterate over a ``Dataset`` of either kind."""
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
         return (dataset[i] for i in range(len(dataset)))
     return iter(dataset)  # an IterableDataset

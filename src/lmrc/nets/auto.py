@@ -1,4 +1,4 @@
-"""Which backbone ``"auto"`` stands for. Takes no torch: ``lmrc info`` tells it."""
+"""Which backbone ``"auto"`` stands for. Without torch, for ``lmrc info``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def pick(input_shape: Sequence[int]) -> str:
-    """Name the backbone that ``"auto"`` stands for: by the shape of the input alone."""
+    """Return the name of the backbone for ``"auto"``, by the shape of the input."""
     if len(input_shape) == 1:
         return "mlp"
     channels, *sides = input_shape

@@ -2,7 +2,7 @@
 
 A backbone is any ``nn.Module`` that maps a batch of inputs to features of shape (batch, width);
 a module that returns feature maps has them averaged over space. One that has a method ``last_two``
-and a number ``width_before`` also offers the features of the layer before, ahead of its own.
+and a number ``width_before`` also offers the features of the layer before, placed first.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ResNet(nn.Module):
             setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
             n_in = n_out
         for module in self.modules():
-            # On "meta", where sizes alone are asked for, torch would import its compiler for it.
+            # On "meta", where only shapes matter, torch would import its compiler for it.
             if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
@@ -136,7 +136,7 @@ class ResNet(nn.Module):
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Say whether it is a convolution without groups, dilation and another padding than zeros."""
+    """Tell whether it is a convolution without groups and dilation, with zero padding."""
     return (
         type(module) is nn.Conv2d
         and (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
@@ -145,7 +145,7 @@ def is_plain(module: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 def pad_channels(x: Tensor) -> Tensor:
-    """On a GPU, fill up channels with zeros to a multiple of eight, as its matrix units want."""
+    """On a GPU, pad channels with zeros to a multiple of eight, as tensor cores need."""
     missing = -x.shape[1] % 8
     return F.pad(x, (0, 0, 0, 0, 0, missing)) if x.is_cuda and missing else x
 
@@ -175,7 +175,7 @@ BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is no backbone's."""
+    """Reject an unknown name."""
     known = ["auto", *BACKBONES]
     if name not in known:
         names = ", ".join(known)
@@ -183,7 +183,7 @@ def check_name(name: str) -> None:
 
 
 def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Module:
-    """Make a fresh backbone for inputs of the given shape.
+    """Build a new backbone for inputs of the given shape.
 
     Parameters
     ----------
@@ -216,4 +216,4 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     )
     if not isinstance(module, nn.Module):
         raise TypeError(f"the backbone factory returned {type(module).__name__}, not an nn.Module")
-    return copy.deepcopy(module)  # it may hand out one that is in use elsewhere
+    return copy.deepcopy(module)  # it may return one that is used elsewhere

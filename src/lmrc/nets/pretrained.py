@@ -16,9 +16,9 @@ from lmrc.nets.network import Encoder
 
 OWN_PREFIX = "encoder.backbone."  # as in the model files of lmrc
 OWN_NORMALISATION = ("encoder.mean", "encoder.std")
-#: Mean and deviation of ImageNet's red, green and blue, with which torchvision's weights are made.
+#: ImageNet's mean and deviation per channel, as for torchvision's weights.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_NAMED = 3  # so many names does a message give
+_MAX_NAMED = 3  # names in a message
 _STEM = (
     "Up to 64 pixels a side, a ResNet here has a 3×3 stem; for weights with the usual 7×7 one, "
     "use larger images, such as of 224 pixels."
@@ -26,13 +26,13 @@ _STEM = (
 
 
 def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
-    """Load the weights of a backbone, all of them, and normalise inputs as these expect it.
+    """Load all weights of a backbone, and the normalisation of inputs that they expect.
 
     Parameters
     ----------
     encoder : Encoder
-        Changed in place. It normalises as the model did whose weights these are, if the file is of
-        one; colour images as ImageNet's, if not; and other inputs as before.
+        Changed in place. If the file is of a model of lmrc, it normalises as that model; else
+        colour images as ImageNet's, and other inputs as before.
     path : path
         A safetensors file with the backbone's own names: those of torchvision for its ResNets
         (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model.
@@ -40,7 +40,7 @@ def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     ValueError
-        If the file is none, or a weight is missing in it or of another shape: says which.
+        If the file cannot be read, or a weight is missing or of another shape: says which.
     """
     with _understood(path):
         tensors = load_file(path)
@@ -49,15 +49,15 @@ def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
         own = (name for name in tensors if name.startswith(OWN_PREFIX))
         tensors = {name.removeprefix(OWN_PREFIX): tensors[name] for name in own}
     wanted = backbone.state_dict()
-    # A counter of BatchNorm's that older files lack and that decides nothing here.
+    # A counter of BatchNorm that older files lack and that has no effect here.
     missing = [n for n in wanted if n not in tensors and not n.endswith("num_batches_tracked")]
     odd = [n for n in wanted if n in tensors and tensors[n].shape != wanted[n].shape]
     strange = [n for n in tensors if n not in wanted and not n.startswith("fc.")]
     if missing or odd or strange:
         problems = [
-            *(f"{n} is missing" for n in missing[:_NAMED]),
-            *(f"{n} is {_shape(tensors[n])}, not {_shape(wanted[n])}" for n in odd[:_NAMED]),
-            *(f"{n} has no place" for n in strange[:_NAMED]),
+            *(f"{n} is missing" for n in missing[:_MAX_NAMED]),
+            *(f"{n} is {_shape(tensors[n])}, not {_shape(wanted[n])}" for n in odd[:_MAX_NAMED]),
+            *(f"{n} has no place" for n in strange[:_MAX_NAMED]),
         ]
         more = len(missing) + len(odd) + len(strange) - len(problems)
         problems += [f"and {more} more"] if more else []
@@ -71,7 +71,7 @@ def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
 
 
 def channels_of(path: str | os.PathLike[str]) -> int | None:
-    """Return the channels of the images that weights are for; None if no first layer says so.
+    """Return the input channels of weights; None if they have no ``conv1``.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def channels_of(path: str | os.PathLike[str]) -> int | None:
         If the file cannot be read.
     """
     with _understood(path), safe_open(path, "pt") as file:
-        for name in file.keys():  # noqa: SIM118  # it is no dict
+        for name in file.keys():  # noqa: SIM118  # it is not a dict
             if name.removeprefix(OWN_PREFIX) == "conv1.weight":
                 return int(file.get_slice(name).get_shape()[1])
     return None
@@ -97,7 +97,7 @@ def _understood(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _normalisation(tensors: dict[str, Tensor], encoder: Encoder) -> tuple[Tensor, Tensor]:
-    """Return the mean and the deviation that the weights of a file expect inputs to be freed of."""
+    """Return mean and deviation of the normalisation that the weights of a file expect."""
     own = [tensors[name] for name in OWN_NORMALISATION if name in tensors]
     if len(own) == 2 and all(t.shape == encoder.mean.shape for t in own):
         return own[0], own[1]
@@ -108,7 +108,7 @@ def _normalisation(tensors: dict[str, Tensor], encoder: Encoder) -> tuple[Tensor
 
 
 def _stem(given: Tensor, wanted: Tensor) -> str:
-    """Say why the first convolution alone does not fit."""
+    """Return why only the first convolution does not fit."""
     if given.shape[1] != wanted.shape[1]:
         return f" They are for images of {given.shape[1]} channel(s), not of {wanted.shape[1]}."
     return f" {_STEM}"

@@ -24,13 +24,13 @@ from lmrc.outside import cut
 if TYPE_CHECKING:
     from torch import Tensor
 
-DRAFT = ".lmrc-"  # how the names of files begin that are not finished, and that of the lock
+DRAFT = ".lmrc-"  # prefix of unfinished files, and of the lock
 LOCK = f"{DRAFT}lock"
-# Limits of a JSON file, looked at before it is parsed: a small one may take much memory and time.
+# Limits of a JSON file, checked before parsing: a small file may take much memory and time.
 MAX_BYTES = 16 * 2**20
 MAX_VALUES = 500_000
 MAX_DEPTH = 20
-MAX_MESSAGE = 400  # characters of an error: it may quote what a forged file holds
+MAX_MESSAGE = 400  # characters of an error, which may quote a forged file
 
 #: The shape of each tensor in a file, and its size in bytes.
 Shapes = dict[str, tuple[tuple[int, ...], int]]
@@ -64,7 +64,7 @@ def write_tensors(folder: Path, group: str, members: Mapping[str, Tensor]) -> di
     content = tensors_to_bytes({name: _plain(t) for name, t in members.items()})
     digest = hashlib.sha256(content).hexdigest()
     name = f"{group}-{digest}.safetensors"
-    if not is_tensor_file(name):  # the group may come from a manifest that someone made up
+    if not is_tensor_file(name):  # the group may come from a forged manifest
         raise ModelFileError(f"{group!r:.200} cannot be the name of a file of a model")
     write_atomically(folder / name, content)
     return {"name": name, "sha256": digest, "bytes": len(content)}
@@ -107,7 +107,7 @@ def _verified(folder: Path, entry: Mapping[str, Any]) -> bytes:
     try:
         name, size, digest = str(entry["name"]), entry["bytes"], entry["sha256"]
     except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{folder} names a file in no way of ours: {entry!r:.200}") from error
+        raise ModelFileError(f"{folder} has a malformed file entry: {entry!r:.200}") from error
     match = _NAME.fullmatch(name)
     if not match or match[1] != digest:
         raise ModelFileError(f"{folder} names {name!r:.200}, which is no file of a model")
@@ -131,7 +131,7 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 
 def fits(text: bytes) -> bool:
-    """Tell whether a JSON text is within the limits of a file, without parsing it."""
+    """Tell whether a JSON text is within the limits, without parsing it."""
     n_values = text.count(b",") + text.count(b"[") + text.count(b"{")  # or a few more, in strings
     return len(text) <= MAX_BYTES and n_values <= MAX_VALUES
 
@@ -142,7 +142,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, its checksum not yet verified; that its file is there is up to you."""
+    """Read a JSON object; the checksum is not verified. FileNotFoundError if there is no file."""
     try:
         with _regular_file(path) as (file, _):
             text = file.read(MAX_BYTES + 1)
@@ -188,7 +188,7 @@ def write_atomically(
     path : Path
     content : bytes
     make_room : callable, optional
-        Called once, and writing goes on, where the disk is full.
+        Called once when the disk is full, before writing continues.
     """
     temporary = path.with_name(f"{DRAFT}{secrets.token_hex(8)}")
     try:
@@ -211,14 +211,14 @@ def write_atomically(
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.errno:
-            error.filename = str(path)  # which a full disk does not say, and drafts are no name
+            error.filename = str(path)  # a full disk gives none, and users do not know the draft's
         raise
     _sync_folder(path.parent)
 
 
 @contextlib.contextmanager
 def _regular_file(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """Open a file to read; return its size, too. What is none (a pipe, say) is not waited for."""
+    """Open a regular file to read; yield it and its size. A pipe is rejected, without blocking."""
 
     def open_it(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

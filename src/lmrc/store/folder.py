@@ -55,22 +55,22 @@ __all__ = ["MANIFEST", "ModelFileError", "Version", "learn_command", "read", "wr
 TensorGroups = Mapping[str, Mapping[str, "Tensor"]]
 #: The description and the tensors of a model.
 Model = tuple[dict[str, Any], dict[str, dict[str, "Tensor"]]]
-#: Makes a model of a description and tensors; raises ModelFileError where it cannot.
+#: Builds a model from a description and tensors; raises ModelFileError if it cannot.
 Check = Callable[[dict[str, Any], dict[str, dict[str, "Tensor"]]], object]
 
 Content = TypeVar("Content")
-#: What reads a file of a model, by its entry in the manifest.
+#: Reads a file of a model, by its entry in the manifest.
 Reader = Callable[[Path, Mapping[str, Any]], Content]
 
 
 @contextlib.contextmanager
 def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Be the only one to write in a model folder, which is made where it does not exist.
+    """Lock a model folder for writing; it is created if it does not exist.
 
     Raises
     ------
     LockedError
-        If another process is at it.
+        If another process holds the lock.
     ModelFileError
         If the folder holds something else.
     """
@@ -82,7 +82,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
             yield folder
     finally:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # if nothing came of it; a folder with anything in it stays
+            folder.rmdir()  # if it is empty
 
 
 def write(
@@ -95,19 +95,19 @@ def write(
 ) -> None:
     """Write a model as the folder's newest version, in one atomic step.
 
-    Whoever calls it holds the folder by `writing`.
+    The caller holds the lock, by `writing`.
 
     Parameters
     ----------
     folder : path
-        Made where it does not exist. An existing one must be empty or a model.
+        Created if it does not exist. An existing one must be empty or a model.
     description : mapping
         Plain JSON values.
     tensors : mapping of mappings
         Groups of tensors; group names are lower-case letters.
     keep : int, default=1
-        Versions to keep, this one counted in; the data of older ones is gone. Fewer are kept
-        where the manifest would be too large to be read again.
+        Versions to keep, this one included; older ones are deleted. Fewer are kept if the
+        manifest would be too large to be read again.
     note : mapping, optional
         What the log says about this version. Plain JSON values.
     """
@@ -115,7 +115,7 @@ def write(
     _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
     before: list[Version] = []
-    with contextlib.suppress(ModelFileError):  # what cannot be read is replaced
+    with contextlib.suppress(ModelFileError):  # an unreadable model is replaced
         before = versions(folder)
     with _new_files(folder):
         version = {
@@ -158,17 +158,17 @@ def _read_newest(
 
 
 def holds_model(folder: Path) -> bool:
-    """Tell whether there is a model in the folder, be it damaged."""
+    """Tell whether the folder holds a model, damaged or not."""
     return (folder / MANIFEST).exists()
 
 
 def changing(folder: Path) -> str | None:
-    """Say who holds the folder by `writing` now, and since when; None where no one does."""
+    """Return who holds the lock of `writing`, and since when; None if no one does."""
     return holder(folder / LOCK)
 
 
 def fingerprint(folder: Path) -> str | None:
-    """Return what tells this state of the model from all others; None where there is no model."""
+    """Return a fingerprint of the model's current state; None if there is no model."""
     return str(read_manifest(folder)["sha256"]) if holds_model(folder) else None
 
 
@@ -179,25 +179,25 @@ def versions(folder: Path) -> list[Version]:
 
 
 def size_of(kept: list[Version]) -> int:
-    """Return how many bytes some versions take: what they share is there once."""
+    """Return how many bytes versions take; shared files count once."""
     entries = [entry for version in kept for entry in version["files"].values()]
     return sum({str(entry["name"]): int(entry["bytes"]) for entry in entries}.values())
 
 
 def roll_back(folder: Path, check: Check) -> None:
-    """Go back to the version before the newest, whose data is gone then, if `check` lets it."""
+    """Delete the newest version, if `check` accepts the one before it."""
     kept = versions(folder)
     if len(kept) < 2:
         raise ModelFileError(
             f"{folder} keeps no version before number {kept[-1]['number']}: there is none to go "
             "back to (lmrc learn --keep says how many are kept)"
         )
-    check(*_read_version(folder, kept[-2]))  # else the newest is all there is: keep it
+    check(*_read_version(folder, kept[-2]))  # if it is broken, the newest stays
     _replace_manifest(folder, kept[:-1], frees_room=True)
 
 
 def prune(folder: Path, keep: int, check: Check) -> int:
-    """Remove all but the newest versions, if `check` lets these; return how many are gone."""
+    """Delete all but the newest versions, if `check` accepts these; return how many."""
     before = versions(folder)
     kept = before[-keep:]
     for version in kept:
@@ -214,8 +214,8 @@ def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
     folder : Path
         A model, held by `writing`.
     change : callable
-        Maps the description and the tensors of a version to what they shall be; None drops it.
-        The newest cannot be dropped.
+        Maps the description and tensors of a version to new ones; None deletes the version. The
+        newest cannot be deleted.
     """
     amended, kept = [], versions(folder)
     with _new_files(folder):
@@ -231,9 +231,9 @@ def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left: files that no version names.
+    """Remove files of a killed process: those that no version names.
 
-    Whoever calls it has loaded the newest version: a forged manifest may name none of its files.
+    The caller has loaded the newest version: a forged manifest may name none of its files.
     """
     try:
         names = _file_names(versions(folder)) if holds_model(folder) else set()
@@ -241,12 +241,12 @@ def remove_leftovers(folder: Path) -> None:
             state = read_json(folder / UNFINISHED)["state"]
             names |= {UNFINISHED, *([state["name"]] if state else [])}
     except (ModelFileError, KeyError, TypeError, AttributeError):
-        return  # damaged: who reads it will say so, and nothing is lost before
+        return  # damaged: reading it raises the error; nothing is deleted before
     _remove_all_but(folder, names)
 
 
 def _checked(folder: Path, version: Version, newest: Version, check: Callable[..., Any]) -> Any:
-    """Read a version that stays and return what `check` makes of it."""
+    """Read a version that stays and return the result of `check`."""
     try:
         return check(*_read_version(folder, version))
     except ModelFileError as error:
@@ -258,7 +258,7 @@ def _checked(folder: Path, version: Version, newest: Version, check: Callable[..
 
 @contextlib.contextmanager
 def _new_files(folder: Path) -> Iterator[None]:
-    """Take back the tensors that were written if nothing comes of them: they take up room."""
+    """Delete the tensors that were written if an error follows."""
     before = {path.name for path in folder.iterdir()}
     try:
         yield
@@ -275,9 +275,9 @@ def _write_groups(folder: Path, tensors: TensorGroups) -> dict[str, dict[str, An
 
 
 def _replace_manifest(folder: Path, kept: list[Version], *, frees_room: bool = False) -> None:
-    """Let the folder hold these versions and nothing else of ours.
+    """Make the folder hold these versions and no other file of lmrc.
 
-    Where that frees room on the disk, and there is none for the new manifest, it is freed first.
+    With ``frees_room``, files are deleted first if the disk has no room for the new manifest.
     """
     text = text_of(kept)
     while len(kept) > 1 and not fits(text):
@@ -291,7 +291,7 @@ def _replace_manifest(folder: Path, kept: list[Version], *, frees_room: bool = F
         _remove(folder, lambda name: is_tensor_file(name) and name not in names)
 
     write_atomically(folder / MANIFEST, text, make_room if frees_room else None)
-    (folder / UNFINISHED).unlink(missing_ok=True)  # it belonged to the manifest before
+    (folder / UNFINISHED).unlink(missing_ok=True)  # it belonged to the old manifest
     _remove_all_but(folder, names)
 
 
@@ -327,7 +327,7 @@ def _read_files(
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Never write into something that is not ours."""
+    """Refuse to write into a folder of something else."""
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file: a model is a folder, choose another name")
     if folder.is_dir() and any(folder.iterdir()) and not holds_model(folder):

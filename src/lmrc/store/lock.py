@@ -14,21 +14,21 @@ from typing import IO
 
 
 class LockedError(RuntimeError):
-    """Another process is at work on the same thing."""
+    """Another process holds the lock."""
 
 
 @contextmanager
 def locked(file: IO[bytes], *, wait: bool = True, shared: bool = False) -> Iterator[None]:
-    """Hold other processes off (where the system can).
+    """Hold a lock between processes (where the system has locks).
 
     Parameters
     ----------
     file : binary file
         Open; the lock is on it.
     wait : bool, default=True
-        Wait until another process lets go of it; else raise BlockingIOError at once.
+        Wait until another process releases it; else raise BlockingIOError at once.
     shared : bool, default=False
-        Hold off only those that do not share it, too.
+        Block exclusive locks only.
     """
     try:
         import fcntl
@@ -48,30 +48,30 @@ def locked(file: IO[bytes], *, wait: bool = True, shared: bool = False) -> Itera
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Be the only one to hold the lock file at a path; it is gone afterwards.
+    """Hold the lock file at a path; it is deleted afterwards.
 
-    A lock file that a killed process left is taken over. Its folder is made where there is none.
+    The lock file of a killed process is taken over. Its folder is created if there is none.
 
     Raises
     ------
     LockedError
         If another process holds it: says which, and since when.
     OSError
-        If it is a link or no file: what it leads to is someone else's.
+        If it is a link or not a regular file.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = open(path, "a+b", opener=_open_itself)  # noqa: SIM115
         except FileNotFoundError:
-            continue  # who held it last has just removed the folder, since nothing came of it
+            continue  # its last holder has just removed the empty folder
         with file, ExitStack() as held:
             try:
                 held.enter_context(locked(file, wait=False))
             except BlockingIOError:
                 who = holder(path)
                 if who is None:
-                    continue  # it was let go just now, or someone has but asked for its holder
+                    continue  # just released, or held by a call of `holder`
                 raise LockedError(
                     f"{path.parent} is being changed by {who}: wait until that has ended"
                 ) from None
@@ -86,9 +86,9 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def holder(path: Path) -> str | None:
-    """Say who holds the lock file at a path, and since when; None where no one does.
+    """Return who holds the lock file at a path, and since when; None if no one does.
 
-    It is asked for by a shared lock, held for a moment: no writer is refused for that.
+    Tested by a shared lock, held for a moment: no writer fails because of it.
     """
     try:
         with open(path, "rb", opener=_open_itself) as file:
@@ -102,11 +102,11 @@ def holder(path: Path) -> str | None:
 
 
 def _open_itself(path: str, flags: int) -> int:
-    """Open a file that has no other name, and nothing else: writing would change what is not ours.
+    """Open a regular file without links: writing could change a file of someone else.
 
-    A pipe is not waited for.
+    A pipe is rejected, without blocking.
     """
-    refused = OSError(f"{path} is a link or no file, which no lock of lmrc's is: remove it")
+    refused = OSError(f"{path} is a link or not a file, so not a lock of lmrc: remove it")
     more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags | more, 0o666)
@@ -129,7 +129,7 @@ def _is_still_at(path: Path, file: IO[bytes]) -> bool:
 
 
 def _sign(file: IO[bytes]) -> None:
-    """Say in the lock file who holds it; where the disk is full, it holds without words."""
+    """Write into the lock file who holds it; if the disk is full, it stays empty."""
     since = datetime.now().astimezone().isoformat(" ", timespec="seconds")
     text = f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
     with suppress(OSError):

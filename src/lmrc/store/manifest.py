@@ -14,7 +14,7 @@ FORMAT_VERSION = 3  # of the newest model that it may list, see `upgrade`
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # a task that is being learnt, see `unfinished`
 
-# Limits of what a manifest may list: a forged one is not to keep anyone busy.
+# Limits against forged manifests.
 MAX_VERSIONS = 100
 MAX_GROUPS = 20
 
@@ -25,7 +25,7 @@ _GROUP = re.compile(r"[a-z]{1,30}")
 
 
 def learn_command(folder: Path) -> str:
-    """Return the command that a user goes on with, for messages: paths may have spaces."""
+    """Return the command to continue with, for messages: paths may have spaces."""
     return f"lmrc learn {shlex.quote(str(folder))}"
 
 
@@ -35,12 +35,12 @@ def text_of(kept: list[Version]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and verify the manifest of a model; what its versions describe is not looked at.
+    """Read and verify the manifest of a model, but not what its versions describe.
 
     Raises
     ------
     ModelFileError
-        If it is missing, damaged, of a newer lmrc, or lists what are no versions.
+        If it is missing, damaged or malformed, or of a newer lmrc.
     """
     path = folder / MANIFEST
     try:
@@ -79,12 +79,12 @@ def _check_version(path: Path, version: Any) -> None:
     if not isinstance(version, dict) or not all(
         isinstance(version.get(key), kind) for key, kind in kinds.items()
     ):
-        raise ModelFileError(f"{path} lists versions that are none")
+        raise ModelFileError(f"{path} lists malformed versions")
     if len(version["saved"]) > 100 or len(version["files"]) > MAX_GROUPS:
         raise ModelFileError(f"{path} lists a version with too long a date or too many files")
     for group, entry in version["files"].items():
         if not _GROUP.fullmatch(group) or not _is_entry(entry):
-            raise ModelFileError(f"{path} names the file of {group!r:.50} in no way of lmrc's")
+            raise ModelFileError(f"{path} names the file of {group!r:.50} in a malformed entry")
 
 
 def _is_entry(entry: Any) -> bool:

@@ -1,8 +1,8 @@
-"""A task that is being learnt: what was asked, and the state after the last kept epoch.
+"""A task in training: the request, and the state after the last checkpoint.
 
-It lies in the model's folder as ``unfinished.json``, and the state's tensors in a file that it
-names. The manifest that ends the task makes it void, wherever a crash may fall: it belongs
-to the state of the model that it was begun with, and to no other.
+It is ``unfinished.json`` in the model's folder, which names a file with the tensors of the state.
+It belongs to the state of the model that it started from: the manifest that ends the task makes it
+void, wherever a crash happens.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 GROUP = "training"
 FORMAT_VERSION = 1
 
-#: What `write` keeps: plain values, and tensors.
+#: What `write` stores: plain values, and tensors.
 Kept = tuple[dict[str, Any], dict[str, "Tensor"]]
 
 
 def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Keep what an interrupted task needs to go on, in place of what was kept before.
+    """Store what an interrupted task needs to resume, replacing what was stored before.
 
     Parameters
     ----------
     folder : Path
-        Of the model, held by `writing`.
+        Of the model, locked by `writing`.
     content : mapping
         Plain JSON values.
     tensors : mapping
@@ -45,7 +45,7 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
 
 
 def read(folder: Path) -> Kept | None:
-    """Return what `write` kept; None where nothing is unfinished.
+    """Return what `write` stored; None if nothing is unfinished.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def read(folder: Path) -> Kept | None:
 
 
 def _read_record(folder: Path) -> tuple[dict[str, Any], Any] | None:
-    """Return what is unfinished, and the entry of the state's file."""
+    """Return the request, and the entry of the state's file."""
     path = folder / UNFINISHED
     try:
         kept = files.read_json(path)
@@ -70,7 +70,7 @@ def _read_record(folder: Path) -> tuple[dict[str, Any], Any] | None:
     if kept.get("sha256") != files.checksum(kept):
         raise ModelFileError(f"{path} is damaged: --discard it and learn the task anew")
     if kept.get("model") != fingerprint(folder):
-        return None  # the task has ended, and only the crash came before this file's end
+        return None  # the task has ended, and a crash kept this file from being deleted
     content, state = kept.get("content"), kept.get("state")
     if not isinstance(content, dict):
         raise ModelFileError(f"{path} does not say what is unfinished: --discard it")
@@ -86,7 +86,7 @@ def is_there(folder: Path) -> bool:
 
 
 def refuse(folder: Path) -> None:
-    """Refuse to change a model while a task is unfinished: it would be lost."""
+    """Refuse to change a model while a task is unfinished, as it would be lost."""
     if is_there(folder):
         command = learn_command(folder)
         raise ModelFileError(
@@ -96,7 +96,7 @@ def refuse(folder: Path) -> None:
 
 
 def drop_state(folder: Path) -> None:
-    """Remove the state, which takes up room: what is unfinished starts with its first epoch."""
+    """Delete the state to free room: the unfinished task restarts with its first epoch."""
     try:
         content = files.read_json(folder / UNFINISHED)["content"]
         write(folder, {k: v for k, v in content.items() if k not in ("records", "seconds")}, {})
@@ -105,7 +105,7 @@ def drop_state(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Forget the unfinished task."""
+    """Delete the unfinished task."""
     (folder / UNFINISHED).unlink(missing_ok=True)
     _remove_states(folder)
 

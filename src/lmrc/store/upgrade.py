@@ -1,4 +1,4 @@
-"""Models of earlier formats: brought to the present one as they are read."""
+"""Models of earlier formats, converted to the current one as they are read."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _VALUES = {
     "augment": {"strong": "jitter+cutout", "mixed": "cutmix"},
 }
 _HISTORY = {"pieces": "cutmix", "batch": "task"}
-#: Of files: what each was called before format 3.
+#: Names of groups before format 3, and now.
 GROUPS = {"pool": "exemplars", "readout": "classifiers"}
 
 
 def upgraded(
     description: dict[str, Any], groups: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a model's description and groups of tensors, or their shapes, as they are today.
+    """Return a model's description and groups of tensors (or their shapes) in the current format.
 
-    What is malformed stays so: who makes a classifier of it says what is wrong.
+    What is malformed stays so: building the classifier raises the error.
     """
     if description.get("format", 1) not in (1, 2):
         return description, dict(groups)

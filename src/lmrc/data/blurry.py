@@ -1,4 +1,4 @@
-"""Which training samples come with which task, where classes recur or mix."""
+"""Which training samples belong to which task, in streams whose classes recur or mix."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from lmrc.data.dataset import Array
 
 
-def share_out(
+def assign_samples(
     y: Array, tasks: Sequence[Array], blurry: float, disjoint: float, seed: int
 ) -> list[Array] | None:
-    """Return the rows of each task; None where each class is in one task alone.
+    """Return the rows of each task; None if each class is in one task only.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def share_out(
     Examples
     --------
     >>> y = np.repeat([0, 1], 10)
-    >>> for rows in share_out(y, [np.array([0]), np.array([1])], 0.2, 0.0, seed=0):
+    >>> for rows in assign_samples(y, [np.array([0]), np.array([1])], 0.2, 0.0, seed=0):
     ...     print(np.bincount(y[rows]))
     [8 2]
     [2 8]
@@ -37,26 +37,26 @@ def share_out(
     if not blurry and len(classes) == sum(map(len, tasks)):
         return None
     rng = np.random.default_rng(seed)
-    apart = set(rng.permutation(classes)[: round(disjoint * len(classes))].tolist())
+    pure = set(rng.permutation(classes)[: round(disjoint * len(classes))].tolist())
     rows: list[list[Array]] = [[] for _ in tasks]
     for label in classes.tolist():
         own = [i for i, of_task in enumerate(tasks) if (of_task == label).any()]
         others = rng.permutation([i for i in range(len(tasks)) if i not in own])
         samples = rng.permutation(np.flatnonzero(y == label))
-        n_minor = 0 if label in apart or not len(others) else round(blurry * len(samples))
+        n_minor = 0 if label in pure or not len(others) else round(blurry * len(samples))
         if len(samples) - n_minor < len(own):
             raise ValueError(
                 f"class {label!r} has {len(samples)} training samples, too few for {len(own)} "
                 f"tasks with blurry={blurry:g}; add some, or choose another stream."
             )
-        _deal(samples[n_minor:], own, rows)
+        _distribute(samples[n_minor:], own, rows)
         if n_minor:
-            _deal(samples[:n_minor], others.tolist(), rows)
+            _distribute(samples[:n_minor], others.tolist(), rows)
     return [np.sort(np.concatenate(parts)) for parts in rows]
 
 
-def _deal(samples: Array, tasks: list[int], rows: list[list[Array]]) -> None:
-    """Give samples to tasks, to each as many as to the next, or one fewer."""
+def _distribute(samples: Array, tasks: list[int], rows: list[list[Array]]) -> None:
+    """Split samples over tasks, as equally as possible."""
     for task, part in zip(tasks, np.array_split(samples, len(tasks)), strict=True):
         rows[task].append(part)
 
