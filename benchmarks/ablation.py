@@ -62,7 +62,7 @@ class LMRCPlus(Untold, LMRCPlusClassifier):
 
 METHODS: dict[str, tuple[type[Untold], dict[str, Any]]] = {
     "LMRC": (LMRC, {"augment": "crop+flip", "response_weight": 1.0}),
-    "LMRC+": (LMRCPlus, {"augment": "mixed", "first_epochs": 1}),
+    "LMRC+": (LMRCPlus, {"augment": "cutmix", "first_epochs": 1}),
 }
 
 # --- The plain form of each piece -----------------------------------------------------------------
@@ -126,7 +126,7 @@ PIECES: dict[str, list[Any]] = {
     "prefetch": [
         mock.patch.object(graphed, "Ahead", InStep),
         # The next epoch is not sampled while steps still read this one.
-        mock.patch.object(graphed.GraphedStep, "look_ahead", Step.look_ahead),
+        mock.patch.object(graphed.GraphedStep, "prefetch_epoch", Step.prefetch_epoch),
     ],
     "fold": [mock.patch.object(network, "fold", _fold_nothing)],
     "graph": [mock.patch.object(m, "Graph", Launched) for m in (graphed, ahead)],

@@ -22,7 +22,7 @@ import numpy as np
 
 from lmrc import ClassStream, LMRCPlusClassifier, load_dataset
 
-RULES = ("wta", "lda", "tuned", "linear", "both")
+RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
 
 
 def standardised(scores: Any) -> Any:
@@ -34,13 +34,13 @@ def standardised(scores: Any) -> Any:
 class Scored(LMRCPlusClassifier):
     """LMRC+ that saves its scores in the folder `SCORES` whenever all rules are called."""
 
-    def similarities_by_readout(self, X: Any) -> dict[str, Any]:
+    def similarities_by_rule(self, X: Any) -> dict[str, Any]:
         """Return what LMRC+ does, and save it, standardised."""
-        found = super().similarities_by_readout(X)
+        found = super().similarities_by_rule(X)
         folder = Path(os.environ["SCORES"])
         folder.mkdir(parents=True, exist_ok=True)
         small = {rule: standardised(scores).astype(np.float16) for rule, scores in found.items()}
-        path = folder / f"seed-{self.random_state}-task-{self.n_batches_}"
+        path = folder / f"seed-{self.random_state}-task-{self.n_tasks_}"
         np.savez(path.with_suffix(".part.npz"), classes=self.classes_, **small)
         path.with_suffix(".part.npz").rename(path.with_suffix(".npz"))
         return found
@@ -65,7 +65,7 @@ def main() -> None:
         paths = [options.scores / f"seed-{seed}-task-{task + 1}.npz" for seed in seeds]
         if not all(path.exists() for path in paths):
             break
-        y, task_of = stream.test_up_to(task)[1], stream.batch_of
+        y, task_of = stream.test_up_to(task)[1], stream.task_of
         own = np.array([task_of[label] for label in y.tolist()])
         networks = [dict(np.load(path)) for path in paths]
         for rule in RULES:

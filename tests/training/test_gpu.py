@@ -17,7 +17,12 @@ from lmrc.training.checkpoint import Checkpoint, pack_training, unpack_training
 
 # cuBLAS reads it when it is first used, which is before the test that needs it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here"),
+    # What torch 2.11 says of itself when it compiles.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
