@@ -81,10 +81,8 @@ def parse(description: str | None) -> argparse.Namespace:
 class Noted(IncrementalClassifier):
     """Notes when each epoch ends; the loop has waited for the device by then."""
 
-    marks: list[float]
-
     def _train(self, *args: Any) -> Iterator[dict[str, float]]:
-        self.marks = [time.perf_counter()]
+        self.marks: list[float] = [time.perf_counter()]
         for record in super()._train(*args):
             self.marks.append(time.perf_counter())
             yield record

@@ -94,7 +94,7 @@ class Read(LMRCPlusClassifier):
         if self.n_tasks_ and not all(mapped for mapped, _ in self.READ.values()):
             old = on_device(network.encoder.mean.device, self.network_).encoder
             drift = Drift(base.means.shape[-1])
-            rules = {"layers": self.feature_layers, "augment": self.augmentation, "rotated": True}
+            rules = {"layers": self.feature_layers, "augment": self.augmentation_, "rotated": True}
             for row in set(torch.unique(samples.y).tolist()) - set(pooled):
                 chance, x = torch.Generator().manual_seed(row), samples.of_class(row).x
                 for now, then in gather([network.encoder, old], x, generator=chance, **rules):
@@ -181,12 +181,12 @@ class Simplex(LMRCPlusClassifier):
     def expand(self, network: Any, n_new: int) -> None:
         """Open a head as LMRC+ does, then put the simplex in place of the vectors drawn."""
         super().expand(network, n_new)
-        n = n_new * self.turns
+        n = n_new * self._n_rotations
         corners = torch.eye(n, dtype=torch.float64) - 1 / n
         chance = torch.Generator().manual_seed(self._seed(99))
         drawn = torch.randn(self.label_dim, n, generator=chance, dtype=torch.float64)
         frame = torch.linalg.qr(drawn)[0]  # (dim, n), orthonormal columns
-        vectors = F.normalize(corners @ frame.T, dim=1).view(n_new, self.turns, -1)
+        vectors = F.normalize(corners @ frame.T, dim=1).view(n_new, self._n_rotations, -1)
         drawn = self.labels_["vectors"]
         self.labels_ = {"vectors": torch.cat([drawn[:-n_new], vectors.to(drawn)])}
 

@@ -77,7 +77,7 @@ class Weighed(LMRCPlusClassifier):
             o = network(batch.x)[:, :k]
             with torch.no_grad():
                 v = frozen(batch.x)
-            weight = torch.tensor(self._sizes[:k]) / self._sizes[k]
+            weight = torch.tensor(self._head_sizes[:k]) / self._sizes[k]
             terms["response"] = -self.response_weight * ((o * v).sum(-1) * weight).sum(1)
         return terms
 

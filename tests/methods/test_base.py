@@ -14,7 +14,13 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import lmrc
-from lmrc import FineTuneClassifier, LMRCClassifier, ModelFileError, TrainingError
+from lmrc import (
+    FineTuneClassifier,
+    LMRCClassifier,
+    LMRCPlusClassifier,
+    ModelFileError,
+    TrainingError,
+)
 from lmrc.checks import blobs
 from lmrc.methods import prediction, reading
 
@@ -188,7 +194,7 @@ def test_what_is_held_at_a_time_is_bounded_and_no_graph_is_built(monkeypatch, me
         return out
 
     monkeypatch.setattr(model, "scores", watched)
-    monkeypatch.setattr(prediction, "ANSWERS", 100 * values)
+    monkeypatch.setattr(prediction, "MAX_OUTPUTS", 100 * values)
     np.testing.assert_array_equal(model.predict(many), expected)
     assert sum(rows for rows, _ in parts) == len(many)
     assert max(rows for rows, _ in parts) == 100
@@ -421,15 +427,17 @@ def test_a_network_that_the_last_step_spoils_is_no_model():
 
 
 def test_a_task_whose_statistics_are_no_numbers_leaves_the_model_as_it_was(monkeypatch):
-    model = quick(statistics="shared").fit(X, Y)
+    model = LMRCPlusClassifier(
+        epochs=1, first_epochs=1, rotations="none", predict_with="lda", random_state=0
+    ).fit(X, Y)
     before = model.similarities(X)
-    keep = LMRCClassifier.keep
+    after_task = LMRCPlusClassifier.after_task
 
     def spoil(self, network, samples):
-        keep(self, network, samples)
+        after_task(self, network, samples)
         self.classifiers_["lda_bias"][0] = np.nan
 
-    monkeypatch.setattr(LMRCClassifier, "keep", spoil)
+    monkeypatch.setattr(LMRCPlusClassifier, "after_task", spoil)
     with pytest.raises(TrainingError, match=r"diverged, lda_bias .* lower learning_rate"):
         model.partial_fit(X2, Y2)
     np.testing.assert_array_equal(model.similarities(X), before)

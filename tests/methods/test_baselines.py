@@ -140,7 +140,7 @@ def test_the_fisher_information_is_of_all_samples_of_the_task():
     """Of two equally likely classes log p has the slope ± x / 2, whichever is drawn."""
     model, x = quick(EWCClassifier), torch.arange(1.0, 8.0)[:, None]
     model.seed_, model.n_tasks_ = 0, 0
-    model.keep(linear(torch.zeros(2, 1)), Memory(x, torch.zeros(7, dtype=torch.long)))
+    model.after_task(linear(torch.zeros(2, 1)), Memory(x, torch.zeros(7, dtype=torch.long)))
     expected = (x / 2).square().mean()
     torch.testing.assert_close(model.fisher_["head.weight"], expected.expand(2, 1))
 
@@ -176,7 +176,7 @@ def test_the_fisher_information_goes_where_the_network_is():
     """From a file it comes on the CPU; a step on a GPU must not fetch it each time."""
     model = quick(EWCClassifier).partial_fit(X, Y)
     kept = model.fisher_
-    model.start(copy.deepcopy(model.network_).to("meta"), torch.from_numpy(X2))
+    model.init_network(copy.deepcopy(model.network_).to("meta"), torch.from_numpy(X2))
     assert {f.device.type for f in model.fisher_.values()} == {"meta"}
     assert {f.device.type for f in kept.values()} == {"cpu"}  # replaced, not changed
 

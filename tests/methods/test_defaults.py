@@ -36,7 +36,8 @@ def lifetime(method, folder, **settings):
     model.partial_fit(IMAGES[old], LABELS[old]).save(folder)
     model = lmrc.load(folder, device="cpu").partial_fit(IMAGES[~old], LABELS[~old])
     if isinstance(model, LMRCClassifier):
-        model.similarities_by_rule(IMAGES)
+        if isinstance(model, LMRCPlusClassifier):
+            model.similarities_by_rule(IMAGES)
         model.forget(1)
     assert len(model.predict(IMAGES)) == len(model.predict_topk(IMAGES, 2)) == len(IMAGES)
     return model.decision_function(IMAGES)

@@ -10,7 +10,6 @@ from torch import nn
 
 from lmrc import CapacityError, CapacityWarning, LMRCClassifier, load
 from lmrc.checks import blobs
-from lmrc.methods.label_vectors import LabelVectors
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
@@ -248,11 +247,11 @@ def test_learns_small_tables_with_its_defaults():
 
 def test_history_holds_loss_terms_as_minimised():
     model = taught(2, response_weight=3.0)
-    assert [(r["batch"], r["epoch"]) for r in model.history_] == [
+    assert [(r["task"], r["epoch"]) for r in model.history_] == [
         (b, e) for b in (0, 1) for e in range(3)
     ]
     first, last = model.history_[0], model.history_[-1]
-    assert first.keys() == {"batch", "epoch", "learning_rate", "new", "loss"}
+    assert first.keys() == {"task", "epoch", "learning_rate", "new", "loss"}
     assert -3 <= last["response"] < -2.5
     assert last["loss"] == approx(last["new"] + last["response"])
 
@@ -343,7 +342,7 @@ def test_a_full_mapping_is_relaxed_with_a_warning():
 
 
 def test_a_relaxed_threshold_is_carried_on(monkeypatch):
-    import lmrc.methods.label_vectors as module
+    import lmrc.methods.lmrc as module
 
     model = quick().partial_fit(*blobs()[0])
     model.threshold_ = 0.3
@@ -357,17 +356,6 @@ def test_a_relaxed_threshold_is_carried_on(monkeypatch):
     monkeypatch.setattr(module, "LabelMapping", Spied)
     model.partial_fit(*blobs()[1])
     assert asked == [0.3]
-
-
-def test_the_threshold_in_force_is_the_highest_of_all_heads():
-    """With rotations each head has a mapping of its own: a small one after a full one."""
-    draws = LabelVectors(dim=10, threshold=0.15, max_tries=200, on_full="relax", seed=0)
-    with pytest.warns(CapacityWarning):
-        _, relaxed = draws.for_turns(6, 4, 0.15)
-    assert relaxed > 0.15
-    assert draws.for_turns(1, 4, relaxed)[1] == relaxed
-    with pytest.warns(CapacityWarning):
-        assert draws.for_turns(6, 4, 0.15)[1] == relaxed
 
 
 def test_a_full_mapping_can_be_an_error_that_changes_nothing():

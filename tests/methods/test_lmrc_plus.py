@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import CapacityError, LMRCClassifier, LMRCPlusClassifier, load
+from lmrc import CapacityError, CapacityWarning, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
 from lmrc.methods import base, prediction
+from lmrc.methods.declared import switched_off
 from lmrc.nets.network import Frozen
 from lmrc.statistics import covariances, gather, prediction_rules
 from lmrc.statistics.prediction_rules import RULES
@@ -154,7 +155,7 @@ def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
         loaded = load(tmp_path / "m").set_params(predict_with=way)
         expected = model.set_params(predict_with=way).similarities(X)
         np.testing.assert_array_equal(loaded.similarities(X), expected)
-    with pytest.raises(ValueError, match=r"for predict_with='tuned'.* to 'wta' or 'lda', or"):
+    with pytest.raises(ValueError, match=r"for predict_with='finetuned'.* to 'wta' or 'lda', or"):
         lda.set_params(predict_with="finetuned").predict(X)
 
 
@@ -258,12 +259,12 @@ def test_what_cannot_be_turned_is_refused(rotations):
 
 def test_prediction_by_statistics_needs_statistics():
     with pytest.raises(ValueError, match="keeps none"):
-        LMRCClassifier(predict_with="lda").fit(X, Y)
+        LMRCPlusClassifier(predict_with="lda", statistics="none").fit(X, Y)
 
 
 def test_the_first_task_may_have_more_epochs():
     model = taught(2, first_epochs=4)
-    assert [h["batch"] for h in model.history_] == [0, 0, 0, 0, 1, 1]
+    assert [h["task"] for h in model.history_] == [0, 0, 0, 0, 1, 1]
 
 
 def test_statistics_choose_the_right_head_where_the_heads_alone_do_not():
@@ -342,18 +343,44 @@ def test_the_first_task_may_have_another_learning_rate():
 
 def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monkeypatch, tmp_path):
     short = taught(1)
-    assert (short.augmentation, "cutmix" in short.history_[-1]) == ("jitter+cutout", False)
+    assert (short.augmentation_, "cutmix" in short.history_[-1]) == ("jitter+cutout", False)
     n_images = len(TASKS[1][1])
     monkeypatch.setattr("lmrc.methods.lmrc_plus.LONG", 2)  # mini-batches
     before = taught(1, batch_size=n_images, epochs=2, first_epochs=1)
-    assert before.augmentation == "jitter+cutout"
+    assert before.augmentation_ == "jitter+cutout"
     after = before.partial_fit(*TASKS[1])
     assert [entry.get("cutmix") for entry in after.history_] == [None, 0.5, 0.5]
     after.save(tmp_path / "m")
-    assert load(tmp_path / "m").augmentation == "cutmix"
+    assert load(tmp_path / "m").augmentation_ == "cutmix"
 
 
 def test_an_augmentation_that_is_asked_for_is_taken():
-    assert taught(1, augment="crop").augmentation == "crop"
+    assert taught(1, augment="crop").augmentation_ == "crop"
     grey = plus().partial_fit(X[..., 0], Y)
-    assert grey.augmentation == "none"
+    assert grey.augmentation_ == "none"
+
+
+def test_the_threshold_in_force_is_the_highest_of_all_heads():
+    """With rotations each head has a mapping of its own: a small one after a full one."""
+    model = plus(label_dim=10, max_tries=200)
+    model.seed_ = model.n_tasks_ = 0
+    with pytest.warns(CapacityWarning):
+        model._new_label_vectors(6)
+    relaxed = model.threshold_
+    assert relaxed > 0.15
+    model._new_label_vectors(1)
+    assert model.threshold_ == relaxed
+
+
+@pytest.mark.parametrize("memory", [0, 3])
+def test_with_its_extensions_off_it_is_lmrc_bit_for_bit(memory):
+    how = {"backbone": "cnn", "epochs": 2, "batch_size": 8, "memory_per_class": memory}
+    how |= {"random_state": 0, "augment": "crop+flip"}
+    off = LMRCPlusClassifier(**switched_off() | how)
+    paper = LMRCClassifier(**how)
+    for part in [*TASKS, TASKS[0]]:
+        off.partial_fit(*part)
+        paper.partial_fit(*part)
+    assert off.history_ == paper.history_
+    np.testing.assert_array_equal(off.similarities(X), paper.similarities(X))
+    np.testing.assert_array_equal(off.label_vectors_, paper.label_vectors_)

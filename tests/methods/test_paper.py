@@ -37,8 +37,8 @@ class Plain(LMRCClassifier):
 
     def scores(self, network, x):
         o, c = network(x), self.labels_["vectors"]
-        governor = itertools.chain(*([k] * len(head) for k, head in enumerate(self.heads_)))
-        return torch.stack([(o[:, k] * c[i]).sum(dim=1) for i, k in enumerate(governor)], dim=1)
+        head_of = itertools.chain(*([k] * len(head) for k, head in enumerate(self.heads_)))
+        return torch.stack([(o[:, k] * c[i]).sum(dim=1) for i, k in enumerate(head_of)], dim=1)
 
 
 @pytest.mark.parametrize("memory", [0, 3])
@@ -90,8 +90,13 @@ TRAINING = {
     "swa_epochs": 0,
 }
 OWN = {"label_dim": 100, "threshold": 0.15, "max_tries": 10_000, "response_weight": 1.0}
-OWN |= {"rotations": "none", "objective": "cosine", "scale": 16.0, "statistics": "none"}
-PLUS = {"response_weight": 3.0, "rotations": "all", "objective": "both", "statistics": "low-rank"}
+PLUS = {
+    "response_weight": 3.0,
+    "scale": 16.0,
+    "rotations": "all",
+    "objective": "both",
+    "statistics": "low-rank",
+}
 PLUS |= {"epochs": 60, "first_epochs": 100, "learning_rate": 0.02, "first_learning_rate": 0.05}
 
 

@@ -11,9 +11,7 @@ import lmrc
 from lmrc.nets.backbones import BACKBONES
 from lmrc.practice import commands, options
 from lmrc.practice.defaults import DEFAULTS
-from lmrc.practice.settings import METHODS, OWN_OPTIONS
-from lmrc.training.augment import AUGMENTATIONS
-from lmrc.training.rotations import ROTATIONS
+from lmrc.practice.settings import METHODS
 
 
 def test_any_parameter_can_be_set_and_stays(place, learn):
@@ -23,7 +21,7 @@ def test_any_parameter_can_be_set_and_stays(place, learn):
     model = lmrc.load("m")
     assert (model.momentum, model.halve_at, model.precision) == (0.8, (1, 2), "fp32")
     assert model.compile is False
-    assert [record["batch"] for record in model.history_] == [0, 0, 1, 1, 1]
+    assert [record["task"] for record in model.history_] == [0, 0, 1, 1, 1]
     learn("week2", "--set", "first_epochs=null")
     assert lmrc.load("m").first_epochs is None
 
@@ -60,12 +58,15 @@ def test_a_model_of_defaults_has_no_settings_to_tell(place, call):
     ("words", "told"),
     [
         (("--set", "momentun=0.5"), "no such parameter; did you mean momentum?"),
-        (("--set", "colour=red"), "no such parameter; it has augment, swa_epochs"),
+        (("--set", "colour=red"), "no such parameter; it has augment, backbone"),
         (("--set", "momentum"), "'momentum' is not NAME=VALUE"),
         (("--set", "epochs=3"), "use --epochs"),
         (("--set", "random_state=3"), "use --seed"),
         (("--set", "momentum=2"), "momentum=2 is not valid"),
-        (("--set", "predict_with=lda"), "statistics='none' keeps none"),
+        (
+            ("--method", "lmrc+", "--set", "statistics=none"),
+            "statistics='none' keeps none",
+        ),
         (("--learning-rate", "-1"), "learning_rate=-1.0 is not valid"),
         (("--threshold", "3"), "threshold=3.0 is not valid"),
         (("--backbone", "vgg"), "vgg"),
@@ -86,10 +87,12 @@ def test_what_cannot_be_is_refused_before_an_image_is_read(place, learn, monkeyp
 
 
 def test_what_shapes_a_model_is_fixed_when_set_as_well(place, learn):
-    learn("week1", "-q", fast=True)
+    plus = ("--method", "lmrc+", "--rotations", "none", "--set", "predict_with=lda")
+    learn("week1", "-q", *plus, fast=True)
     err = learn("week2", "--set", "statistics=shared", code=2)[2]
-    assert "--set statistics shapes the network and was fixed by the first learn of m (none)" in err
-    learn("week2", "--set", "statistics=none")
+    told = "--set statistics shapes the network and was fixed by the first learn of m (low-rank)"
+    assert told in err
+    learn("week2", "--set", "statistics=low-rank")
 
 
 def test_class_weight_can_be_taken_back(place, learn):
@@ -100,9 +103,9 @@ def test_class_weight_can_be_taken_back(place, learn):
 
 def test_every_parameter_has_one_way_to_be_chosen(call):
     parameters = {n for c in METHODS.values() for n in inspect.signature(c).parameters}
-    assert set(OWN_OPTIONS) <= parameters
+    assert set(options.OPTIONS) <= parameters
     help_text = call("learn", "--help")[1]
-    for option in OWN_OPTIONS.values():
+    for option in options.OPTIONS.values():
         assert option in help_text
 
 
@@ -123,8 +126,11 @@ def test_defaults_are_those_of_the_classifiers():
     assert len(DEFAULTS) == len(METHODS)
 
 
-def test_choices_are_those_of_the_package():
-    assert list(options.Backbone) == ["auto", *BACKBONES]
-    assert list(options.Augment) == ["auto", *AUGMENTATIONS]
-    assert list(options.Turned) == list(ROTATIONS)
-    assert list(options.Method) == list(METHODS)
+def test_backbones_are_those_of_the_package():
+    assert options.PARAMETERS["backbone"].choices == ("auto", *BACKBONES)
+
+
+def test_a_parameter_of_another_method_is_refused_by_its_option(place, learn):
+    assert "--rotations is for --method lmrc+" in learn("week1", "--rotations", "all", code=2)[2]
+    said = learn("week1", "--set", "statistics=full", code=2)[2]
+    assert "--set statistics is for --method lmrc+" in said

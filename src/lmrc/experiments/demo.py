@@ -121,7 +121,7 @@ def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
                         settings,
                         record,
                         threads=torch.get_num_threads(),
-                        extra={"augmentation": learner.augmentation},
+                        extra={"augmentation": learner.augmentation_},
                         **made_with,
                     )
 

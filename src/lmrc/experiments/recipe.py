@@ -106,7 +106,10 @@ class Recipe:
 
     def settings_of(self, method: str) -> dict[str, Any]:
         """Return the parameters that a method's learner is given."""
-        base = self.variants[method]["method"] if method in self.variants else method
+        base = method
+        if method in self.variants:
+            variant = self.variants[method]
+            base = variant.get("starts_from", variant["method"])
         above = nearest(base, self.variants)
         return self.settings | self.by_method.get(above, {}) | self.by_method.get(base, {})
 

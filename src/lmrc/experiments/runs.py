@@ -354,7 +354,7 @@ def _extra(
     extra: dict[str, Any] = {}
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
-        extra["augmentation"] = learner.augmentation
+        extra["augmentation"] = learner.augmentation_
         extra["stored_bytes"] = _stored_bytes(learner)
     if rules:
         extra["prediction_rules"] = rules

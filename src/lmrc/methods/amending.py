@@ -9,16 +9,21 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from lmrc.data.validation import read_labels, shortest_type
-from lmrc.methods.carried import CarriedStatistics
+from lmrc.methods.base import Fitted
 from lmrc.methods.rng import one_way_seeds
 from lmrc.nets.erasing import erase_class, remove_head, without_row
 from lmrc.training.device import default_dtype_guard
 
 
-class AmendableClasses(CarriedStatistics):
-    """A classifier with one head per task whose classes can be amended."""
+class AmendableClasses(Fitted):
+    """A classifier with one head per task whose classes can be forgotten or renamed."""
+
+    labels_: dict[str, Tensor]  # "vectors": the label vectors, (classes[, rotations], dim)
+    class_weight: Any
+    random_state: Any
 
     @default_dtype_guard()
     def forget(self, label: Any) -> Self:
@@ -38,32 +43,35 @@ class AmendableClasses(CarriedStatistics):
         row = self._row_of(label)
         if len(self.classes_) == 1:
             raise ValueError(f"{label!r} is the only class: remove the whole model instead")
-        head = int(np.searchsorted(np.cumsum(self._sizes), row, side="right"))
-        end = sum(self._sizes[: head + 1])
-        others = [other for other in range(end - self._sizes[head], end) if other != row]
+        head = int(np.searchsorted(np.cumsum(self._head_sizes), row, side="right"))
+        end = sum(self._head_sizes[: head + 1])
+        others = [other for other in range(end - self._head_sizes[head], end) if other != row]
         draft = copy.copy(self)  # attributes are replaced, never changed in place
         # Where the caller is in inference mode, there are no gradients.
         with torch.inference_mode(False):
             draft.network_ = copy.deepcopy(self.network_)
             heads = draft.network_.head
-            rng = torch.Generator().manual_seed(draft.move_seed_on())
+            rng = torch.Generator().manual_seed(draft._move_seed_on())
             if others:
-                vectors = self._vectors_of(heads.weight.device)
+                vectors = self.labels_["vectors"].to(heads.weight.device)
+                vectors = vectors.view(len(vectors), -1, vectors.shape[-1])  # with rotations or not
                 erase_class(heads, head, vectors[row], vectors[others], rng)
             else:
                 remove_head(heads, head)
             draft.labels_ = {"vectors": without_row(self.labels_["vectors"], row)}
-            sizes = [size - (i == head) for i, size in enumerate(self._sizes)]
+            sizes = [size - (i == head) for i, size in enumerate(self._head_sizes)]
             draft.classes_ = shortest_type(np.delete(self.classes_, row))
             draft.heads_ = np.split(draft.classes_, np.cumsum([n for n in sizes if n])[:-1])
             draft.class_weight = reweighed(self.class_weight, label)
             draft.memory_ = self.memory_.without(row) if self.memory_ else None
-            if self.statistics_:
-                draft.forget_statistics(row)
+            draft._forget_class(row)
         self.__dict__ = draft.__dict__
         return self
 
-    def move_seed_on(self) -> int:
+    def _forget_class(self, row: int) -> None:
+        """Take out what else is kept of a class; what heads and classifier have is gone already."""
+
+    def _move_seed_on(self) -> int:
         """Let nothing be drawn again from the seed so far; return one that is stored nowhere.
 
         The same calls give the same seeds. They come of the heads' weights, too, which no one can
@@ -97,10 +105,14 @@ class AmendableClasses(CarriedStatistics):
         kind = read_labels([name], 1).dtype  # which may be longer
         renamed = np.array(labels, np.promote_types(self.classes_.dtype, kind))
         draft.classes_ = shortest_type(renamed)
-        draft.heads_ = np.split(draft.classes_, np.cumsum(self._sizes)[:-1])
+        draft.heads_ = np.split(draft.classes_, np.cumsum(self._head_sizes)[:-1])
         draft.class_weight = reweighed(self.class_weight, label, name)
         self.__dict__ = draft.__dict__
         return self
+
+    @property
+    def _head_sizes(self) -> list[int]:  # classes of each head
+        return [len(head) for head in getattr(self, "heads_", ())]
 
     def _row_of(self, label: Any) -> int:
         check_is_fitted(self)

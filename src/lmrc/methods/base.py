@@ -1,4 +1,4 @@
-"""The contract of every classifier here, and the life of a task.
+"""The contract of every method, and the life of a task.
 
 A method is a subclass that says four things: the head it puts on the network (`make_head`), how it
 makes room for new classes (`expand`), what it minimises (`losses`) and how it scores (`scores`).
@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,18 +22,17 @@ from torch import Tensor, nn
 
 from lmrc.data.inputs import Inputs, channel_statistics
 from lmrc.data.validation import encode_labels
-from lmrc.methods import parameters as legal
-from lmrc.methods.exemplars import CHOICES, Exemplars
-from lmrc.methods.parameters import CheckedParameters, Legal
+from lmrc.methods.declared import TrainingParameters
+from lmrc.methods.exemplars import Exemplars
+from lmrc.methods.parameters import fixed
 from lmrc.methods.prediction import Prediction
-from lmrc.methods.reading import read_batch
+from lmrc.methods.reading import read_task
 from lmrc.methods.rng import EPOCH, NETWORK, derived_seed, draw_seed
 from lmrc.methods.saving import save
 from lmrc.methods.state import exemplars_in_force, refuse_diverged
-from lmrc.nets.backbones import Factory
 from lmrc.nets.network import Encoder, Frozen, Network, build_encoder, on_device
 from lmrc.nets.pretrained import load_encoder
-from lmrc.training.augment import AUGMENTATIONS, pick_augmentation
+from lmrc.training.augment import pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.class_weight import class_weights
@@ -45,35 +44,11 @@ from lmrc.training.objective import Objective
 from lmrc.training.progress import Progress
 from lmrc.training.ranks import current
 from lmrc.training.rotations import copies
-from lmrc.training.schedule import SCHEDULES
 from lmrc.training.step import Losses
 
 
-class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstimator, ABC):
-    """A classifier that learns new classes as they come. Base class of the methods.
-
-    Fitted attributes
-    -----------------
-    classes_ : array
-        Class labels in order of arrival, sorted within a task.
-    heads_ : list of arrays
-        The classes that came together, one entry per task that brought new ones.
-    input_shape_ : tuple of int
-        (features,) or (channels, height, width).
-    history_ : list of dict
-        Task, epoch, learning rate and loss terms as minimised, one entry per epoch.
-    network_ : nn.Module
-        The trained network, in evaluation mode. Takes raw inputs.
-    memory_ : Memory or None
-        The rehearsal pool; None where no image is kept.
-    n_tasks_ : int
-        Number of tasks learnt.
-    execution_ : Execution
-        How the last task was computed: what ``device``, ``precision``, ``compile`` and
-        ``deterministic`` came to. Not in a model file.
-    seed_ : int
-        What ``random_state`` came to; with the batch and the epoch it fixes all chance.
-    """
+class Fitted:
+    """What a classifier has once it is fitted, and what a method says of it."""
 
     classes_: NDArray[Any]
     heads_: list[NDArray[Any]]
@@ -87,94 +62,45 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
 
     #: Where an interrupted task goes on from: set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
-    #: Whether images are learnt turned, too; a method may have it for a parameter.
-    rotations: str = "none"
+    #: Whether images are learnt rotated, too; a method may have it for a parameter.
+    rotations: Any = "none"
 
+    #: Whether `losses` reads ``old_outputs``: else the old network need not run.
+    needs_old_outputs: bool = True
+    #: Whether `losses` reads ``batch.features`` and ``batch.old_features``.
+    needs_features: bool = False
     #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
-    #: Parameters that shape the network: fixed by the first task.
-    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone",)
     #: Fitted attributes that a model file holds as plain values; a method adds its own.
     saved_values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_tasks_", "seed_", "history_")
     #: Fitted attributes that are dicts of tensors, in a file of their own each.
     saved_tensors: ClassVar[tuple[str, ...]] = ()
-    #: What each parameter may be, checked before each task; a method adds its own.
-    legal_values: ClassVar[dict[str, Legal]] = {
-        "memory_per_class": legal.integer(0),
-        "memory_total": legal.integer(0),
-        "exemplars": legal.one_of(*CHOICES),
-        "class_weight": legal.class_weight(),
-        "weights": legal.path(),
-        "freeze": legal.one_of(True, False, "later"),
-        "epochs": legal.integer(1),
-        "first_epochs": legal.integer(1, or_none=True),
-        "batch_size": legal.integer(2),
-        "learning_rate": legal.real(0, closed=False),
-        "first_learning_rate": legal.real(0, closed=False, or_none=True),
-        "schedule": legal.one_of(*SCHEDULES),
-        "halve_at": legal.milestones(),
-        "momentum": legal.real(0, 1),
-        "weight_decay": legal.real(0),
-        "swa_epochs": legal.integer(0),
-        "augment": legal.one_of("auto", *AUGMENTATIONS),
-        "precision": legal.one_of("auto", "fp32", "bf16"),
-        "compile": legal.one_of("auto", True, False),
-        "deterministic": legal.one_of(True, False),
-        "verbose": legal.integer(0),
-    }
 
-    def __init__(
-        self,
-        *,
-        backbone: str | nn.Module | Factory = "auto",
-        memory_per_class: int = 0,
-        memory_total: int = 0,
-        exemplars: Literal["random", "herding"] = "random",
-        class_weight: Mapping[Any, float] | str | None = None,
-        weights: str | os.PathLike[str] | None = None,
-        freeze: bool | Literal["later"] = False,
-        epochs: int = 70,
-        first_epochs: int | None = None,
-        batch_size: int = 128,
-        learning_rate: float = 0.05,
-        first_learning_rate: float | None = None,
-        schedule: str = "halving",
-        halve_at: Sequence[float] = (50 / 70, 60 / 70),
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
-        swa_epochs: int = 0,
-        augment: str = "auto",
-        device: str | torch.device = "auto",
-        precision: str = "auto",
-        compile: bool | str = "auto",  # noqa: A002  # torch's own name for it
-        deterministic: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.backbone = backbone
-        self.memory_per_class = memory_per_class
-        self.memory_total = memory_total
-        self.exemplars = exemplars
-        self.class_weight = class_weight
-        self.weights = weights
-        self.freeze = freeze
-        self.epochs = epochs
-        self.first_epochs = first_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.first_learning_rate = first_learning_rate
-        self.schedule = schedule
-        self.halve_at = halve_at
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.swa_epochs = swa_epochs
-        self.augment = augment
-        self.device = device
-        self.precision = precision
-        self.compile = compile
-        self.deterministic = deterministic
-        self.random_state = random_state
-        self.verbose = verbose
+
+class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, BaseEstimator, ABC):
+    """A classifier that learns new classes as they come. Base class of the methods.
+
+    Attributes
+    ----------
+    classes_ : array
+        Class labels in order of arrival, sorted within a task.
+    heads_ : list of arrays
+        The classes that came together, one entry per task that brought new ones.
+    input_shape_ : tuple of int
+        (features,) or (channels, height, width).
+    history_ : list of dict
+        Task, epoch, learning rate and loss terms as minimised, one entry per epoch.
+    network_ : nn.Module
+        The trained network, in evaluation mode. Takes raw inputs.
+    memory_ : Memory or None
+        The exemplars; None where there are none.
+    n_tasks_ : int
+        Number of tasks learnt.
+    execution_ : Execution
+        Device, precision and mode of the last training.
+    seed_ : int
+        What ``random_state`` came to; with the task and the epoch it fixes all random numbers.
+    """
 
     # --- What a method defines -------------------------------------------------------------------
 
@@ -207,11 +133,6 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
 
     # --- What a method may define ----------------------------------------------------------------
 
-    #: Whether `losses` reads ``old_outputs``: else the old network need not run.
-    needs_old_outputs: bool = True
-    #: Whether `losses` reads ``batch.features`` and ``batch.old_features``.
-    needs_features: bool = False
-
     def penalty(self, network: Network, old_network: Network) -> Losses:
         """Return terms of the weights alone, as scalars; not called at the first task."""
         return {}
@@ -231,7 +152,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         return encoder, width
 
     def after_task(self, network: Network, samples: Memory) -> None:
-        """Keep what the next task needs of the samples just learnt; the pool's come last.
+        """Keep what the next task needs of the samples just learnt; exemplars come last.
 
         ``network_`` is the network before this task, still.
         """
@@ -289,8 +210,8 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         self._check_parameters()
         ranks = current()
         first = not hasattr(self, "classes_")
-        x, y = read_batch(self, X, y, first)
-        work = self.epochs_now * copies(self.rotations) * x.numel()
+        x, y = read_task(self, X, y, first)
+        work = self._epochs * copies(self.rotations) * x.numel()
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device
         if first:
@@ -317,13 +238,13 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         progress = Progress(f"task {self.n_tasks_ + 1}", self.verbose * ranks.is_first)
         records = self._train(network, frozen, samples, n_known)
-        for record in progress.epochs(records, self.epochs_now):
+        for record in progress.epochs(records, self._epochs):
             self.history_ = [*self.history_, {"task": self.n_tasks_, **record}]
         with progress.of("what is kept of it"):
             self.after_task(network.eval(), samples)
         self.network_ = network
         self._remember(x, targets)
-        self.shape_settings_ = {name: getattr(self, name) for name in self.shaping_parameters}
+        self.shape_settings_ = {name: getattr(self, name) for name in fixed(type(self))}
         self.n_tasks_ += 1
 
     def _train(
@@ -351,13 +272,13 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
                 objective,
                 batches,
                 Optimisation(
-                    self.epochs_now,
+                    self._epochs,
                     float(self._now("learning_rate")),
                     [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
                     self.momentum,
                     self.weight_decay,
                     self.schedule,
-                    min(self.swa_epochs, self.epochs_now),
+                    min(self.swa_epochs, self._epochs),
                 ),
                 prepare=objective.prepare,
                 seed=lambda epoch: self._seed(EPOCH, epoch),
@@ -368,7 +289,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
             )
 
     @property
-    def epochs_now(self) -> int:
+    def _epochs(self) -> int:
         """Epochs of the task that is learnt next: the first may have its own number."""
         return int(self._now("epochs"))
 
@@ -378,7 +299,7 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         return getattr(self, name) if own is None else own
 
     @property
-    def augmentation(self) -> str:
+    def augmentation_(self) -> str:
         """What ``augment`` comes to for these inputs."""
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         if augment != "none" and len(self.input_shape_) == 1:
@@ -386,19 +307,55 @@ class IncrementalClassifier(CheckedParameters, Exemplars, Prediction, BaseEstima
         return augment
 
     def _augmentation_of(self, n_samples: int) -> str:  # for LMRC+ it depends on them
-        return self.augmentation
+        return self.augmentation_
 
-    # --- Chance: from (random_state, batch, purpose, epoch) alone ---------------------------------
+    # --- Random numbers: from (random_state, task, purpose, epoch) alone --------------------------
 
     def _seed(self, *purpose: int) -> int:
         return derived_seed(self.seed_, self.n_tasks_, *purpose)
 
     @contextmanager
     def _seeded(self, purpose: int) -> Iterator[None]:
-        """Lend torch's global generator this task's seed; the user's is untouched."""
+        """Seed torch's global RNG for this task; the user's state comes back afterwards."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed(purpose))
             yield
+
+    # --- Checks ----------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        name = type(self).__name__
+        if self.deterministic and self.compile is True:
+            raise ValueError(
+                f"{name}: compile=True does not go with deterministic=True, as compiled code is "
+                "picked by its speed, which differs from time to time: set it to 'auto'"
+            )
+        if self.memory_per_class and self.memory_total:
+            raise ValueError(
+                f"{name}: memory_per_class={self.memory_per_class} and "
+                f"memory_total={self.memory_total} contradict each other: set one of them to 0"
+            )
+        self._check_shape()
+
+    def _check_shape(self) -> None:
+        """Refuse parameters that shape the network and were others at the first task."""
+        name = type(self).__name__
+        for key, value in getattr(self, "shape_settings_", {}).items():
+            if getattr(self, key) is not value and getattr(self, key) != value:
+                raise ValueError(
+                    f"{name}: {key} was {value!r} at the first task and is now "
+                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
+                    "to begin anew"
+                )
+
+    def _refuse_exemplars(self, reason: str) -> None:
+        for key in ("memory_per_class", "memory_total"):
+            if value := getattr(self, key):
+                raise ValueError(
+                    f"{type(self).__name__}: {key}={value} has no use here, as {reason}: set it to "
+                    "0"
+                )
 
     # --- On disk ---------------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""Methods by name, as the command line has them: built in, installed, or by their dotted path."""
+"""The methods by name: built in, installed, or by their dotted path.
+
+The one list of built-in methods. A class is imported when it is first needed: this takes no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,66 @@ import inspect
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.ewc import EWCClassifier
-from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.methods.joint import JointClassifier
-from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.lmrc_plus import LMRCPlusClassifier
-from lmrc.methods.lwf import LwFClassifier
+from lmrc.methods.declared import LMRCParameters, LMRCPlusParameters, switched_off
+from lmrc.methods.parameters import Parameters
 
 #: Under this group a package announces its methods: ``name = "package.module:Class"``.
 ENTRY_POINTS = "lmrc.methods"
 
 
-class Method(NamedTuple):
-    """A method as tables show it: its title, its class, and the settings that make it so."""
+@dataclass(frozen=True)
+class Method:
+    """A method as tables show it.
+
+    Attributes
+    ----------
+    title : str
+    path : str
+        Of its class: ``package.module.Class``.
+    settings : dict
+        Parameters that make it what it is.
+    defaults : dict
+        Parameters for those that nothing else says.
+    options : type or None
+        The parameters that ``lmrc learn`` offers; None where it does not offer the method.
+    """
 
     title: str
-    cls: type
-    settings: dict[str, Any]
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    options: type[Parameters] | None = None
+
+    @property
+    def cls(self) -> type:
+        """The class, imported."""
+        return _find_class(self.path, self.path)
 
 
 METHODS: dict[str, Method] = {
-    "lmrc": Method("LMRC", LMRCClassifier, {}),
-    "lmrc+": Method("LMRC+", LMRCPlusClassifier, {}),
-    "lm": Method("LM", LMRCClassifier, {"response_weight": 0.0}),
-    "finetune": Method("Fine-tuning", FineTuneClassifier, {}),
-    "ewc": Method("EWC", EWCClassifier, {}),
-    "lwf-mc": Method("LwF.MC", LwFClassifier, {"heads": "single"}),
-    "lwf-mt": Method("LwF.MT", LwFClassifier, {"heads": "multi"}),
-    "joint": Method("Joint", JointClassifier, {}),
+    "lmrc": Method("LMRC", "lmrc.methods.lmrc.LMRCClassifier", options=LMRCParameters),
+    "lmrc+": Method(
+        "LMRC+", "lmrc.methods.lmrc_plus.LMRCPlusClassifier", options=LMRCPlusParameters
+    ),
+    "lm": Method("LM", "lmrc.methods.lmrc.LMRCClassifier", {"response_weight": 0.0}),
+    "finetune": Method("Fine-tuning", "lmrc.methods.finetune.FineTuneClassifier"),
+    "ewc": Method("EWC", "lmrc.methods.ewc.EWCClassifier"),
+    "lwf-mc": Method("LwF.MC", "lmrc.methods.lwf.LwFClassifier", {"heads": "single"}),
+    "lwf-mt": Method("LwF.MT", "lmrc.methods.lwf.LwFClassifier", {"heads": "multi"}),
+    "joint": Method("Joint", "lmrc.methods.joint.JointClassifier"),
 }
+
+
+def classes() -> dict[str, type]:
+    """Return the classes of the built-in methods by name."""
+    return {method.path.rpartition(".")[2]: method.cls for method in METHODS.values()}
 
 
 def find_method(
@@ -52,12 +79,13 @@ def find_method(
     Parameters
     ----------
     name : str
-        "lmrc", "lmrc+", "lm", "finetune", "ewc", "lwf-mc", "lwf-mt", "joint"; that of an entry
-        point of the group ``lmrc.methods``; or ``package.module.Class`` (and so is
-        ``package.module:Class``), where the module may also lie in the current folder.
+        That of a built-in method, see `METHODS`; that of an entry point of the group
+        ``lmrc.methods``; or ``package.module.Class`` (and so is ``package.module:Class``), where
+        the module may also lie in the current folder.
     variants : mapping, optional
         Methods with settings of their own, by short name: ``method``, of which one is a variant,
-        ``title``, and the settings that make it so.
+        ``title``, and the settings that make it so. With ``starts_from = "lmrc"`` it is LMRC+
+        with its extensions switched off, but for those settings.
 
     Returns
     -------
@@ -68,7 +96,8 @@ def find_method(
     if name in variants:
         settings = dict(variants[name])
         base, title = find_method(settings.pop("method")), settings.pop("title")
-        return Method(title, base.cls, base.settings | settings)
+        of_lmrc = switched_off() if settings.pop("starts_from", None) else {}
+        return Method(title, base.path, {**base.settings, **settings}, of_lmrc)
     announced = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name in METHODS:
         if name in announced:
@@ -79,15 +108,14 @@ def find_method(
             )
         return METHODS[name]
     if name in announced:
-        return Method(title_of(name), _find_class(name, _class_path(announced[name])), {})
+        return _imported(name, Method(title_of(name), _class_path(announced[name])))
     if "." not in name and ":" not in name:
         known = ", ".join([*METHODS, *variants, *announced])
         raise ValueError(
             f"the method {name!r} is not known: use one of {known}, or the dotted path "
             "package.module.Class of a class of your own"
         )
-    path = title_of(name)
-    return Method(path, _find_class(name, path), {})
+    return _imported(name, Method(title_of(name), title_of(name)))
 
 
 def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
@@ -136,7 +164,9 @@ def own_defaults(
     if name in METHODS or name in variants:
         return {}
     cls = find_method(name, variants).cls
-    ours = {*(method.cls for method in METHODS.values()), IncrementalClassifier}
+    from lmrc.methods.base import IncrementalClassifier
+
+    ours = {*classes().values(), IncrementalClassifier}
     above = next((base for base in cls.__mro__ if base in ours), None)
     theirs = inspect.signature(above).parameters if above else {}
     return {
@@ -153,12 +183,17 @@ def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> 
     What makes the method what it is (the response weight 0 of LM, say) beats the settings.
     """
     chosen = {name: value for name, value in settings.items() if takes(method, name)}
-    return method.cls(**{**chosen, **overrides, **method.settings})
+    return method.cls(**{**method.defaults, **chosen, **overrides, **method.settings})
 
 
 def takes(method: Method, name: str) -> bool:
     """Tell whether a parameter can be chosen: its class has it, and it does not make the method."""
     return name in inspect.signature(method.cls).parameters and name not in method.settings
+
+
+def _imported(name: str, method: Method) -> Method:
+    _find_class(name, method.path)
+    return method
 
 
 def _find_class(name: str, path: str) -> type:

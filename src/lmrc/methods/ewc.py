@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,10 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from lmrc.data.inputs import Inputs
-from lmrc.methods import parameters as legal
-from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.methods.parameters import Legal
+from lmrc.methods.parameters import parameter, real
 from lmrc.methods.rng import KEEP
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
@@ -31,13 +29,6 @@ class EWCClassifier(FineTuneClassifier):
     Adds ½ λ Σᵢ Fᵢ (θᵢ − θᵢ*)² to the cross-entropy: θ* are the weights after the last task,
     F the diagonal of the Fisher information, summed over all tasks so far.
 
-    Parameters are those of `FineTuneClassifier`, and:
-
-    Parameters
-    ----------
-    penalty_weight : float, default=1000.0
-        Strength λ of the penalty.
-
     Attributes
     ----------
     fisher_ : dict of Tensor
@@ -45,15 +36,18 @@ class EWCClassifier(FineTuneClassifier):
     """
 
     saved_tensors: ClassVar[tuple[str, ...]] = ("fisher_",)
-    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
-        "penalty_weight": legal.real(0)
-    }
 
-    fisher_: dict[str, Tensor]
+    penalty_weight: float = parameter(
+        default=1000.0, constraint=real(0), help="Strength λ of the penalty."
+    )
 
-    def __init__(self, *, penalty_weight: float = 1000.0, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.penalty_weight = penalty_weight
+    def after_task(self, network: Network, samples: Memory) -> None:
+        """Add this task's Fisher information to that of the earlier ones."""
+        generator = torch.Generator().manual_seed(self._seed(KEEP))
+        fisher = fisher_diagonal(network, samples.x, generator)
+        for name, earlier in getattr(self, "fisher_", {}).items():
+            before_growth(fisher[name], earlier.shape).add_(earlier.to(fisher[name]))
+        self.fisher_: dict[str, Tensor] = fisher
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
         """Return the network to train; bring the Fisher information to where it is.
@@ -77,14 +71,6 @@ class EWCClassifier(FineTuneClassifier):
         fisher = flat(self.fisher_[name] for name in old)
         stiffness = (self.penalty_weight * fisher).clamp(max=1 / self.learning_rate)
         return {"ewc": 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()}
-
-    def after_task(self, network: Network, samples: Memory) -> None:
-        """Add this task's Fisher information to that of the earlier ones."""
-        generator = torch.Generator().manual_seed(self._seed(KEEP))
-        fisher = fisher_diagonal(network, samples.x, generator)
-        for name, earlier in getattr(self, "fisher_", {}).items():
-            before_growth(fisher[name], earlier.shape).add_(earlier.to(fisher[name]))
-        self.fisher_ = fisher
 
     def check_saved(self) -> None:
         """Refuse a Fisher information that is not of this network's weights."""

@@ -17,8 +17,6 @@ from lmrc.training.step import Losses
 class FineTuneClassifier(IncrementalClassifier):
     """The baseline that forgets: cross-entropy over all classes seen, on the data at hand.
 
-    Parameters are those of `LMRCClassifier`, without those of label vectors and consolidation.
-
     Examples
     --------
     >>> from sklearn.datasets import load_iris

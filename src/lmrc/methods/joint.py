@@ -7,9 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from lmrc.data.inputs import Inputs
-from lmrc.methods import parameters as legal
 from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.methods.parameters import Legal
+from lmrc.methods.parameters import one_of, parameter
 from lmrc.nets.network import Encoder, Network
 from lmrc.training.memory import Memory
 
@@ -20,23 +19,18 @@ class JointClassifier(FineTuneClassifier):
     Keeps all data of all tasks, in the model and in its file, and with each task
     trains a new network on all of it: an upper bound to compare with, not a way to learn in parts.
 
-    Parameters are those of `FineTuneClassifier`; ``memory_per_class`` stays 0. ``weights`` are
-    taken up anew with each task: the model and its file hold them, too.
+    It takes no exemplars. Each task begins with ``weights``: the model and its file hold them, too.
 
-    Fitted attributes
-    -----------------
+    Attributes
+    ----------
     start_ : dict of Tensor
         What ``weights`` made of the backbone, with which each task begins; empty without.
     """
 
-    start_: dict[str, Tensor]
-
     keeps_data = True
     saved_tensors: ClassVar[tuple[str, ...]] = ("start_",)
-    # Its backbone begins anew with each task: there is none to leave as it is later on.
-    legal_values: ClassVar[dict[str, Legal]] = FineTuneClassifier.legal_values | {
-        "freeze": legal.one_of(True, False)
-    }
+    # The backbone begins anew with each task: there is none to freeze later.
+    freeze = parameter(default=False, constraint=one_of(True, False), choices=(False, True))
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
         """Return a network that knows nothing, with room for the classes before this batch."""
@@ -60,7 +54,7 @@ class JointClassifier(FineTuneClassifier):
             kept = {name: tensor.clone() for name, tensor in encoder.backbone.state_dict().items()}
         elif kept:  # a model that was read from a file does not know where the weights were
             encoder.backbone.load_state_dict(kept)
-        self.start_ = kept
+        self.start_: dict[str, Tensor] = kept
         return encoder, width
 
     def check_saved(self) -> None:
@@ -76,4 +70,4 @@ class JointClassifier(FineTuneClassifier):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        self._refuse_pool("joint training keeps all samples")
+        self._refuse_exemplars("joint training keeps all samples")

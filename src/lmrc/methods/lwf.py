@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lmrc.methods import parameters as legal
-from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.methods.parameters import Legal
+from lmrc.methods.parameters import parameter, real
 from lmrc.nets.network import Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses
@@ -23,38 +21,23 @@ class LwFClassifier(FineTuneClassifier):
     distilled from the old network. ``heads="multi"`` is LwF.MT: a softmax for each task,
     each distilled on its own; at prediction the highest probability over all heads wins.
 
-    Parameters are those of `FineTuneClassifier`, and:
-
-    Parameters
-    ----------
-    heads : {"single", "multi"}, default="single"
-        LwF.MT, ``"multi"``, takes no ``memory_per_class``: a head knows the classes of its own
-        task alone, so pooled samples of others have nothing to teach it.
-    distillation_weight : float, default=1.0
-        Weight λ of the distillation.
-    temperature : float, default=2.0
-        Temperature of the distilled softmax; predictions are made at temperature 1.
+    LwF.MT takes no exemplars: a head knows the classes of its own task alone, so those of others
+    have nothing to teach it.
     """
 
-    shaping_parameters: ClassVar[tuple[str, ...]] = ("backbone", "heads")
-    legal_values: ClassVar[dict[str, Legal]] = IncrementalClassifier.legal_values | {
-        "heads": legal.one_of("single", "multi"),
-        "distillation_weight": legal.real(0),
-        "temperature": legal.real(0, closed=False),
-    }
-
-    def __init__(
-        self,
-        *,
-        heads: Literal["single", "multi"] = "single",
-        distillation_weight: float = 1.0,
-        temperature: float = 2.0,
-        **settings: Any,
-    ) -> None:
-        super().__init__(**settings)
-        self.heads = heads
-        self.distillation_weight = distillation_weight
-        self.temperature = temperature
+    heads: Literal["single", "multi"] = parameter(
+        default="single",
+        help="One softmax over all classes (LwF.MC) or one per task (LwF.MT).",
+        fixed=True,
+    )
+    distillation_weight: float = parameter(
+        default=1.0, constraint=real(0), help="Weight λ of the distillation."
+    )
+    temperature: float = parameter(
+        default=2.0,
+        constraint=real(0, closed=False),
+        help="Temperature of the distilled softmax; predictions are made at temperature 1.",
+    )
 
     @property
     def needs_old_outputs(self) -> bool:  # type: ignore[override]
@@ -89,4 +72,4 @@ class LwFClassifier(FineTuneClassifier):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self.heads == "multi":
-            self._refuse_pool("with heads='multi' (LwF.MT) a head knows its own classes alone")
+            self._refuse_exemplars("with heads='multi' (LwF.MT) a head knows its own classes alone")

@@ -1,35 +1,113 @@
-"""Parameters of estimators: legal values, declared beside the estimator and checked at fit."""
+"""Parameters of estimators, each declared once: default, constraint, help, command-line option.
+
+A class that declares them needs no ``__init__``, and has them in its signature and docstring:
+
+>>> class Greeter(Parameters):
+...     '''Greets.'''
+...
+...     times: int = parameter(default=1, constraint=integer(1), help="How often.")
+>>> Greeter(times=2).times
+2
+>>> Greeter(times=0)._check_parameters()
+Traceback (most recent call last):
+ValueError: Greeter: times=0 is not valid; it must be a whole number of at least 1
+
+Takes no torch: the command line reads its options from here.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
 import inspect
 import math
 import os
+import re
+import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 import numpy as np
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_REAL = float(np.finfo(np.float32).max)
 
 
-class Legal(NamedTuple):
+class Constraint(NamedTuple):
     """A test for a value, and the words for what passes it."""
 
     test: Callable[[Any], bool]
     words: str
 
 
-def integer(low: int, *, or_none: bool = False) -> Legal:
+@dataclass(frozen=True)
+class Parameter:
+    """A declared parameter.
+
+    Attributes
+    ----------
+    default : object
+    constraint : Constraint or None
+        None where anything goes, or where other code checks it.
+    help : str
+        For the docstring; the command line shows its first sentence.
+    option : str
+        Of ``lmrc learn``, such as ``--epochs``; empty where it has none.
+    fixed : bool
+        Whether the first task fixes it, as it shapes the network.
+    off : object
+        The value that switches an extension off; None where it is none.
+    choices : tuple
+        The values, where there are few.
+    type : str
+        As annotated.
+    """
+
+    default: Any
+    constraint: Constraint | None = None
+    help: str = ""
+    option: str = ""
+    fixed: bool = False
+    off: Any = None
+    choices: tuple[Any, ...] = ()
+    type: str = ""
+
+    def described(self, name: str) -> str:
+        """Return the entry of a docstring."""
+        choices = ", ".join(map(_shown, self.choices))
+        kind = f"{{{choices}}}" if self.type.startswith("Literal[") else self.type
+        entry = f"{name} : {kind}, default={_shown(self.default)}"
+        return "\n".join([entry, *(f"    {line}" for line in textwrap.wrap(self.help, 92))])
+
+
+def parameter(
+    *,
+    default: Any,
+    constraint: Constraint | None = None,
+    help: str = "",  # noqa: A002
+    option: str = "",
+    fixed: bool = False,
+    off: Any = None,
+    choices: tuple[Any, ...] = (),
+) -> Any:
+    """Declare a parameter, see `Parameter`.
+
+    The choices of a ``Literal`` and of a ``bool`` need no constraint. Where a class above has
+    declared it, a new default is enough: the rest stays.
+    """
+    return Parameter(default, constraint, help, option, fixed, off, choices)
+
+
+def integer(low: int, *, or_none: bool = False) -> Constraint:
     """Whole numbers from ``low``, and None where that has a meaning."""
     words = f"a whole number of at least {low}" + (" or None" if or_none else "")
-    return Legal(lambda v: (or_none and v is None) or (_is_integer(v) and v >= low), words)
+    return Constraint(lambda v: (or_none and v is None) or (_is_integer(v) and v >= low), words)
 
 
 def real(
     low: float, high: float = math.inf, *, closed: bool = True, or_none: bool = False
-) -> Legal:
+) -> Constraint:
     """Numbers in [low, high), or (low, high) where not ``closed``; None where it has a meaning."""
     words = f"a number {'≥' if closed else '>'} {low:g}"
     words += f" and < {high:g}" if math.isfinite(high) else ""
@@ -39,18 +117,18 @@ def real(
             return or_none
         return _is_real(v) and (v >= low if closed else v > low) and v < high
 
-    return Legal(test, words + (" or None" if or_none else ""))
+    return Constraint(test, words + (" or None" if or_none else ""))
 
 
-def one_of(*choices: Any) -> Legal:
+def one_of(*choices: Any) -> Constraint:
     """One of a few values."""
-    return Legal(
+    return Constraint(
         lambda v: any(type(v) is type(c) and v == c for c in choices),
         " or ".join(repr(choice) for choice in choices),
     )
 
 
-def class_weight() -> Legal:
+def class_weights() -> Constraint:
     """How much classes count."""
 
     def test(value: Any) -> bool:
@@ -59,15 +137,15 @@ def class_weight() -> Legal:
             return weights and all(map(_is_label, value))
         return value is None or (isinstance(value, str) and value == "balanced")
 
-    return Legal(test, "None, 'balanced' or a dict of numbers > 0 by label")
+    return Constraint(test, "None, 'balanced' or a dict of numbers > 0 by label")
 
 
-def path() -> Legal:
+def path() -> Constraint:
     """The path of a file, or None."""
-    return Legal(lambda v: v is None or isinstance(v, (str, os.PathLike)), "a path or None")
+    return Constraint(lambda v: v is None or isinstance(v, (str, os.PathLike)), "a path or None")
 
 
-def milestones() -> Legal:
+def milestones() -> Constraint:
     """Epochs (ints) or fractions of all epochs (floats)."""
 
     def test(value: Any) -> bool:
@@ -75,17 +153,101 @@ def milestones() -> Legal:
             (_is_integer(at) and at >= 1) or (_is_real(at) and 0 < at <= 1) for at in value
         )
 
-    return Legal(test, "a tuple of epochs (ints) or of fractions of all epochs (floats in 0…1)")
+    words = "a tuple of epochs (ints) or of fractions of all epochs (floats in 0…1)"
+    return Constraint(test, words)
 
 
-def check(name: str, values: Mapping[str, Any], legal: Mapping[str, Legal]) -> None:
-    """Raise a ValueError that names the first illegal value and what would be legal."""
-    for key, rule in legal.items():
-        if not rule.test(values[key]):
-            raise ValueError(f"{name}: {key}={values[key]!r} is not valid; it must be {rule.words}")
+@dataclass_transform(kw_only_default=True, field_specifiers=(parameter,))
+class Parameters:
+    """A class whose parameters are those declared in it and in the classes above.
+
+    ``__init__`` is made from them. A class may have one of its own, in which ``**settings`` stands
+    for the parameters of the classes above.
+    """
+
+    #: All parameters by name, those of the class itself first.
+    parameters: ClassVar[Mapping[str, Parameter]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Collect the declared parameters, and write ``__init__`` and the docstring."""
+        super().__init_subclass__(**kwargs)
+        above: dict[str, Parameter] = {}
+        for base in cls.__mro__[1:]:
+            above = above | {n: p for n, p in vars(base).get("_own", {}).items() if n not in above}
+        own = {n: v for n, v in vars(cls).items() if isinstance(v, Parameter)}
+        for name, declared in own.items():
+            delattr(cls, name)
+            kind = inspect.get_annotations(cls).get(name, "")
+            own[name] = _completed(declared, str(kind), above.get(name))
+        cls._own = own  # type: ignore[attr-defined]
+        cls.parameters = own | {n: above[n] for n in above if n not in own}
+        if "__init__" in vars(cls):
+            _write_out_settings(cls)
+        else:
+            _write_init(cls)
+        _document(cls)
+
+    def _check_parameters(self) -> None:
+        """Raise a ValueError that names the first value that is not valid."""
+        for name, declared in self.parameters.items():
+            value = getattr(self, name)
+            if declared.constraint and not declared.constraint.test(value):
+                raise ValueError(
+                    f"{type(self).__name__}: {name}={value!r} is not valid; "
+                    f"it must be {declared.constraint.words}"
+                )
 
 
-def write_out_settings(cls: Any) -> None:
+def fixed(cls: type[Parameters]) -> list[str]:
+    """Return the parameters that the first task fixes."""
+    return [name for name, declared in cls.parameters.items() if declared.fixed]
+
+
+def defaults(cls: type[Parameters]) -> dict[str, Any]:
+    """Return the defaults by name."""
+    return {name: declared.default for name, declared in cls.parameters.items()}
+
+
+def _completed(declared: Parameter, kind: str, above: Parameter | None) -> Parameter:
+    """Return a declaration with what follows from its annotation, or stands in a class above."""
+    if not declared.choices and kind.startswith("Literal["):
+        declared = replace(declared, choices=ast.literal_eval(f"({kind[8:-1]},)"))
+    elif kind == "bool":
+        declared = replace(declared, choices=(True, False))
+    if declared.constraint is None and declared.choices and (kind == "bool" or "Literal" in kind):
+        declared = replace(declared, constraint=one_of(*declared.choices))
+    declared = replace(declared, type=kind)
+    if above is None:
+        return declared
+    changed = {"default": declared.default}
+    names = ("constraint", "help", "option", "fixed", "choices", "type")
+    changed |= {name: found for name in names if (found := getattr(declared, name))}
+    return replace(above, **changed)
+
+
+def _write_init(cls: Any) -> None:
+    def __init__(self: Any, **settings: Any) -> None:  # noqa: N807
+        for name in settings:
+            if name not in cls.parameters:
+                close = difflib.get_close_matches(name, cls.parameters, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise TypeError(
+                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}{hint}"
+                )
+        for name, declared in cls.parameters.items():
+            setattr(self, name, settings.get(name, declared.default))
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    signature = [
+        inspect.Parameter(name, keyword, default=declared.default, annotation=declared.type)
+        for name, declared in cls.parameters.items()
+    ]
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    __init__.__signature__ = inspect.Signature([this, *signature])  # type: ignore[attr-defined]
+    cls.__init__ = __init__
+
+
+def _write_out_settings(cls: Any) -> None:
     """Put the parameters of the class above in the place of ``**settings`` in ``__init__``.
 
     scikit-learn reads an estimator's parameters off that signature, and so do people.
@@ -99,57 +261,19 @@ def write_out_settings(cls: Any) -> None:
         cls.__init__.__signature__ = inspect.Signature(in_order)
 
 
-class CheckedParameters:
-    """Parameters of a method, checked before each task."""
+def _document(cls: Any) -> None:
+    """Put a section of the parameters into the docstring: before the next one, or at its end."""
+    text = inspect.cleandoc(vars(cls).get("__doc__") or "")
+    if not text or not cls.parameters or "\nParameters\n---" in text:
+        return
+    entries = "\n".join(declared.described(n) for n, declared in cls.parameters.items())
+    section = f"Parameters\n----------\n{entries}\n"
+    head, *rest = re.split(r"(?m)^(?=[A-Z][a-z]+\n-{4,}$)", text, maxsplit=1)
+    cls.__doc__ = "\n".join([f"{head.rstrip()}\n", section, *rest])
 
-    #: What each parameter may be; a method adds its own.
-    legal_values: ClassVar[dict[str, Legal]]
-    #: Parameters that shape the network: fixed by the first task.
-    shaping_parameters: ClassVar[tuple[str, ...]]
-    memory_per_class: int
-    memory_total: int
-    compile: bool | str
-    deterministic: bool
-    get_params: Callable[..., dict[str, Any]]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out what ``**settings`` stands for in a method's ``__init__``."""
-        super().__init_subclass__(**kwargs)
-        write_out_settings(cls)
-
-    def _check_parameters(self) -> None:
-        name = type(self).__name__
-        check(name, self.get_params(deep=False), self.legal_values)
-        if self.deterministic and self.compile is True:
-            raise ValueError(
-                f"{name}: compile=True does not go with deterministic=True, as compiled code is "
-                "picked by its speed, which differs from time to time: set it to 'auto'"
-            )
-        if self.memory_per_class and self.memory_total:
-            raise ValueError(
-                f"{name}: memory_per_class={self.memory_per_class} and "
-                f"memory_total={self.memory_total} contradict each other: set one of them to 0"
-            )
-        self._check_shape()
-
-    def _check_shape(self) -> None:
-        """Refuse a network's shape that is no more what the parameters say."""
-        name = type(self).__name__
-        for key, value in getattr(self, "shape_settings_", {}).items():
-            if getattr(self, key) is not value and getattr(self, key) != value:
-                raise ValueError(
-                    f"{name}: {key} was {value!r} at the first task and is now "
-                    f"{getattr(self, key)!r}, but it shapes the network: set it back, or call fit "
-                    "to begin anew"
-                )
-
-    def _refuse_pool(self, reason: str) -> None:
-        for key in ("memory_per_class", "memory_total"):
-            if value := getattr(self, key):
-                raise ValueError(
-                    f"{type(self).__name__}: {key}={value} has no use here, as {reason}: set it to "
-                    "0"
-                )
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _is_integer(value: Any) -> bool:
@@ -164,7 +288,7 @@ def _is_real(value: Any) -> bool:
         return False
     if isinstance(value, Integral):
         return _is_integer(value)
-    return abs(float(value)) <= LARGEST  # which NaN is not
+    return abs(float(value)) <= MAX_REAL  # which NaN is not
 
 
 def _is_label(value: Any) -> bool:

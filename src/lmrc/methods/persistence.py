@@ -8,13 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from lmrc.methods import catalog
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.ewc import EWCClassifier
-from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.methods.joint import JointClassifier
-from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.lmrc_plus import LMRCPlusClassifier
-from lmrc.methods.lwf import LwFClassifier
 from lmrc.methods.saving import remember, state_of
 from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
@@ -23,17 +18,7 @@ from lmrc.store.folder import ModelFileError
 from lmrc.training.device import default_dtype_guard, pick_device
 
 #: What a model file may name. It never names code to import.
-CLASSES: dict[str, type[IncrementalClassifier]] = {
-    cls.__name__: cls
-    for cls in (
-        LMRCClassifier,
-        LMRCPlusClassifier,
-        FineTuneClassifier,
-        EWCClassifier,
-        LwFClassifier,
-        JointClassifier,
-    )
-}
+CLASSES: dict[str, type[IncrementalClassifier]] = catalog.classes()
 
 
 def load(
@@ -113,11 +98,11 @@ def model_from(
         settings["backbone"] = backbone if custom else settings["backbone"]
         model = cls(**settings, device=device)
         model._check_parameters()
-        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then replaced
+        with torch.random.fork_rng(devices=[]):  # initial weights are sampled, then replaced
             unpack(model, description, tensors, built_in=method is None)
     except ModelFileError:
         raise
-    except Exception as error:  # whatever a made-up description leads to
+    except Exception as error:  # whatever a forged description leads to
         raise ModelFileError(f"{path} does not hold a model of this lmrc: {error}") from error
     return model
 

@@ -1,4 +1,4 @@
-"""What a classifier that has learnt says of samples, part by part."""
+"""Prediction: scores of samples, some at a time, and what follows from them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ from lmrc.nets.network import Network
 from lmrc.training.device import default_dtype_guard, use_bf16
 
 PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
-ANSWERS = 2**26  # and answers of the network, or scores
-MOST_ROWS = 4096  # and rows
+MAX_OUTPUTS = 2**26  # and outputs of the network, or scores
+MAX_ROWS = 4096  # and rows
 
 
 class Prediction(ClassifierMixin):
-    """All ways to ask a classifier that has ``scores``; what is held in memory is bounded."""
+    """Predictions of a classifier that has ``scores``, in bounded memory."""
 
     network_: Network
     classes_: NDArray[Any]
-    precision: str
-    #: How often the network looks at each sample: turned, mirrored.
-    looks: int = 1
-    #: How many values it answers with at each look.
-    answers: int = 1
+    precision: Any
+    _forward_passes: int = 1  # of each sample: rotated, flipped
+    _n_outputs: int = 1  # values of each pass
     scores: Callable[[Network, Tensor], Tensor]
     #: `predict` returns the class with the highest score: `lmrc.evaluate` then needs one pass.
     #: A subclass that overrides `predict` or public scores says it again, or loses it.
@@ -51,8 +49,12 @@ class Prediction(ClassifierMixin):
         device = self.network_.encoder.mean.device
         bf16 = use_bf16(self.precision, device)
         for x in read_parts(self, X):
-            made = max(self.looks * self.answers, len(self.classes_))
-            rows = min(PREDICT_ELEMENTS // (self.looks * x[0].numel()), ANSWERS // made, MOST_ROWS)
+            made = max(self._forward_passes * self._n_outputs, len(self.classes_))
+            rows = min(
+                PREDICT_ELEMENTS // (self._forward_passes * x[0].numel()),
+                MAX_OUTPUTS // made,
+                MAX_ROWS,
+            )
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
@@ -92,6 +94,7 @@ class Prediction(ClassifierMixin):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each sample."""
         now = self._as_it_is()
+        # The highest score wins: Eq. 3 of the paper, for LMRC.
         winners = np.concatenate([scores.argmax(axis=1) for scores in now._score_parts(X)])
         labels: NDArray[Any] = now.classes_[winners]
         return labels

@@ -27,8 +27,8 @@ from lmrc.data.validation import (
 AT_A_TIME = 4096  # items of a Dataset, or images on disk, that are in memory while it is predicted
 
 
-def read_batch(model: Any, X: Any, y: Any, first: bool) -> tuple[Inputs, NDArray[Any]]:
-    """Read a task: inputs and labels."""
+def read_task(model: Any, X: Any, y: Any, first: bool) -> tuple[Inputs, NDArray[Any]]:
+    """Read a task's inputs and labels."""
     _refuse_loader(X)
     if isinstance(X, torch.utils.data.Dataset):
         X, own = read_dataset(X)

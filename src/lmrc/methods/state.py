@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmrc.data.validation import shortest_type
+from lmrc.methods.parameters import fixed
 from lmrc.nets.backbones import build
 from lmrc.nets.network import Network, build_encoder, check_input_shape
 from lmrc.store.upgrade import MODEL_FORMAT
@@ -150,7 +151,7 @@ def unpack(
         setattr(model, name, tensors.get(name.rstrip("_"), {}))
     model.check_saved()
     model.memory_ = _pool(model, tensors["exemplars"]) if "exemplars" in tensors else None
-    model.shape_settings_ = {name: getattr(model, name) for name in model.shaping_parameters}
+    model.shape_settings_ = {name: getattr(model, name) for name in fixed(type(model))}
 
 
 def _classes(description: dict[str, Any]) -> NDArray[Any]:

@@ -89,7 +89,7 @@ def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None
         if label not in model.classes_.tolist():
             model.class_weight = reweighed(model.class_weight, label, new)
             if new is None:
-                model.move_seed_on()  # or the label vectors that were still to come would follow
+                model._move_seed_on()  # or the label vectors that were still to come would follow
             return pack(model)
         changed = change(model)
         if changed is None:

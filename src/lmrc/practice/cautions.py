@@ -48,7 +48,7 @@ def _warn_of_time(batch: Batch, model: LMRCClassifier) -> None:
         return
     channels = batch.X.shape[3] if batch.X.ndim == 4 else 1
     on_cpu = pick_device(model.device).type == "cpu"
-    long = model.epochs_now * len(batch.X) > LONG and not model.freeze
+    long = model._epochs * len(batch.X) > LONG and not model.freeze
     if on_cpu and long and pick((channels, *batch.X.shape[1:3])).startswith("resnet"):
         warn(
             "a ResNet-18 may take very long on a CPU: --backbone cnn is a smaller network, much "

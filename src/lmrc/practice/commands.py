@@ -8,15 +8,13 @@ from __future__ import annotations
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lmrc.practice.options import (
-    Augment,
-    Backbone,
+    OPTIONS,
     Check,
-    ClassWeight,
     Device,
     Flag,
     Json,
@@ -25,11 +23,13 @@ from lmrc.practice.options import (
     Quiet,
     Shape,
     Training,
-    Turned,
+    given,
+    with_parameters,
 )
 from lmrc.practice.usage import UsageError, print_json, show, speaker, typed
 
 
+@with_parameters
 def learn(
     context: typer.Context,
     model: Annotated[
@@ -52,10 +52,6 @@ def learn(
         Method | None,
         Shape(help="The paper's, or one more accurate on photographs.", show_default="lmrc"),
     ] = None,
-    backbone: Annotated[
-        Backbone | None,
-        Shape(help="The network; auto goes by the images' size.", show_default="auto"),
-    ] = None,
     size: Annotated[
         str | None,
         Shape(
@@ -63,69 +59,6 @@ def learn(
             metavar="SIZE",
             show_default="as they are, if all are alike and small; else 64",
         ),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        Shape(help="Safetensors file to start the backbone from.", metavar="FILE", exists=True),
-    ] = None,
-    rotations: Annotated[
-        Turned | None,
-        Shape(help="Learn images in quarter turns.", show_default="none; all with lmrc+"),
-    ] = None,
-    label_dim: Annotated[
-        int | None, Shape(min=2, help="Length of label vectors.", show_default="100")
-    ] = None,
-    seed: Annotated[int | None, Shape(min=0, help="Of all chance.", show_default="0")] = None,
-    epochs: Annotated[
-        int | None,
-        Training(
-            min=1,
-            help="Passes over the images.",
-            show_default="70; with lmrc+ 60, and 100 at the first learn",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        Training(
-            min=2,
-            help="Images in a step.",
-            show_default="32 if the first images are under 2,000, else 128",
-        ),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        Training(
-            help="Of the first epochs.", show_default="0.05; with lmrc+ 0.02 after the first learn"
-        ),
-    ] = None,
-    weight_decay: Annotated[
-        float | None, Training(help="Pull of weights to 0.", show_default="0.0005")
-    ] = None,
-    augment: Annotated[
-        Augment | None,
-        Training(help="Vary images; mixed does it most, auto by their size.", show_default="auto"),
-    ] = None,
-    memory_per_class: Annotated[
-        int | None,
-        Training(min=0, help="Images of each class to store in the model.", show_default="0"),
-    ] = None,
-    response_weight: Annotated[
-        float | None,
-        Training(min=0, help="How firmly old heads are held.", show_default="1; 3 with lmrc+"),
-    ] = None,
-    class_weight: Annotated[
-        ClassWeight | None,
-        Training(
-            help="balanced: each class counts alike, however few images it has.",
-            show_default="none",
-        ),
-    ] = None,
-    freeze: Annotated[
-        bool | None, Training("--freeze/--no-freeze", help="Train the heads alone.", metavar="")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        Training(help="Highest cosine between label vectors.", show_default="0.15"),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -151,6 +84,7 @@ def learn(
         float, typer.Option(min=0, help="Seconds between states kept for --resume.")
     ] = 60.0,
     quiet: Quiet = False,
+    **parameters: Any,
 ) -> None:
     """Teach a model the images in a folder: new classes, known ones, or both.
 
@@ -163,33 +97,13 @@ def learn(
     from lmrc.experiments import options
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
-    from lmrc.practice.settings import OWN_OPTIONS
 
     try:
-        others = options.learner_settings(setting, OWN_OPTIONS) or {}
+        others = options.learner_settings(setting, OPTIONS) or {}
         sides = options.image_size(size)
     except options.UsageError as error:
         raise typer.BadParameter(str(error), ctx=context) from error
-    given = {
-        "backbone": backbone and backbone.value,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "augment": augment and augment.value,
-        "memory_per_class": memory_per_class,
-        "response_weight": response_weight,
-        "rotations": rotations and rotations.value,
-        "class_weight": class_weight and class_weight.value,
-        "weights": weights and str(weights.absolute()),
-        "freeze": freeze,
-        "label_dim": label_dim,
-        "threshold": threshold,
-        "random_state": seed,
-    }
-    settings = {name: value for name, value in given.items() if value is not None} | others
-    if class_weight is ClassWeight.none:
-        settings["class_weight"] = None
+    settings = given(parameters) | others
     of_resume = {"model", "source", "--resume", "--checkpoint-every", "--quiet"}
     if resume and not set(typed(context)) <= of_resume:
         raise UsageError(

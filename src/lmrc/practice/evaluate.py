@@ -17,7 +17,7 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.practice.batch import form_of, read_source, refuse_inside
-from lmrc.practice.models import backbone_name, open_to_predict, spelt_as_known
+from lmrc.practice.models import backbone_name, open_to_predict, prediction_rule, spelt_as_known
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.records import (
@@ -110,7 +110,7 @@ def evaluate(
 
 def _settings(model: LMRCClassifier) -> dict[str, Any]:
     """Return the model's settings, and what it made of those that were left to it."""
-    picked = {"backbone": backbone_name(model), "augment": model.augmentation}
+    picked = {"backbone": backbone_name(model), "augment": model.augmentation_}
     return {**pack(model)[0]["settings"], **picked}
 
 
@@ -173,7 +173,7 @@ def _write(
     description = Description(
         EXPERIMENT,
         title,
-        QUESTION.format(WINS[model.predict_with]),
+        QUESTION.format(WINS[prediction_rule(model)]),
         [Command(command)],
         recipe=settings,
         notes=notes,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import open_to_predict
+from lmrc.practice.models import open_to_predict, prediction_rule
 from lmrc.practice.usage import Say, UsageError, bytes_in_words, count
 from lmrc.store.files import write_atomically
 
@@ -71,7 +71,7 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)
     channels, height, width = model.input_shape_
-    answers = "similarities" if model.predict_with == "wta" else "scores"  # these may be above 1
+    answers = "similarities" if prediction_rule(model) == "wta" else "scores"
     say(
         f"{out}: {bytes_in_words(len(content))}, {count(len(model.classes_), 'class', 'classes')}; "
         f"takes uint8 images of shape (n, {height}, {width}, {channels}), gives {answers}"
@@ -132,7 +132,7 @@ def check_answers(model: LMRCClassifier, content: bytes) -> None:
             f"export checks its work with onnxruntime: pip install {PACKAGES} ({error})"
         ) from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    allowed = TOLERANCE if model.predict_with in ("wta", "finetuned") else SCORE_TOLERANCE
+    allowed = TOLERANCE if prediction_rule(model) in ("wta", "finetuned") else SCORE_TOLERANCE
     for n in CHECKED_TASKS:
         images = _test_images(n, model.input_shape_)
         expected = model.similarities(images)

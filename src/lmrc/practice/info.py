@@ -41,14 +41,16 @@ def describe(path: Path) -> dict[str, Any]:
         classes = list(itertools.chain(*heads))
         input_shape = _input_shape(description["input_shape_"])
         vectors, _ = files["labels"]["vectors"]
-        turns, dim, threshold = vectors[1:-1], vectors[-1], description["threshold_"]
-        if len(vectors) - len(turns) != 2 or vectors[0] != len(classes):
+        rotations, dim, threshold = vectors[1:-1], vectors[-1], description["threshold_"]
+        if len(vectors) - len(rotations) != 2 or vectors[0] != len(classes):
             raise ValueError(f"label vectors of shape {vectors}")
-        if dim != settings["label_dim"] or bool(turns) != (settings["rotations"] != "none"):
+        if dim != settings["label_dim"] or bool(rotations) != (
+            settings.get("rotations", "none") != "none"
+        ):
             raise ValueError(f"label vectors of shape {vectors} beside other settings")
         likely = theory.likely(dim, threshold, settings["max_tries"])
         # With rotations each head has a mapping of its own: this many classes fit in the next.
-        left = likely // math.prod(turns) if turns else max(0, likely - len(classes))
+        left = likely // math.prod(rotations) if rotations else max(0, likely - len(classes))
         backbone = settings["backbone"]
         return {
             "path": str(path),
@@ -66,13 +68,13 @@ def describe(path: Path) -> dict[str, Any]:
             "bytes_of_all_versions": store.size_of(versions),
             "images_stored": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
             "earlier_versions_with_images": earlier_with_images(versions),
-            "statistics": settings["statistics"],
+            "statistics": settings.get("statistics", "none"),
             "statistics_bytes": sum(
                 size
                 for group in ("statistics", "classifiers")
                 for _, size in files.get(group, {}).values()
             ),
-            "rotations": settings["rotations"],
+            "rotations": settings.get("rotations", "none"),
             "label_dim": dim,
             "threshold": threshold,
             "label_vectors_left": min(left, MOST_ROOM),
@@ -142,7 +144,7 @@ def tell_info(path: Path, say: Say) -> None:
     if info["statistics"] != "none":
         kept = bytes_in_words(info["statistics_bytes"])
         say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
-    each = "" if info["rotations"] == "none" else " in each task, in four turns"
+    each = "" if info["rotations"] == "none" else " in each task, in four rotations"
     left = info["label_vectors_left"]
     about = "over" if left == MOST_ROOM else "about"
     say(

@@ -142,9 +142,9 @@ def learn(
             )
         checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
         if checkpoint.epochs_kept:
-            say(f"going on after {checkpoint.epochs_kept} of {count(model.epochs_now, 'epoch')}")
+            say(f"going on after {checkpoint.epochs_kept} of {count(model._epochs, 'epoch')}")
         hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
-        checkpoint.tell = progress_lines(model.epochs_now, checkpoint.epochs_kept, hushed)
+        checkpoint.tell = progress_lines(model._epochs, checkpoint.epochs_kept, hushed)
         _train(model, batch, checkpoint, place, quiet)
         if not ranks.is_first:
             return
@@ -234,7 +234,7 @@ def _read(request: Request, model: LMRCClassifier) -> Batch:
         size=request.size,
         colour=weights is not None and channels_of(weights) == 3,
         val=request.val,
-        square=model.turns is not None,
+        square=model.rotations != "none",
     )
     known = getattr(model, "classes_", batch.y[:0])
     y, y_val = (spelt_as_known(labels, known) for labels in (batch.y, batch.y_val))

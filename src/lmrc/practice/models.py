@@ -32,8 +32,13 @@ def open_model(
 def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
     """Read a model that can predict as it is set to: known before any image is read."""
     model = open_model(path, device)
-    model.check_prediction_rule()
+    model._check_prediction_rule()
     return model
+
+
+def prediction_rule(model: LMRCClassifier) -> str:
+    """Return the rule by which a model predicts: LMRC has Winner-Take-All alone."""
+    return str(getattr(model, "predict_with", "wta"))
 
 
 def backbone_name(model: LMRCClassifier) -> str:

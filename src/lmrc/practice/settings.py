@@ -8,26 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.data.images import Size
+from lmrc.methods import catalog
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.lmrc_plus import LMRCPlusClassifier
+from lmrc.methods.parameters import fixed
 from lmrc.practice.defaults import unusual
 from lmrc.practice.models import backbone_name
 from lmrc.practice.usage import UsageError
 from lmrc.training.device import pick_device
 
-METHODS: dict[str, type[LMRCClassifier]] = {"lmrc": LMRCClassifier, "lmrc+": LMRCPlusClassifier}
+#: The methods of ``lmrc learn``.
+METHODS: dict[str, type[LMRCClassifier]] = {
+    name: method.cls for name, method in catalog.METHODS.items() if method.options
+}
 
 SMALL_STEP = 32  # images in a step, where the first images are few
-
-#: Parameters that have an option of their own in ``lmrc learn``; ``--set`` is for the others.
-OWN_OPTIONS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        *("backbone", "epochs", "batch_size", "learning_rate", "weight_decay", "augment"),
-        *("memory_per_class", "response_weight", "rotations", "class_weight", "weights", "freeze"),
-        *("label_dim", "threshold", "device"),
-    )
-} | {"random_state": "--seed", "verbose": "--quiet"}
 
 
 def begun(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCClassifier:
@@ -66,13 +60,13 @@ def changed(
     """
     _refuse_unknown(type(model), settings)
     settings = dict(settings)
-    now: dict[str, Any] = {name: getattr(model, name) for name in model.shaping_parameters}
+    now: dict[str, Any] = {name: getattr(model, name) for name in fixed(type(model))}
     now |= {"backbone": backbone_name(model), "random_state": model.seed_, "weights": None}
-    fixed = {OWN_OPTIONS.get(n, f"--set {n}"): (settings.pop(n, None), v) for n, v in now.items()}
+    chosen = {option_of(model, n): (settings.pop(n, None), v) for n, v in now.items()}
     sides = model.input_shape_[1:]
-    fixed["--size"] = (size and ((size, size) if isinstance(size, int) else tuple(size)), sides)
-    fixed["--method"] = (method, next((n for n, c in METHODS.items() if type(model) is c), None))
-    for option, (asked, was) in fixed.items():
+    chosen["--size"] = (size and ((size, size) if isinstance(size, int) else tuple(size)), sides)
+    chosen["--method"] = (method, next((n for n, c in METHODS.items() if type(model) is c), None))
+    for option, (asked, was) in chosen.items():
         if asked is not None and asked != was:
             words = "×".join(map(str, was)) if isinstance(was, tuple) else was
             raise UsageError(
@@ -89,12 +83,17 @@ def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
     Not what is fixed for good, what is for the first task alone, and the small steps that
     `lmrc learn` picks by itself.
     """
-    fixed = {*model.shaping_parameters, "random_state", "first_epochs", "first_learning_rate"}
+    untold = {*fixed(type(model)), "random_state", "first_epochs", "first_learning_rate"}
     now = unusual(type(model).__name__, model.get_params(deep=False))
-    settings = {n: v for n, v in now.items() if n not in {*named, *fixed}}
+    settings = {n: v for n, v in now.items() if n not in {*named, *untold}}
     if settings.get("batch_size") == SMALL_STEP:
         del settings["batch_size"]
     return settings
+
+
+def option_of(model: LMRCClassifier, name: str) -> str:
+    """Return the option by which a parameter is chosen."""
+    return model.parameters[name].option or f"--set {name}"
 
 
 def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> None:
@@ -103,6 +102,10 @@ def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> N
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            others = [n for n, m in METHODS.items() if name in m.parameters]
+            if others:
+                option = METHODS[others[0]].parameters[name].option or f"--set {name}"
+                raise UsageError(f"{option} is for --method {' or '.join(others)}")
             raise UsageError(f"--set {name}: {cls.__name__} has no such parameter; {hint}")
 
 

@@ -18,6 +18,17 @@ _VALUES = {
     "predict_with": {"tuned": "finetuned", "both": "ensemble"},
     "augment": {"strong": "jitter+cutout", "mixed": "cutmix"},
 }
+#: Parameters that LMRC had before format 3, and LMRC+ alone has since: as they were by default.
+_OF_LMRC_PLUS = {
+    "rotations": "none",
+    "objective": "cosine",
+    "scale": 16.0,
+    "statistics": "none",
+    "feature_layers": 1,
+    "predict_with": "wta",
+    "test_time_flip": False,
+    "exemplar_repeats": 1,
+}
 _HISTORY = {"pieces": "cutmix", "batch": "task"}
 #: Names of groups before format 3, and now.
 GROUPS = {"pool": "exemplars", "readout": "classifiers"}
@@ -39,6 +50,8 @@ def upgraded(
             if isinstance(value := settings.get(name), str):
                 settings[name] = values.get(value, value)
         description["settings"] = settings
+        if description.get("class") == "LMRCClassifier":
+            description |= _by_class(settings, description.get("input_shape_"))
     if isinstance(history := description.get("history_"), list):
         description["history_"] = [
             _renamed(epoch, _HISTORY) if isinstance(epoch, dict) else epoch for epoch in history
@@ -52,6 +65,17 @@ def upgraded(
             for name, tensor in content[group].items()
         }
     return description, content
+
+
+def _by_class(settings: dict[str, Any], input_shape: Any) -> dict[str, Any]:
+    """Return class and settings of an LMRC that may be an LMRC+ since."""
+    if all(settings.get(name, usual) == usual for name, usual in _OF_LMRC_PLUS.items()):
+        kept = {name: v for name, v in settings.items() if name not in _OF_LMRC_PLUS}
+        return {"class": "LMRCClassifier", "settings": kept}
+    settings = _OF_LMRC_PLUS | settings
+    if settings.get("augment") == "auto" and isinstance(input_shape, list) and input_shape[0] == 3:
+        settings["augment"] = "crop+flip"  # what "auto" meant
+    return {"class": "LMRCPlusClassifier", "settings": settings}
 
 
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Statistics of the classes' features in a classifier: kept, carried along, predicted by."""
+"""Class statistics of the features: updated after each task, and predicted by (LMRC+)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from lmrc.methods.base import IncrementalClassifier
+from lmrc.methods.declared import LMRCPlusParameters
+from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.rng import FORGET, KEEP
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
@@ -23,138 +24,124 @@ from lmrc.training.memory import Memory
 from lmrc.training.rotations import N_ROTATIONS, all_rotations
 
 
-class CarriedStatistics(IncrementalClassifier):
-    """A classifier with one head per task that may keep statistics, and predict by them.
+class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
+    """LMRC that may keep class statistics, drift-compensated, and predict by them.
 
-    Fitted attributes
-    -----------------
+    Attributes
+    ----------
     statistics_, classifiers_ : dict of Tensor
-        What is kept of the classes' features, and what `predict` makes of it; empty where
+        Class statistics of the features, and what the prediction rules are made of; empty where
         ``statistics`` is "none".
     """
 
-    statistics: str
-    feature_layers: int
-    predict_with: str
-    test_time_flip: bool
-    scale: float
-    label_dim: int
-    labels_: dict[str, Tensor]  # "vectors": the label vectors, (classes[, rotations], dim)
-    statistics_: dict[str, Tensor]
-    classifiers_: dict[str, Tensor]
-
+    predict_is_argmax = True
     saved_tensors: ClassVar[tuple[str, ...]] = ("labels_", "statistics_", "classifiers_")
 
     @property
-    def turns(self) -> int | None:
-        """Turns in which images are learnt and looked at; None where they are not turned."""
-        return None if self.rotations == "none" else N_ROTATIONS
+    def _n_rotations(self) -> int:
+        return 1 if self.rotations == "none" else N_ROTATIONS
 
     @property
-    def _mirrored(self) -> bool:  # whether mirror images are looked at: only where they were learnt
-        return self.test_time_flip and flips(self.augmentation)
+    def _flips(
+        self,
+    ) -> bool:  # whether mirror images are predicted, too: only where they are learnt
+        return self.test_time_flip and flips(self.augmentation_)
 
     @property
-    def looks(self) -> int:  # type: ignore[override]  # others have a number
-        """How often the network looks at each image: in all turns, and mirrored."""
-        return (self.turns or 1) * (1 + self._mirrored)
-
-    @property
-    def answers(self) -> int:  # type: ignore[override]  # others have a number
-        """How many values all heads answer with."""
-        return len(self.heads_) * self.label_dim
-
-    @property
-    def _sizes(self) -> list[int]:  # classes that each head governs
-        return [len(head) for head in getattr(self, "heads_", ())]
-
-    @property
-    def _pooled(self) -> list[bool]:  # of each head, whether the pool holds all of its classes
-        stored = self.memory_.classes if self.memory_ else frozenset()  # asked at every step
-        ends = np.cumsum(self._sizes).tolist()
-        return [stored.issuperset(range(e - n, e)) for n, e in zip(self._sizes, ends, strict=True)]
+    def _forward_passes(self) -> int:  # type: ignore[override]  # of each image
+        return self._n_rotations * (1 + self._flips)
 
     def after_task(self, network: Network, samples: Memory) -> None:
-        """Carry the statistics to where the features are now, and add those of the new classes."""
+        """Compensate the statistics for feature drift, and add those of the new classes."""
         if self.statistics == "none":
-            self.statistics_, self.classifiers_ = {}, {}
+            self.statistics_: dict[str, Tensor] = {}
+            self.classifiers_: dict[str, Tensor] = {}
             return
-        batch, pool = samples.split(len(samples) - len(self.memory_ or ()))
+        task, exemplars = samples.split(len(samples) - len(self.memory_ or ()))
         width, old = self._width(network), None
-        before = ClassStatistics.empty(self.statistics, self.turns or 1, width)
+        before = ClassStatistics.empty(self.statistics, self._n_rotations, width)
         if self.n_tasks_:
             before = self._class_statistics()
             old = on_device(network.encoder.mean.device, self.network_).encoder
-        tuned = self.predict_with not in ("wta", "lda")
-        self._predict_by(before, old, network, batch, pool, KEEP, tuned)
+        finetune = self.predict_with not in ("wta", "lda")
+        self._fit_classifiers(before, old, network, task, exemplars, KEEP, finetune)
 
-    def forget_statistics(self, row: int) -> None:
-        """Take out a class's statistics, and make anew what `predict` makes of the others'.
+    def _forget_class(self, row: int) -> None:
+        """Take out a class's statistics, and fit the classifiers anew to the others'.
 
         To leave out its rows would not do: those of the others tell of it, as they were fitted
         to tell it from them.
         """
-        network = self.network_
-        pool = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
+        if not self.statistics_:
+            return
+        exemplars = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
         rest = self._class_statistics().without(row)
-        tuned = "head_weight" in self.classifiers_
-        self._predict_by(rest, None, network, Memory.empty(pool.x), pool, FORGET, tuned)
+        finetune = "head_weight" in self.classifiers_
+        none = Memory.empty(exemplars.x)
+        self._fit_classifiers(rest, None, self.network_, none, exemplars, FORGET, finetune)
 
-    def _predict_by(
+    def _fit_classifiers(
         self,
         before: ClassStatistics,
         old: Encoder | None,
         network: Network,
-        batch: Memory,
-        pool: Memory,
+        task: Memory,
+        exemplars: Memory,
         purpose: int,
-        tuned: bool,
+        finetune: bool,
     ) -> None:
-        """Set statistics and what `predict` makes of them; parameters as `update_statistics`."""
-        chance = torch.Generator().manual_seed(self._seed(purpose))
+        """Set statistics and classifiers; parameters as in `update_statistics`."""
+        rng = torch.Generator().manual_seed(self._seed(purpose))
         statistics, non_negative, real = update_statistics(
             before,
             old,
             network.encoder,
-            batch,
-            pool,
+            task,
+            exemplars,
             layers=self.feature_layers,
-            augment=self.augmentation,
-            rotated=self.turns is not None,
-            generator=chance,
-            tuned=tuned,
+            augment=self.augmentation_,
+            rotated=self._n_rotations > 1,
+            generator=rng,
+            tuned=finetune,
         )
-        if not len(batch):  # and maybe no exemplars: no image tells
-            non_negative = self._rectified(network, chance)
+        if not len(task):  # and maybe no exemplars: no image tells
+            non_negative = self._rectified(network, rng)
         self.statistics_ = statistics.tensors()
-        if tuned:
+        if finetune:
             self.classifiers_ = prediction_rules.tune(
                 network.head,
-                self._vectors_of(network.head.weight.device),
+                self._vectors_by_rotation(network.head.weight.device),
                 statistics,
-                self._sizes,
+                self._head_sizes,
                 scale=self.scale,
                 non_negative=non_negative,
                 real=real,
-                generator=chance,
+                generator=rng,
             )
         else:
             self.classifiers_ = prediction_rules.discriminant(statistics)
 
-    def scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
+    def scores(self, network: Network, x: Tensor) -> Tensor:
+        """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""
+        return self._scores_by((self.predict_with,), network, x)[self.predict_with]
+
+    def _scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some prediction rules: (n, n_classes) each."""
-        inputs = torch.cat([x, x.flip(-1)]) if self._mirrored else x
-        inputs = inputs if self.turns is None else all_rotations(inputs)
+        inputs = torch.cat([x, x.flip(-1)]) if self._flips else x
+        inputs = all_rotations(inputs) if self._n_rotations > 1 else inputs
         features = network.encoder.features(inputs, self.feature_layers)
-        features = features.view(self.turns or 1, -1, features.shape[-1])
-        kept = getattr(self, "classifiers_", {})  # Winner-Take-All needs nothing
-        looks = 1 + self._mirrored
-        vectors = self._vectors_of(features.device)
+        features = features.view(self._n_rotations, -1, features.shape[-1])
         return prediction_rules.scores_by(
-            rules, network.head, vectors, features, self._sizes, kept, looks
+            rules,
+            network.head,
+            self._vectors_by_rotation(features.device),
+            features,
+            self._head_sizes,
+            getattr(self, "classifiers_", {}),  # Winner-Take-All needs none
+            1 + self._flips,
         )
 
-    def _vectors_of(self, device: torch.device) -> Tensor:
+    def _vectors_by_rotation(self, device: torch.device) -> Tensor:
         """Return the label vectors as (classes, rotations, dim)."""
         vectors = self.labels_["vectors"].to(device)
         return vectors if vectors.ndim == 3 else vectors[:, None]
@@ -169,7 +156,7 @@ class CarriedStatistics(IncrementalClassifier):
         check_is_fitted(self)
         return prediction_rules.possible(self.classifiers_)
 
-    def check_prediction_rule(self) -> None:
+    def _check_prediction_rule(self) -> None:
         """Refuse, with a ValueError, a ``predict_with`` that is none of ``prediction_rules_``."""
         prediction_rules.check_possible((self.predict_with,), self.classifiers_)
 
@@ -180,19 +167,20 @@ class CarriedStatistics(IncrementalClassifier):
         rules = now.prediction_rules_
 
         def scores(network: Network, x: Tensor) -> Tensor:
-            return torch.stack([*now.scores_by(rules, network, x).values()], dim=1)
+            return torch.stack([*now._scores_by(rules, network, x).values()], dim=1)
 
         by_rule = np.concatenate(list(now._score_parts(X, scores)))  # (n, rules, n_classes)
         return {rule: by_rule[:, i] for i, rule in enumerate(rules)}
 
     def check_saved(self) -> None:
-        """Refuse statistics that are not of these classes and features."""
+        """Refuse label vectors and statistics that are not of these classes and features."""
+        super().check_saved()
         if self.statistics == "none":
             if self.statistics_ or self.classifiers_:
                 raise ValueError("it holds statistics, which its settings say it has not")
             return
         statistics, head = self._class_statistics(), self.network_.head
-        statistics.check(len(self.classes_), self.turns or 1, self._width(self.network_))
+        statistics.check(len(self.classes_), self._n_rotations, self._width(self.network_))
         prediction_rules.check(self.classifiers_, statistics, head)
 
     def _check_parameters(self) -> None:
