@@ -9,29 +9,26 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmrc import (
-    EWCClassifier,
-    FineTuneClassifier,
-    JointClassifier,
-    LMRCClassifier,
-    LMRCPlusClassifier,
-    LwFClassifier,
-)
+from lmrc import LMRCClassifier
 from lmrc.checks import blobs
+from lmrc.methods.catalog import METHODS, make_learner
 
 X, Y = (np.concatenate(part) for part in zip(*blobs(), strict=True))
 
 
+OWN = {
+    "lmrc": {"epochs": 70},  # all defaults: they must do for small tables
+    "lmrc+": {
+        "rotations": "none",
+        "objective": "cosine",
+        "predict_with": "wta",
+        "first_epochs": None,
+    },
+}
 ESTIMATORS = [
-    LMRCClassifier(),  # all defaults: they must do for small tables
-    LMRCPlusClassifier(
-        rotations="none", objective="cosine", predict_with="wta", epochs=15, first_epochs=None
-    ),
-    FineTuneClassifier(epochs=15),
-    EWCClassifier(epochs=15),
-    LwFClassifier(epochs=15),
-    LwFClassifier(heads="multi", epochs=15),
-    JointClassifier(epochs=15),
+    make_learner(method, {"epochs": 15} | OWN.get(name, {}))
+    for name, method in METHODS.items()
+    if name != "lm"  # is LMRC
 ]
 
 

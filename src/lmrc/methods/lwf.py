@@ -46,14 +46,14 @@ class LwFClassifier(FineTuneClassifier):
 
     def losses(self, outputs: Tensor, old_outputs: Tensor | None, batch: MiniBatch) -> Losses:
         """Return the cross-entropy and the distillation of the old network's outputs."""
-        terms = {"new": -(batch.targets * self.log_softmax(outputs)).sum(dim=1)}
+        terms = {"new": -(batch.targets * self._log_softmax(outputs)).sum(dim=1)}
         if old_outputs is not None:
-            teacher = self.log_softmax(old_outputs / self.temperature).exp()
-            student = self.log_softmax(outputs[:, : teacher.shape[1]] / self.temperature)
+            teacher = self._log_softmax(old_outputs / self.temperature).exp()
+            student = self._log_softmax(outputs[:, : teacher.shape[1]] / self.temperature)
             terms["distillation"] = -self.distillation_weight * (teacher * student).sum(dim=1)
         return terms
 
-    def log_softmax(self, logits: Tensor) -> Tensor:
+    def _log_softmax(self, logits: Tensor) -> Tensor:
         """Return log-probabilities: over all classes at hand, or within each head."""
         if self.heads == "single":
             return logits.log_softmax(dim=1)
@@ -67,7 +67,7 @@ class LwFClassifier(FineTuneClassifier):
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return probabilities: over all classes, or within each head."""
-        return self.log_softmax(network(x)).exp()
+        return self._log_softmax(network(x)).exp()
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

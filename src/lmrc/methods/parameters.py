@@ -177,8 +177,8 @@ class Parameters:
         own = {n: v for n, v in vars(cls).items() if isinstance(v, Parameter)}
         for name, declared in own.items():
             delattr(cls, name)
-            kind = inspect.get_annotations(cls).get(name, "")
-            own[name] = _completed(declared, str(kind), above.get(name))
+            kind = _annotation(inspect.get_annotations(cls).get(name, ""))
+            own[name] = _completed(declared, kind, above.get(name))
         cls._own = own  # type: ignore[attr-defined]
         cls.parameters = own | {n: above[n] for n in above if n not in own}
         if "__init__" in vars(cls):
@@ -206,6 +206,13 @@ def fixed(cls: type[Parameters]) -> list[str]:
 def defaults(cls: type[Parameters]) -> dict[str, Any]:
     """Return the defaults by name."""
     return {name: declared.default for name, declared in cls.parameters.items()}
+
+
+def _annotation(kind: Any) -> str:
+    """Return an annotation as written, whether it was evaluated or not."""
+    if isinstance(kind, str):
+        return kind
+    return kind.__name__ if isinstance(kind, type) else repr(kind).replace("typing.", "")
 
 
 def _completed(declared: Parameter, kind: str, above: Parameter | None) -> Parameter:
