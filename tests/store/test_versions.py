@@ -1,14 +1,9 @@
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from lmrc.store import folder, unfinished
+from lmrc.store import folder
 from lmrc.store.files import LOCK, checksum, read_json
 from lmrc.store.folder import ModelFileError
-from lmrc.store.lock import LockedError, holder, locked
 
 
 def write(path, n, **settings):
@@ -151,64 +146,6 @@ def test_amend_changes_all_versions_and_may_drop_old_ones(model):
     assert len(names(model)) == 2
 
 
-def test_a_second_writer_is_told_who_is_at_work(model):
-    with folder.writing(model):
-        told = rf"process {os.getpid()} on .* since 2"
-        with pytest.raises(LockedError, match=told), folder.writing(model):
-            pass
-    with folder.writing(model):
-        pass
-    assert LOCK not in names(model)
-
-
-def test_the_lock_of_a_dead_process_is_taken_over(model):
-    script = (
-        "import os, sys; from lmrc.store import folder\n"
-        "with folder.writing(sys.argv[1]): os.kill(os.getpid(), 9)"
-    )
-    assert subprocess.run([sys.executable, "-c", script, model]).returncode == -9
-    assert LOCK in names(model)
-    write(model, 4)
-    assert folder.read(model)[0] == {"n": 4}
-
-
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_a_lock_that_is_a_link_does_not_overwrite_what_it_leads_to(model, tmp_path, link):
-    (tmp_path / "thesis.tex").write_text("do not lose")
-    link(tmp_path / "thesis.tex", model / LOCK)
-    with pytest.raises(OSError, match="is a link or not a file"), folder.writing(model):
-        pass
-    assert (tmp_path / "thesis.tex").read_text() == "do not lose"
-    assert folder.changing(model) is None
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
-def test_a_lock_that_is_a_pipe_is_not_waited_for(model):
-    os.mkfifo(model / LOCK)
-    with pytest.raises(OSError, match="is a link or not a file"), folder.writing(model):
-        pass
-    assert folder.changing(model) is None
-
-
-def test_who_asks_for_the_holder_of_a_lock_is_in_no_ones_way(model, monkeypatch):
-    """A writer that meets one who asks takes the lock once that one has let go."""
-    with folder.writing(model):
-        pass
-    (model / LOCK).touch()
-    with (model / LOCK).open("rb") as asking:
-        shared = locked(asking, wait=False, shared=True)
-        shared.__enter__()
-        assert holder(model / LOCK) is None  # two may ask at once
-
-        def let_go(path):
-            shared.__exit__(None, None, None)
-            return holder(path)
-
-        monkeypatch.setattr("lmrc.store.lock.holder", let_go)
-        with folder.writing(model):
-            assert holder(model / LOCK).startswith(f"process {os.getpid()} on ")
-
-
 def test_what_a_killed_writer_left_is_removed_once_the_model_is_loaded(model):
     kept = names(model)
     (model / ".lmrc-0123").write_bytes(b"half an image")
@@ -235,55 +172,3 @@ def test_a_reader_is_not_disturbed_by_a_writer(model, monkeypatch):
 
     monkeypatch.setattr(folder, "read_tensors", overtaken)
     assert folder.read(model)[0] == {"n": 8}
-
-
-def test_unfinished_training_is_kept_until_its_task_ends(model):
-    assert unfinished.read(model) is None
-    with folder.writing(model):
-        unfinished.write(model, {"epoch": 0}, {})
-        unfinished.write(model, {"epoch": 1}, {"a": torch.zeros(2)})
-        unfinished.write(model, {"epoch": 2}, {"a": torch.ones(2)})
-    with folder.writing(model):
-        content, tensors = unfinished.read(model)
-    assert content == {"epoch": 2}
-    assert torch.equal(tensors["a"], torch.ones(2))
-    assert len(list(model.glob("training-*"))) == 1
-    left = (model / "unfinished.json").read_bytes()
-    write(model, 4, keep=2)
-    assert unfinished.read(model) is None
-    assert not list(model.glob("training-*"))
-    (model / "unfinished.json").write_bytes(left)  # a crash just before it was removed
-    assert unfinished.read(model) is None
-
-
-def test_unfinished_training_can_be_discarded(model):
-    kept = names(model)
-    with folder.writing(model):
-        unfinished.write(model, {}, {"a": torch.ones(2)})
-        unfinished.discard(model)
-    assert names(model) == kept
-
-
-def test_the_state_of_unfinished_training_can_be_dropped_alone(model):
-    with folder.writing(model):
-        unfinished.write(model, {"asked": 1, "records": [{}], "seconds": 2.0}, {"a": torch.ones(2)})
-        unfinished.drop_state(model)
-        assert unfinished.read(model) == ({"asked": 1}, {})
-        assert not list(model.glob("training-*"))
-
-
-def test_a_damaged_record_of_unfinished_training_says_so(model):
-    with folder.writing(model):
-        unfinished.write(model, {"epoch": 1}, {})
-    path = model / "unfinished.json"
-    path.write_bytes(path.read_bytes().replace(b"epoch", b"epocx"))
-    with pytest.raises(ModelFileError, match="discard"):
-        unfinished.read(model)
-    assert unfinished.is_there(model)
-
-
-def test_a_model_whose_first_task_is_unfinished_is_said_to_be(tmp_path):
-    with folder.writing(tmp_path / "m"):
-        unfinished.write(tmp_path / "m", {}, {})
-    with pytest.raises(ModelFileError, match="--resume"):
-        folder.read(tmp_path / "m")

@@ -82,8 +82,8 @@ def test_each_rank_takes_partners_from_its_own_part():
 
 
 def test_rectangles_are_by_seed_and_inputs_may_stay_in_the_hosts_memory():
-    chance = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (23, 3, 16, 16), dtype=torch.uint8, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (23, 3, 16, 16), dtype=torch.uint8, generator=rng)
 
     def epoch(seed, resident, augment="cutmix"):
         batches = Batches(
@@ -147,8 +147,8 @@ def test_statistics_are_of_whole_images():
             return x.flatten(1)
 
     encoder = Encoder(Mean(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)).eval()
-    chance = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8, generator=rng)
     found = [
         next(
             gather(

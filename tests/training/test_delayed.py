@@ -140,8 +140,8 @@ def test_of_two_networks_that_begin_at_once_one_does_without(monkeypatch):
 
 def test_gradients_that_a_loss_asks_for_on_its_way_are_not_those_of_the_weights():
     """As for adversarial examples: a step learns from them, and not from how they were found."""
-    chance = torch.Generator().manual_seed(0)
-    x = torch.rand(12, 3, 8, 8, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(12, 3, 8, 8, generator=rng)
     plan = Optimisation(2, 0.01, (), 0.9, 0.0)
 
     def learnt(graph):
@@ -262,8 +262,8 @@ def test_a_capture_that_fails_leaves_no_gradient_to_the_steps_after_it():
 @pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_learns_the_same_with_delayed_gradients(method, compiled, monkeypatch):
-    chance = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=rng)
     y = torch.arange(36) % 4
 
     def taught():

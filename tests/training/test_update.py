@@ -17,13 +17,13 @@ def optimiser_of(weights, **settings):
 
 
 def fresh(n=2):
-    chance = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(3, 2, 3, 3, generator=chance)) for _ in range(n)]
+    rng = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(3, 2, 3, 3, generator=rng)) for _ in range(n)]
 
 
 def slopes(step):
-    chance = torch.Generator().manual_seed(step + 1)
-    return [torch.randn(3, 2, 3, 3, generator=chance).bfloat16() for _ in range(2)]
+    rng = torch.Generator().manual_seed(step + 1)
+    return [torch.randn(3, 2, 3, 3, generator=rng).bfloat16() for _ in range(2)]
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])

@@ -1,4 +1,4 @@
-"""Model files that someone made up, checksums and all."""
+"""Forged model files, with valid checksums."""
 
 import json
 import os
