@@ -24,10 +24,9 @@ from torch import Tensor
 from lmrc import LMRCClassifier, LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
 from lmrc.nets import network
-from lmrc.training import ahead, compiling, graphed
-from lmrc.training.ahead import Parts
+from lmrc.training import compiling, graphed, prefetch
 from lmrc.training.batches import Batches
-from lmrc.training.delayed import delayed
+from lmrc.training.prefetch import Parts
 from lmrc.training.step import Step
 from lmrc.training.streams import Stream
 
@@ -77,7 +76,7 @@ def not_overlapped(*_: Any, **__: Any) -> Iterator[None]:
 class InStep:
     """Makes each mini-batch, and the old network's outputs for it, in the step that learns it."""
 
-    rows, is_begun = 1, False
+    rows, is_started = 1, False
 
     def __init__(
         self,
@@ -85,18 +84,18 @@ class InStep:
         batches: Batches,
         size: int,
         stream: Stream,
-        beside: Stream,
+        side_stream: Stream,
     ) -> None:
         self.prepare, self.n = prepare, len(batches.y)
         self.positions = torch.arange(size, device=batches.device)
 
-    def begin(self, start: int) -> None:
+    def start(self, start: int) -> None:
         """Go to a position of the epoch."""
         size = len(self.positions)
         self.positions.copy_(torch.arange(start, start + size, device=self.positions.device))
 
-    def turn(self, *, is_last: bool) -> None:
-        """Do nothing: there is no block."""
+    def swap(self, *, is_last: bool) -> None:
+        """Do nothing: there is no chunk."""
 
     def take(self) -> Parts:
         """Return the next mini-batch."""
@@ -116,26 +115,20 @@ def _fold_nothing(*_: Any) -> None:
     return None
 
 
-def _update_plainly(module: Any, bf16: bool, compiled: bool = False) -> Any:
-    return delayed(module, bf16, compiled=False)
-
-
 PIECES: dict[str, list[Any]] = {
-    "update": [mock.patch.object(compiling, "delayed", _update_plainly)],
-    "overlap": [mock.patch.object(compiling, "delayed", not_overlapped)],
+    "overlap": [mock.patch.object(compiling, "overlapped", not_overlapped)],
     "prefetch": [
-        mock.patch.object(graphed, "Ahead", InStep),
+        mock.patch.object(graphed, "Prefetcher", InStep),
         # The next epoch is not sampled while steps still read this one.
         mock.patch.object(graphed.GraphedStep, "prefetch_epoch", Step.prefetch_epoch),
     ],
     "fold": [mock.patch.object(network, "fold", _fold_nothing)],
-    "graph": [mock.patch.object(m, "Graph", Launched) for m in (graphed, ahead)],
+    "graph": [mock.patch.object(m, "Graph", Launched) for m in (graphed, prefetch)],
 }
-ALL_OFF = ("overlap", "prefetch", "fold", "graph")  # without overlap there is no update of its own
+ALL_OFF = ("overlap", "prefetch", "fold", "graph")
 ROWS: list[tuple[str, Sequence[str]]] = [
     ("all on", ()),
-    ("without update", ("update",)),
-    ("without overlap, update", ("overlap",)),
+    ("without overlap", ("overlap",)),
     ("without prefetch", ("prefetch",)),
     ("all on, once more", ()),
     ("without fold", ("fold",)),

@@ -12,7 +12,7 @@ from torch import nn
 
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
 from lmrc.nets.network import Frozen
-from lmrc.training import ahead, buffers
+from lmrc.training import buffers, prefetch
 from lmrc.training.checkpoint import Checkpoint, pack_training, unpack_training
 
 # cuBLAS reads it when it is first used, which is before the test that needs it.
@@ -165,7 +165,7 @@ def test_a_compiled_backbone_gives_what_the_eager_one_gives(backbone):
 @pytest.mark.parametrize("inputs", [1, 40, 160])
 @pytest.mark.parametrize("rotations", ["none", "one", "all"])
 def test_blocks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, monkeypatch):
-    monkeypatch.setattr(ahead, "INPUTS", inputs)  # of up to 10 mini-batches, 2 with four turns
+    monkeypatch.setattr(prefetch, "MAX_INPUTS", inputs)  # 10 mini-batches, 2 with four rotations
     settings = {"rotations": rotations, "memory_per_class": 5, "swa_epochs": 2}
     settings |= {"class_weight": "balanced", "augment": "crop+flip"}
     plain, expected = taught(compile=False, **settings)

@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from lmrc.nets.network import Encoder, Frozen, Network
-from lmrc.training import ahead, graphed
-from lmrc.training.ahead import Ahead, rows_of_block
+from lmrc.training import graphed, prefetch
 from lmrc.training.batches import Batches
+from lmrc.training.device import Execution
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.loop import Optimisation, train
 from lmrc.training.objective import Objective
+from lmrc.training.prefetch import Prefetcher, chunk_rows
 
 CPU = torch.device("cpu")
+GRAPHED = Execution(CPU, bf16=False, graph=True, compiled=False)
 SETTINGS = [
     {},
     {"rotations": "one", "augment": "crop+flip"},
@@ -43,15 +45,15 @@ def network(seed=0):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(ahead, "INPUTS", 24)  # 6 mini-batches of 4; 1 where images come in 4 turns
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(prefetch, "MAX_INPUTS", 24)  # 6 mini-batches of 4, or 1 with 4 rotations
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.usefixtures("small_blocks")
-def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
     if settings.get("rotations") == "all":
-        monkeypatch.setattr(ahead, "INPUTS", 48)  # of 3
+        monkeypatch.setattr(prefetch, "MAX_INPUTS", 48)  # of 3
     data, plain = batches(**settings), batches(**settings)
     for served in (data, plain):
         served.sample_epoch(torch.Generator().manual_seed(3))
@@ -59,14 +61,14 @@ def test_blocks_hold_the_mini_batches_of_the_epoch(settings, monkeypatch):
     def prepare(positions):
         return data.at(positions).rows()
 
-    blocks = Ahead(prepare, data, 4, None, None)
-    assert blocks.rows == (1 if data.buffer else 3 if settings.get("rotations") == "all" else 6)
-    blocks.begin(0)
+    chunks = Prefetcher(prepare, data, 4, None, None)
+    assert chunks.rows == (1 if data.buffer else 3 if settings.get("rotations") == "all" else 6)
+    chunks.start(0)
     for i in range(12):
-        if i % blocks.rows == 0:
-            blocks.turn(is_last=i + blocks.rows >= 12)
+        if i % chunks.rows == 0:
+            chunks.swap(is_last=i + chunks.rows >= 12)
         plain.load_next()
-        taken = blocks.take()
+        taken = chunks.take()
         for name, part in plain.at(torch.arange(4 * i, 4 * i + 4)).rows().items():
             assert torch.equal(taken[name], part)
             assert taken[name].stride() == part.stride()  # compiled code is made for one layout
@@ -106,14 +108,14 @@ def taught(graph, plan, seed=lambda epoch: epoch, **settings):
         plan,
         seed=seed,
         prepare=objective.prepare,
-        graph=graph,
+        execution=GRAPHED if graph else None,
     )
     return trained.state_dict(), list(records)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("swa_epochs", [0, 2])
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_chunks")
 def test_the_fast_step_gives_what_the_plain_one_gives(settings, swa_epochs):
     plan = Optimisation(5, 0.02, (3,), 0.9, 5e-4, "cosine", swa_epochs)
     expected, records = taught(False, plan, **settings)
@@ -148,7 +150,7 @@ def test_where_a_step_cannot_be_captured_training_goes_on_and_the_word_fits(
         torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("settings", [{}, {"resident": False}], ids=str)
 def test_epochs_of_one_seed_are_all_learnt_whole(settings):
     plan = Optimisation(4, 0.02, (), 0.9, 0.0)
@@ -158,9 +160,9 @@ def test_epochs_of_one_seed_are_all_learnt_whole(settings):
         torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("needed", [True, False])
-def test_the_old_network_runs_a_block_at_a_time_and_where_it_is_needed(needed):
+def test_the_old_network_runs_a_chunk_at_a_time_and_where_it_is_needed(needed):
     sizes, old, trained = [], Frozen(network()), network()
     old.encoder.register_forward_hook(lambda module, inputs, out: sizes.append(len(inputs[0])))
 
@@ -170,9 +172,9 @@ def test_the_old_network_runs_a_block_at_a_time_and_where_it_is_needed(needed):
 
     plan = Optimisation(1, 0.01, (), 0.0, 0.0)
     objective = Objective(Method(losses, needs_old_outputs=needed), trained, old)
-    training = {"seed": lambda epoch: 0, "prepare": objective.prepare, "graph": True}
+    training = {"seed": lambda epoch: 0, "prepare": objective.prepare, "execution": GRAPHED}
     list(train(trained, objective, batches(n=48), plan, **training))
-    # Two steps as they are; a block to see its shape; ten steps of blocks of six.
+    # Two eager steps; a chunk to see its shape; ten steps in chunks of six.
     assert sizes == ([4, 4, 24, 24, 24] if needed else [])
 
 
@@ -186,7 +188,7 @@ class Recorded:
 
 def test_the_data_is_let_go_when_the_training_ends(monkeypatch):
     """At once, and not when Python next clears away: it fills the GPU, and more data comes."""
-    for module in (ahead, graphed):
+    for module in (prefetch, graphed):
         monkeypatch.setattr(module, "Graph", Recorded)
     plan = Optimisation(3, 0.01, (), 0.9, 0.0)
     list(train(*learner(), batches(), plan, seed=int))  # torch clears up after its first optimiser
@@ -195,7 +197,7 @@ def test_the_data_is_let_go_when_the_training_ends(monkeypatch):
     gone = weakref.ref(data)
     gc.disable()
     try:
-        list(train(*learner(), data, plan, seed=int, graph=True))
+        list(train(*learner(), data, plan, seed=int, execution=GRAPHED))
         del data
         assert gone() is None
     finally:
@@ -224,28 +226,28 @@ def test_code_is_compiled_for_one_size_of_mini_batch_and_for_nothing_else(n):
 
     trained.encoder.compile(backend=backend, dynamic=False)
     plan = Optimisation(3, 0.01, (), 0.9, 0.0, swa_epochs=2)
-    list(train(trained, losses, batches(n), plan, seed=int, graph=True))
+    list(train(trained, losses, batches(n), plan, seed=int, execution=GRAPHED))
     assert compiled == [4]  # not for a last one of 5 or 2, nor for BatchNorm's statistics
 
 
 @pytest.mark.parametrize(
     ("n", "size", "settings", "rows"),
     [
-        (5000, 128, {}, 8),  # 39 in 5 blocks
-        (9 * 128, 128, {}, 5),  # 9 in 2 blocks, rather than 8 and 1
+        (5000, 128, {}, 8),  # 39 in 5 chunks
+        (9 * 128, 128, {}, 5),  # 9 in 2 chunks, rather than 8 and 1
         (3 * 128, 128, {}, 3),
         (5000, 128, {"rotations": "all"}, 2),
         (5000, 2000, {}, 1),
         (5000, 128, {"resident": False}, 1),
     ],
 )
-def test_a_block_is_about_a_thousand_inputs(n, size, settings, rows):
-    assert rows_of_block(batches(n, size, **settings), size) == rows
+def test_a_chunk_is_about_a_thousand_inputs(n, size, settings, rows):
+    assert chunk_rows(batches(n, size, **settings), size) == rows
 
 
-def test_a_block_of_large_images_is_smaller(monkeypatch):
-    monkeypatch.setattr(ahead, "VALUES", 3 * 128 * 3 * 6 * 6)
-    assert rows_of_block(batches(3000, 128), 128) == 3
+def test_a_chunk_of_large_images_is_smaller(monkeypatch):
+    monkeypatch.setattr(prefetch, "MAX_VALUES", 3 * 128 * 3 * 6 * 6)
+    assert chunk_rows(batches(3000, 128), 128) == 3
 
 
 def test_the_next_epoch_is_sampled_once(monkeypatch):

@@ -36,7 +36,6 @@ from lmrc.training.augment import pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.class_weight import class_weights
-from lmrc.training.compiling import accelerate
 from lmrc.training.device import Execution, default_dtype_guard, deterministic_algorithms
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
@@ -266,27 +265,25 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, batches.y, self.classes_.tolist())
         objective = Objective(self, network, frozen, weights)
-        with accelerate(network, frozen, batches, execution) as delayed:
-            yield from train(
-                network,
-                objective,
-                batches,
-                Optimisation(
-                    self._epochs,
-                    float(self._now("learning_rate")),
-                    [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
-                    self.momentum,
-                    self.weight_decay,
-                    self.schedule,
-                    min(self.swa_epochs, self._epochs),
-                ),
-                prepare=objective.prepare,
-                seed=lambda epoch: self._seed(EPOCH, epoch),
-                bf16=execution.bf16,
-                graph=execution.graph,
-                delayed=delayed,
-                checkpoint=self.checkpoint,
-            )
+        yield from train(
+            network,
+            objective,
+            batches,
+            Optimisation(
+                self._epochs,
+                float(self._now("learning_rate")),
+                [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
+                self.momentum,
+                self.weight_decay,
+                self.schedule,
+                min(self.swa_epochs, self._epochs),
+            ),
+            seed=lambda epoch: self._seed(EPOCH, epoch),
+            execution=execution,
+            old=frozen,
+            prepare=objective.prepare,
+            checkpoint=self.checkpoint,
+        )
 
     @property
     def _epochs(self) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmrc.nets.auto import pick
+from lmrc.nets.convolution import Conv2d
 
 #: (features,) for vectors, (channels, height, width) for images.
 InputShape = tuple[int, ...]
@@ -59,14 +60,14 @@ class BasicBlock(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.conv1 = Conv2d(n_in, n_out, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(n_out)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.conv2 = Conv2d(n_out, n_out, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(n_out)
         self.downsample: nn.Module | None = None
         if stride != 1 or n_in != n_out:
             self.downsample = nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+                Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -138,7 +139,8 @@ class ResNet(nn.Module):
 def is_plain(module: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Tell whether it is a convolution without groups and dilation, with zero padding."""
     return (
-        type(module) is nn.Conv2d
+        type(module) in (nn.Conv2d, Conv2d)
+        and isinstance(module, nn.Conv2d)
         and (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
         and not isinstance(module.padding, str)
     )

@@ -1,4 +1,4 @@
-"""Networks made ready for training at speed, and left as they were."""
+"""Networks prepared for fast training, and restored after it."""
 
 from __future__ import annotations
 
@@ -8,57 +8,56 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import torch
 from torch import nn
 
-from lmrc.training.ahead import VALUES
 from lmrc.training.batches import Batches
-from lmrc.training.delayed import Delayed, delayed
 from lmrc.training.device import Execution
+from lmrc.training.overlap import OverlappedGradients, overlapped
+from lmrc.training.prefetch import MAX_VALUES
 
 
 @contextmanager
 def accelerate(
-    network: nn.Module, frozen: nn.Module | None, batches: Batches, execution: Execution
-) -> Iterator[Delayed | None]:
-    """Make networks ready for the training of a task.
+    network: nn.Module, old: nn.Module | None, batches: Batches, execution: Execution
+) -> Iterator[OverlappedGradients | None]:
+    """Prepare networks for the training of a task.
 
     Parameters
     ----------
-    network, frozen : nn.Module
-        The one in training, and the one that it consults.
+    network, old : nn.Module
+        The one in training, and the one before the task.
     batches : Batches
     execution : Execution
 
     Yields
     ------
-    Delayed or None
-        The weights whose gradients are found beside the backward pass.
+    OverlappedGradients or None
+        The weights whose gradients are computed on a side stream.
     """
-    # Where the backward pass of a mini-batch fills the GPU, it gains nothing and takes memory.
-    leaves_room = batches.n_values(max(batches.sizes)) <= VALUES
+    # If the backward pass of a mini-batch fills the GPU, overlapping gains nothing.
+    leaves_room = batches.n_values(max(batches.sizes)) <= MAX_VALUES
     with ExitStack() as stack:
-        weights = None
+        overlap = None
         if execution.graph and leaves_room:
-            weights = stack.enter_context(delayed(network, execution.bf16, execution.compiled))
+            overlap = stack.enter_context(overlapped(network, execution.bf16))
         if execution.compiled:
-            stack.enter_context(compiled(network, frozen, reuse_memory=weights is None))
-        yield weights
+            stack.enter_context(compiled(network, old, reuse_memory=overlap is None))
+        yield overlap
 
 
 @contextmanager
 def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator[None]:
     """Compile the encoders of networks for as long as they are trained.
 
-    Compiled code is kept by the shapes and the structure of an encoder, so the next task's
-    copy finds it ready.
+    Compiled code is cached by the shapes and the structure of an encoder, so the next task's copy
+    uses the same code.
 
     Parameters
     ----------
     *networks : nn.Module or None
     reuse_memory : bool
-        Whether the code may overwrite tensors that it needs no more; not where gradients are
-        `delayed`.
+        Whether the code may overwrite tensors that it no longer needs; not with overlapped
+        gradients.
     """
-    # Many small kernels in one, such as the weights' casts to bfloat16.
-    options = {"combo_kernels": True}
+    options = {"combo_kernels": True}  # many small kernels in one
     if not reuse_memory:
         options |= {"allow_buffer_reuse": False, "inplace_buffers": False}
     modules = [network.get_submodule("encoder") for network in networks if network]
@@ -73,6 +72,6 @@ def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Leave compiled code aside, for what would have it compiled anew."""
+    """Run eagerly what would otherwise be compiled again."""
     eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return eager

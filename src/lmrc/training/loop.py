@@ -13,8 +13,8 @@ from torch import nn
 from lmrc.training import cutmix
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.compiling import uncompiled
-from lmrc.training.delayed import Delayed
+from lmrc.training.compiling import accelerate, uncompiled
+from lmrc.training.device import Execution
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.schedule import cosine, halving
@@ -63,10 +63,9 @@ def train(
     optimisation: Optimisation,
     *,
     seed: Callable[[int], int],
+    execution: Execution | None = None,
+    old: nn.Module | None = None,
     prepare: Callable[[MiniBatch], MiniBatch] | None = None,
-    bf16: bool = False,
-    graph: bool = False,
-    delayed: Delayed | None = None,
     checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
@@ -81,36 +80,55 @@ def train(
     optimisation : Optimisation
     seed : callable
         Maps an epoch to the seed of everything random in it: order, augmentation, dropout.
+    execution : Execution, optional
+        Precision, graph capture and compilation; by default none of them.
+    old : nn.Module, optional
+        The network before the task, which the losses use.
     prepare : callable, optional
         Adds to a mini-batch what can be computed before its step.
-    bf16 : bool
-        Run the forward pass in bfloat16; weights and losses stay float32.
-    graph : bool
-        Capture the step as a CUDA graph.
-    delayed : Delayed, optional
-        Of the network, if it is captured: weights whose gradients are found beside the rest.
     checkpoint : Checkpoint
         Restores the state to resume from, and saves it after each epoch. The records of epochs
         that are done are yielded again.
     """
-    on_gpu = batches.device.type == "cuda"
-    # On a GPU the rate is a tensor, so that captured steps see it change.
-    rate = torch.tensor(optimisation.learning_rate, device=batches.device) if on_gpu else None
-    optimiser = torch.optim.SGD(
-        [p for p in network.parameters() if p.requires_grad],
-        lr=optimisation.learning_rate if rate is None else rate,
-        momentum=optimisation.momentum,
-        weight_decay=optimisation.weight_decay,
-        fused=on_gpu,
-    )
-    step: Step
-    if batches.ranks.is_distributed:
-        step = DistributedStep(network, losses, batches, optimiser, bf16=bf16)
-    elif graph:
-        ahead = {"prepare": prepare} if prepare else {}
-        step = GraphedStep(losses, batches, optimiser, bf16=bf16, delayed=delayed, **ahead)
-    else:
-        step = Step(losses, batches, optimiser, bf16=bf16)
+    execution = execution or Execution(batches.device, bf16=False, graph=False, compiled=False)
+    optimiser = _sgd(network, optimisation, batches.device)
+    with accelerate(network, old, batches, execution) as overlap:
+        step: Step
+        if batches.ranks.is_distributed:
+            step = DistributedStep(network, losses, batches, optimiser, bf16=execution.bf16)
+        elif execution.graph:
+            step = GraphedStep(
+                *(losses, batches, optimiser),
+                bf16=execution.bf16,
+                overlap=overlap,
+                **({"prepare": prepare} if prepare else {}),
+            )
+        else:
+            step = Step(losses, batches, optimiser, bf16=execution.bf16)
+        yield from _epochs(step, network, optimisation, seed, checkpoint)
+    if optimisation.swa_epochs:
+        load_average(optimiser)
+        batches.sample_epoch(torch.Generator().manual_seed(seed(optimisation.epochs)))
+        # It changes BatchNorm's momentum, a constant of compiled code, at each mini-batch.
+        with uncompiled(), seeded_rng(seed(optimisation.epochs), batches):
+            update_bn(network, batches, bf16=execution.bf16)
+    optimiser.zero_grad(set_to_none=True)
+    if not _outputs_are_finite(network, batches, seed(optimisation.epochs)):
+        raise TrainingError(
+            "the network's outputs are not finite after the last epoch: lower learning_rate "
+            f"(now {optimisation.learning_rate:g})"
+        )
+
+
+def _epochs(
+    step: Step,
+    network: nn.Module,
+    optimisation: Optimisation,
+    seed: Callable[[int], int],
+    checkpoint: Checkpoint,
+) -> Iterator[EpochRecord]:
+    """Run all epochs; yield their records."""
+    batches, optimiser = step.batches, step.optimiser
     records = checkpoint.restore(network, optimiser)
     yield from records
     for epoch in range(len(records), optimisation.epochs):
@@ -135,18 +153,21 @@ def train(
         checkpoint.save(records, network, optimiser)
         yield records[-1]
     step.end()
-    if optimisation.swa_epochs:
-        load_average(optimiser)
-        batches.sample_epoch(torch.Generator().manual_seed(seed(optimisation.epochs)))
-        # update_bn changes BatchNorm's momentum, a constant of compiled code, at each mini-batch.
-        with uncompiled(), seeded_rng(seed(optimisation.epochs), batches):
-            update_bn(network, batches, bf16=bf16)
-    optimiser.zero_grad(set_to_none=True)
-    if not _outputs_are_finite(network, batches, seed(optimisation.epochs)):
-        raise TrainingError(
-            "the network's outputs are not finite after the last epoch: lower learning_rate "
-            f"(now {optimisation.learning_rate:g})"
-        )
+
+
+def _sgd(
+    network: nn.Module, optimisation: Optimisation, device: torch.device
+) -> torch.optim.Optimizer:
+    on_gpu = device.type == "cuda"
+    # On a GPU the rate is a tensor, so that captured steps see it change.
+    rate = torch.tensor(optimisation.learning_rate, device=device) if on_gpu else None
+    return torch.optim.SGD(
+        [p for p in network.parameters() if p.requires_grad],
+        lr=optimisation.learning_rate if rate is None else rate,
+        momentum=optimisation.momentum,
+        weight_decay=optimisation.weight_decay,
+        fused=on_gpu,
+    )
 
 
 def _outputs_are_finite(network: nn.Module, batches: Batches, seed: int) -> bool:

@@ -1,4 +1,4 @@
-"""Streams and graphs of a GPU. On a CPU, which has neither, work is done at once and in order."""
+"""CUDA streams and graphs. On a CPU, which has neither, work is done at once and in order."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-#: None stands for a CPU.
+#: None on a CPU.
 Stream = torch.cuda.Stream | None
 
 
 def open_stream(device: torch.device, urgency: int = 0) -> Stream:
-    """Return a stream; where the GPU is short of room, the more urgent one goes first."""
+    """Return a stream; the more urgent ones go first when the GPU is full."""
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device, priority=-urgency)  # type: ignore[no-untyped-call]
 
 
 def current(device: torch.device) -> Stream:
-    """Return the stream that work goes to now."""
+    """Return the current stream."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def on(stream: Stream) -> AbstractContextManager[None]:
-    """Send work to a stream."""
+    """Use a stream."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def wait(stream: Stream, other: Stream) -> None:
-    """Let a stream wait for what another has to do by now."""
+    """Let a stream wait for all work that is queued on another."""
     if stream is not None and other is not None:
         stream.wait_stream(other)
 
 
 class Graph:
-    """Work that is captured once, without being done, and then replayed.
+    """Work that is captured once, without being executed, and then replayed.
 
     Parameters
     ----------
     work : callable
-        It must find its inputs and leave its results in memory that stays where it is.
+        Its inputs and results must stay at the same memory.
     stream : Stream
-        To capture on; `replay` goes to whichever is current.
+        To capture on; `replay` uses the current one.
     """
 
     def __init__(self, work: Callable[[], None], stream: Stream) -> None:
@@ -51,17 +51,17 @@ class Graph:
         if stream is None:
             return
         graph = torch.cuda.CUDAGraph()
-        # Threads beside this one may go on: the one that brings inputs from disk, or predicts.
+        # Other threads may continue: one that loads inputs from disk, or predicts.
         capture = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
-        # A capture that fails does not leave its stream: `on` does.
-        with _nothing_cleared_away(), on(stream), capture:
+        # A capture that fails does not restore the current stream: `on` does.
+        with _no_garbage_collection(), on(stream), capture:
             work()
         self.replay = graph.replay
 
 
 @contextmanager
-def _nothing_cleared_away() -> Iterator[None]:
-    """Clear garbage away now and not meanwhile: an old graph that goes would spoil a capture."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect garbage now and not during a capture: destroying an old graph would break it."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Weight gradients found beside the backward pass are those that autograd finds."""
+"""Weight gradients that are overlapped with the backward pass are those of autograd."""
 
 import copy
 from contextlib import nullcontext
@@ -6,18 +6,17 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 from lmrc import EWCClassifier, LMRCClassifier
 from lmrc.nets.backbones import ResNet
 from lmrc.nets.network import Encoder, Network
-from lmrc.training import compiling, convolution
-from lmrc.training import delayed as delaying
+from lmrc.training import compiling
 from lmrc.training.batches import Batches
-from lmrc.training.convolution import DelayedConv2d
-from lmrc.training.delayed import Delayed, delayed
 from lmrc.training.device import Execution
 from lmrc.training.loop import Optimisation, train
+from lmrc.training.overlap import overlapped
 
 CPU = torch.device("cpu")
 
@@ -59,7 +58,7 @@ def test_gradients_are_those_of_autograd(bf16, layout):
     with torch.no_grad():
         for p in fast.parameters():
             p.add_(torch.randn_like(p), alpha=0.1)
-    with delayed(fast, bf16) as weights:
+    with overlapped(fast, bf16) as weights:
         assert len(weights.weights) == 5  # all but the stem's, whose input has no gradient
         gradients(fast, x, weights, bf16)  # a step with other weights leaves nothing behind
         fast.load_state_dict(plain.state_dict())
@@ -78,68 +77,62 @@ def test_gradients_are_those_of_autograd(bf16, layout):
 def test_gradients_in_compiled_code_are_those_of_autograd(bf16):
     x = torch.rand(3, 3, 4, 4)
     expected = gradients(network(), x, bf16=bf16)
-    for _ in range(2):  # the second network takes the code of the first, and its own weights
+    torch.compiler.reset()
+    counters.clear()
+    for _ in range(2):
         fast = network()
-        with delayed(fast, bf16) as weights:
+        with overlapped(fast, bf16) as weights:
             fast.encoder.compile(backend="aot_eager", dynamic=False)
             got = gradients(fast, x, weights, bf16)
         off = 2e-2 if bf16 else 1e-5
         for name, gradient in expected.items():
             scale = gradient.abs().max().item()
             torch.testing.assert_close(got[name], gradient, rtol=0, atol=off * scale, msg=name)
-
-
-@pytest.mark.parametrize(
-    ("stride", "padding", "kernel"), [(1, 1, 3), (2, 0, 1), ((2, 1), (0, 2), (3, 5))]
-)
-def test_a_weights_gradient_is_that_of_torchs_own_convolution(stride, padding, kernel, monkeypatch):
-    layer = nn.Conv2d(3, 4, kernel, stride, padding, bias=False)
-    x = torch.rand(2, 3, 7, 9, requires_grad=True)
-    own = torch.autograd.grad(layer(x).square().sum(), [x, layer.weight])
-    found = []
-    monkeypatch.setattr(convolution, "left_to", lambda place, *how: found.append((place, *how)))
-    layer.__class__ = DelayedConv2d
-    layer.dtype, layer.used, layer.place = torch.float32, layer.weight.detach(), 7
-    out = layer(x)
-    torch.testing.assert_close(out, F.conv2d(x, layer.weight, None, stride, padding))
-    (of_x,) = torch.autograd.grad(out.square().sum(), [x])
-    torch.testing.assert_close(of_x, own[0])
-    ((place, *how),) = found
-    assert place == 7
-    torch.testing.assert_close(convolution.weight_gradient(*how), own[1])
+    assert counters["stats"]["unique_graphs"] == 1  # the second network uses the code of the first
 
 
 def test_a_network_is_as_it_was_afterwards():
     fast = network()
     before = copy.deepcopy(fast.state_dict())
-    with delayed(fast, True):
+    with overlapped(fast, True):
         assert fast.state_dict().keys() == before.keys()
-    assert {type(m) for m in fast.modules() if isinstance(m, nn.Conv2d)} == {nn.Conv2d}
-    assert vars(fast.encoder.backbone.layer1[0].conv1).keys() == vars(nn.Conv2d(1, 1, 1)).keys()
     copy.deepcopy(fast)(torch.zeros(2, 3, 8, 8)).sum().backward()  # by autograd alone
-    with delayed(fast, True) as weights:
+    with overlapped(fast, True) as weights:
         assert weights is not None
 
 
-def test_of_two_networks_that_begin_at_once_one_does_without(monkeypatch):
-    """As in two threads: gradients of one would go to the other's weights."""
-    began = []
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_networks_are_trained_at_the_same_time(compiled):
+    """As in two threads: the gradients of one do not go to the other's weights."""
+    x = torch.rand(3, 3, 4, 4)
+    expected = gradients(network(), x)
+    one, two = network(), network()
+    with overlapped(one, False) as first, overlapped(two, False) as second:
+        if compiled:
+            for fast in (one, two):
+                fast.encoder.compile(backend="aot_eager", dynamic=False)
+        first.begin()
+        loss = one(x).square().mean()
+        other = gradients(two, 2 * x, second)
+        penalty = sum(p.square().sum() for p in one.parameters() if p.ndim == 4)
+        (loss + 0.01 * penalty).backward()
+        first.join()
+    for name, p in one.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+        assert not torch.equal(other[name], p.grad)
 
-    class BeganMeanwhile(Delayed):
-        def __init__(self, *args):
-            monkeypatch.undo()
-            with delayed(network(), False) as weights:
-                began.append(weights)
-            super().__init__(*args)
 
-    monkeypatch.setattr(delaying, "Delayed", BeganMeanwhile)
-    with delayed(network(), False) as weights:
-        assert isinstance(weights, BeganMeanwhile)
-    assert began == [None]
+def test_a_backward_pass_after_the_training_is_an_error():
+    fast = network()
+    with overlapped(fast, False):
+        out = fast(torch.rand(2, 3, 8, 8))
+    with pytest.raises(RuntimeError, match="is over"):
+        out.sum().backward()
 
 
-def test_gradients_that_a_loss_asks_for_on_its_way_are_not_those_of_the_weights():
-    """As for adversarial examples: a step learns from them, and not from how they were found."""
+def test_gradients_inside_a_loss_are_not_those_of_a_step():
+    """As for adversarial examples: a step trains on them, not on how they were found."""
     rng = torch.Generator().manual_seed(0)
     x = torch.rand(12, 3, 8, 8, generator=rng)
     plan = Optimisation(2, 0.01, (), 0.9, 0.0)
@@ -149,14 +142,13 @@ def test_gradients_that_a_loss_asks_for_on_its_way_are_not_those_of_the_weights(
         data = Batches(x, torch.arange(12) % 4, n_known=0, batch_size=4, augment="none", device=CPU)
 
         def losses(batch):
-            near = batch.x.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(F.cross_entropy(trained(near), batch.y), [near])
-            harder = batch.x + 0.01 * slope.sign()
+            inputs = batch.x.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(F.cross_entropy(trained(inputs), batch.y), [inputs])
+            harder = batch.x + 0.01 * gradient.sign()
             return {"new": F.cross_entropy(trained(harder), batch.y, reduction="none")}
 
-        with delayed(trained, False) if graph else nullcontext() as weights:
-            training = train(trained, losses, data, plan, seed=int, graph=graph, delayed=weights)
-            records = list(training)
+        execution = Execution(CPU, bf16=False, graph=graph, compiled=False)
+        records = list(train(trained, losses, data, plan, seed=int, execution=execution))
         return [record["loss"] for record in records]
 
     assert learnt(True) == pytest.approx(learnt(False), rel=1e-3)
@@ -178,9 +170,9 @@ def test_other_kinds_of_convolutions_are_left_alone(change):
     layer = fast.encoder.backbone.layer1[0].conv1
     for name, value in change.items():
         setattr(layer, name, value)
-    with delayed(fast, False) as weights:
+    with overlapped(fast, False) as weights:
         assert len(weights.weights) == 4
-        assert type(layer) is nn.Conv2d
+        assert layer.handle is None
 
 
 def test_other_backbones_and_frozen_ones_are_left_alone():
@@ -188,80 +180,71 @@ def test_other_backbones_and_frozen_ones_are_left_alone():
     frozen = network()
     frozen.encoder.freeze(True)
     for left in (other, frozen):
-        with delayed(left, False) as weights:
+        with overlapped(left, False) as weights:
             assert weights is None
 
 
 def test_layers_above_a_frozen_stem_have_gradients():
-    """No gradient goes through the first block's input, and none is asked for."""
+    """No gradient goes through the first block's input, and none is computed."""
     plain, fast = network(), network()
     for trained in (plain, fast):
         for part in (trained.encoder.backbone.conv1, trained.encoder.backbone.bn1):
             part.requires_grad_(False)
     x = torch.rand(3, 3, 4, 4)
     expected = gradients(plain, x)
-    with delayed(fast, False) as weights:
+    with overlapped(fast, False) as weights:
         got = gradients(fast, x, weights)
     name = "encoder.backbone.layer1.0.conv1.weight"
     torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_compiled_code_reuses_memory_only_where_no_gradient_is_delayed(is_large, monkeypatch):
+def test_compiled_code_reuses_memory_only_without_overlapped_gradients(is_large, monkeypatch):
     x = torch.zeros(8, 3, 8, 8)
     data = Batches(x, torch.arange(8), n_known=0, batch_size=4, augment="none", device=CPU)
     # A large mini-batch fills the GPU by itself.
-    monkeypatch.setattr(compiling, "VALUES", x[:4].numel() - is_large)
-    asked = []
+    monkeypatch.setattr(compiling, "MAX_VALUES", x[:4].numel() - is_large)
+    reuse = []
 
     def seen(*networks, reuse_memory):
-        asked.append(reuse_memory)
+        reuse.append(reuse_memory)
         return nullcontext()
 
     monkeypatch.setattr(compiling, "compiled", seen)
     execution = Execution(CPU, bf16=False, graph=True, compiled=True)
     with compiling.accelerate(network(), None, data, execution) as weights:
         assert (weights is None) == is_large
-    assert asked == [is_large]
+    assert reuse == [is_large]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_next_step_computes_with_the_weights_as_they_were_moved(compiled):
+def test_the_next_step_uses_the_updated_weights():
     fast, x = network(), torch.rand(3, 3, 4, 4)
     optimiser = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
-    with delayed(fast, True, compiled) as weights, compiling.uncompiled():
+    with overlapped(fast, True) as weights:
         for _ in range(2):
             gradients(fast, x, weights, bf16=True)
             optimiser.step()
-            weights.update(optimiser)
         weights.begin()
         for weight, used in zip(weights.weights, weights.used, strict=True):
             assert torch.equal(used, weight.bfloat16())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_a_capture_that_fails_leaves_no_gradient_to_the_steps_after_it():
-    """The GPU's memory may give out as weights are moved: nothing in that capture was computed."""
-
-    def moved(fails):
-        fast = network()
-        optimiser = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
-        with delayed(fast, bf16=False, compiled=True) as weights, compiling.uncompiled():
-            if fails:
-                gradients(fast, torch.rand(3, 3, 4, 4), weights)
-            gradients(fast, torch.ones(3, 3, 4, 4), weights)
-            weights.update(optimiser)
-        return [weight.detach() for weight in weights.weights]
-
-    for one, other in zip(moved(False), moved(True), strict=True):
-        torch.testing.assert_close(one, other)
+def test_a_failed_capture_leaves_no_gradients_to_the_next_step():
+    """The GPU's memory may run out during a capture, in which nothing is computed."""
+    fast, x = network(), torch.ones(3, 3, 4, 4)
+    expected = gradients(network(), x)
+    with overlapped(fast, False) as weights:
+        weights.begin()
+        fast(torch.rand(3, 3, 4, 4)).sum().backward()  # and then no join
+        got = gradients(fast, x, weights)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("method", [LMRCClassifier, EWCClassifier])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_model_learns_the_same_with_delayed_gradients(method, compiled, monkeypatch):
+def test_a_model_learns_the_same_with_overlapped_gradients(method, compiled, monkeypatch):
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8, generator=rng)
     y = torch.arange(36) % 4
@@ -283,15 +266,15 @@ def test_a_model_learns_the_same_with_delayed_gradients(method, compiled, monkey
     expected = taught()
     used = []
 
-    def on_gpu(*asked):
+    def on_gpu(*_):
         return Execution(CPU, bf16=False, graph=True, compiled=compiled)
 
-    def seen(*asked):
-        used.append(len(asked))
-        return delayed(*asked)
+    def seen(*args):
+        used.append(args)
+        return overlapped(*args)
 
     monkeypatch.setattr(Execution, "pick", on_gpu)
-    monkeypatch.setattr(compiling, "delayed", seen)
+    monkeypatch.setattr(compiling, "overlapped", seen)
     with compiling.uncompiled():  # the same functions, without a compiler's minute
         got = taught()
     assert len(used) == 2
