@@ -87,7 +87,7 @@ class Read(LMRCPlusClassifier):
     def after_task(self, network: Any, samples: Any) -> None:
         """Keep as LMRC+ does, then in the other ways."""
         pooled = torch.unique(self.memory_.y).tolist() if self.memory_ else []
-        with watched(prediction_rules, "tune") as tunings:
+        with watched(prediction_rules, "finetune") as tunings:
             super().after_task(network, samples)
         base, (args, settings, _) = self._class_statistics(), tunings[0]
         self._others, unpooled = {}, base
@@ -107,7 +107,7 @@ class Read(LMRCPlusClassifier):
         for name, (mapped, real) in self.READ.items():
             statistics = base if mapped else unpooled
             how = settings if real else settings | {"real": {}}
-            self._others[name] = prediction_rules.tune(*args[:2], statistics, *args[3:], **how)
+            self._others[name] = prediction_rules.finetune(*args[:2], statistics, *args[3:], **how)
 
     def similarities_by_rule(self, X: Any) -> dict[str, Any]:
         """Return those of LMRC+, of each of `READ`, and sums."""

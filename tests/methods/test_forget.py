@@ -198,13 +198,13 @@ def test_prediction_is_tuned_as_it_was_before_a_class_was_forgotten(monkeypatch)
     """On pseudo-features that are cut at 0 where those of the network are, and on exemplars'."""
     seen = []
     monkeypatch.setattr(prediction_rules, "STEPS", 3)
-    tune = prediction_rules.tune
+    tune = prediction_rules.finetune
 
     def noted(*given, **how):
         seen.append((how["non_negative"], {row: x.shape[1] for row, x in how["real"].items()}))
         return tune(*given, **how)
 
-    monkeypatch.setattr(prediction_rules, "tune", noted)
+    monkeypatch.setattr(prediction_rules, "finetune", noted)
     plain = {"rotations": "none", "objective": "cosine", "first_epochs": 1}
     for backbone, memory in (("mlp", 2), (torch.nn.Linear(8, 4), 0)):
         model = LMRCPlusClassifier(backbone=backbone, memory_per_class=memory, **plain)

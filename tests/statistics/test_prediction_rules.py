@@ -10,16 +10,16 @@ from lmrc.statistics.classes import ClassStatistics, Summary
 WIDTH, SIZES = 12, [2, 1, 2]
 
 
-def features(c, n=200, turns=4):
+def features(c, n=200, rotations=4):
     generator = torch.Generator().manual_seed(c)
-    centre = 3 * torch.randn(turns, 1, WIDTH, generator=generator)
-    return (centre + torch.randn(turns, n, WIDTH, generator=generator)).double()
+    centre = 3 * torch.randn(rotations, 1, WIDTH, generator=generator)
+    return (centre + torch.randn(rotations, n, WIDTH, generator=generator)).double()
 
 
 def statistics():
     kept = ClassStatistics.empty("low-rank", 4, WIDTH)
     for c in range(5):
-        kept = kept.learnt(c, Summary.of(features(c), 200))
+        kept = kept.with_class(c, Summary.of(features(c), 200))
     return kept
 
 
@@ -37,7 +37,7 @@ VECTORS = F.normalize(torch.randn(5, 4, 20, generator=torch.Generator().manual_s
 def tuned(head, kept, *, sizes=SIZES, vectors=VECTORS, non_negative=False, **settings):
     generator = torch.Generator().manual_seed(3)
     settings |= {"scale": 16.0, "non_negative": non_negative, "generator": generator}
-    return prediction_rules.tune(head, vectors, kept, sizes, **settings)
+    return prediction_rules.finetune(head, vectors, kept, sizes, **settings)
 
 
 def accuracy(score):
@@ -52,7 +52,9 @@ def test_the_discriminant_is_bayes_rule_for_gaussians_of_one_covariance():
     shrunk = 0.9 * covariance + 0.1 * covariance.diagonal().mean() * torch.eye(WIDTH)
     inverse = torch.linalg.inv(shrunk)
     x = features(1, 7)
-    away = x[:, :, None] - kept.means.double().transpose(0, 1)[:, None]  # (turns, n, classes, w)
+    away = (
+        x[:, :, None] - kept.means.double().transpose(0, 1)[:, None]
+    )  # (rotations, n, classes, w)
     distance = torch.einsum("tncw,wv,tncv->tnc", away, inverse, away)
     got = prediction_rules.linear(lda, "lda", x.float())
     expected = -distance.mean(dim=0) / 2
@@ -141,7 +143,7 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently():
     wide, narrow = torch.tensor([4.0, 0.1]), torch.tensor([0.1, 0.1])
     for row, (middle, spread) in enumerate([(0.0, wide), (6.0, narrow)]):
         mean = torch.tensor([[middle, 0.0]], dtype=torch.float64)
-        kept = kept.learnt(row, Summary(mean, spread.diag().double(), 100.0))
+        kept = kept.with_class(row, Summary(mean, spread.diag().double(), 100.0))
     head = MultiHead(2, 4, n_heads=1)
     vectors = F.normalize(torch.randn(2, 1, 4), dim=-1)
     found = tuned(head, kept, sizes=[2], vectors=vectors)
@@ -161,7 +163,7 @@ def test_looks_at_an_image_are_averaged():
         )
 
     one, other = scores(x), scores(again)
-    for way, got in scores(torch.cat([x, again], dim=1), looks=2).items():
+    for way, got in scores(torch.cat([x, again], dim=1), views=2).items():
         torch.testing.assert_close(got, (one[way] + other[way]) / 2)
 
 

@@ -13,15 +13,15 @@ KINDS = list(COVARIANCES)
 WIDTH = 40
 
 
-def draws(seed, n=300, turns=4, width=WIDTH, decades=3):
+def draws(seed, n=300, rotations=4, width=WIDTH, decades=3):
     """Features of a class, with directions of their own, the last so many decades shorter.
 
     Over three decades a low rank loses nothing; over half a one it loses much.
     """
     generator = torch.Generator().manual_seed(seed)
     mix = torch.randn(width, width, generator=generator, dtype=torch.float64) / width**0.5
-    centre = torch.randn(turns, 1, width, generator=generator, dtype=torch.float64)
-    noise = torch.randn(turns, n, width, generator=generator, dtype=torch.float64)
+    centre = torch.randn(rotations, 1, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(rotations, n, width, generator=generator, dtype=torch.float64)
     scales = torch.logspace(0, -decades, width, dtype=torch.float64)
     return centre + (noise * scales) @ mix
 
@@ -30,7 +30,7 @@ def learnt(kind, seeds=(0, 1, 2), **form):
     statistics = ClassStatistics.empty(kind, 4, form.get("width", WIDTH))
     for row, seed in enumerate(seeds):
         features = draws(seed, **form)
-        statistics = statistics.learnt(row, Summary.of(features, features.shape[1]))
+        statistics = statistics.with_class(row, Summary.of(features, features.shape[1]))
     return statistics
 
 
@@ -65,7 +65,7 @@ def test_a_linear_drift_is_followed(kind):
     seen = 3 * torch.randn(4000, WIDTH, generator=generator).double() @ turned + 1
     drift = Drift(WIDTH).add(seen[:1000], seen[:1000] @ weight + bias)
     found = drift.add(seen[1000:], seen[1000:] @ weight + bias).fit()
-    carried = learnt(kind).carried(found)
+    carried = learnt(kind).mapped(found)
     carried.check(3, 4, WIDTH)
     exact = LinearMap(weight, bias)
     for row in range(3):
@@ -81,7 +81,7 @@ def test_without_a_drift_nothing_moves(kind):
     seen = draws(7).flatten(0, 1)
     after = before
     for _ in range(5):
-        after = after.carried(Drift(WIDTH).add(seen, seen).fit())
+        after = after.mapped(Drift(WIDTH).add(seen, seen).fit())
     assert_near(after.means, before.means, 1e-5)
     for row in range(3):
         assert_near(after.covariances.matrix(row), before.covariances.matrix(row), 1e-5)
@@ -111,10 +111,10 @@ def test_a_low_rank_is_kept_through_a_drift_and_variances_are_exact():
     generator = torch.Generator().manual_seed(0)
     even = torch.randn(1, 5000, WIDTH, generator=generator, dtype=torch.float64)
     even[..., 0] *= 4  # one direction that stands out
-    before = ClassStatistics.empty("low-rank", 1, WIDTH).learnt(0, Summary.of(even, 5000))
+    before = ClassStatistics.empty("low-rank", 1, WIDTH).with_class(0, Summary.of(even, 5000))
     assert_near(before.covariances.matrix(0).diagonal(), even[0].var(dim=0, correction=0))
     weight = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator).double()).Q
-    after = before.carried(LinearMap(weight, torch.zeros(WIDTH).double()))
+    after = before.mapped(LinearMap(weight, torch.zeros(WIDTH).double()))
     assert after.covariances.tensors()["factors"].shape == (1, WIDTH, RANK)
     exact, found = weight.T @ before.covariances.matrix(0) @ weight, after.covariances.matrix(0)
     assert_near(found.diagonal(), exact.diagonal())
@@ -130,7 +130,7 @@ def test_statistics_are_carried_to_the_same_bits_by_any_number_of_threads():
     carried = []
     for n in (1, 3):
         torch.set_num_threads(n)
-        carried.append(statistics.carried(drift).tensors())
+        carried.append(statistics.mapped(drift).tensors())
     torch.set_num_threads(threads)
     assert all(torch.equal(carried[0][name], carried[1][name]) for name in carried[0])
 
@@ -166,9 +166,9 @@ def test_the_order_of_classes_does_not_matter(kind):
 
 def test_a_class_that_comes_again_counts_by_its_images():
     whole, (first, rest) = draws(0), draws(0).split([100, 200], dim=1)
-    at_once = ClassStatistics.empty("full", 4, WIDTH).learnt(0, Summary.of(whole, 300))
-    in_parts = ClassStatistics.empty("full", 4, WIDTH).learnt(0, Summary.of(first, 100))
-    in_parts = in_parts.learnt(0, Summary.of(rest, 200))
+    at_once = ClassStatistics.empty("full", 4, WIDTH).with_class(0, Summary.of(whole, 300))
+    in_parts = ClassStatistics.empty("full", 4, WIDTH).with_class(0, Summary.of(first, 100))
+    in_parts = in_parts.with_class(0, Summary.of(rest, 200))
     assert in_parts.counts.tolist() == [300]
     assert_near(in_parts.means, at_once.means, 1e-5)
     assert_near(in_parts.covariances.matrix(0), at_once.covariances.matrix(0), 1e-5)
@@ -177,7 +177,7 @@ def test_a_class_that_comes_again_counts_by_its_images():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_that_comes_again_leaves_the_others_as_they_are(kind):
     before = learnt(kind)
-    after = before.learnt(0, Summary.of(draws(5), 300))
+    after = before.with_class(0, Summary.of(draws(5), 300))
     after.check(3, 4, WIDTH)
     assert_near(after.means[1:], before.means[1:], 0)
     assert after.counts.tolist() == [600, 300, 300]
@@ -189,9 +189,9 @@ def test_a_class_that_comes_again_leaves_the_others_as_they_are(kind):
 def test_of_a_shared_covariance_a_class_that_comes_again_is_one_of_the_classes():
     often, third = learnt("shared", (0, 1)), Summary.of(draws(2), 300)
     for _ in range(3):
-        often = often.learnt(1, Summary.of(draws(1), 300))
+        often = often.with_class(1, Summary.of(draws(1), 300))
     mean = often.covariances.mean()
-    assert_near(often.learnt(2, third).covariances.mean(), mean + (third.covariance - mean) / 3)
+    assert_near(often.with_class(2, third).covariances.mean(), mean + (third.covariance - mean) / 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,7 +199,7 @@ def test_of_a_shared_covariance_a_class_that_comes_again_is_one_of_the_classes()
 @pytest.mark.parametrize("width", [RANK, WIDTH])  # the narrow ones have no direction to spare
 def test_fewer_images_than_features_do_no_harm(kind, n, width):
     before, after = (draws(seed, width=width)[0] for seed in (3, 4))
-    statistics = learnt(kind, n=n, width=width).carried(Drift(width).add(before, after).fit())
+    statistics = learnt(kind, n=n, width=width).mapped(Drift(width).add(before, after).fit())
     deviations = statistics.covariances.sampler(3, torch.Generator().manual_seed(0))(5)
     assert deviations.shape == (3, 5, width)
     assert deviations.isfinite().all()
@@ -276,7 +276,7 @@ def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all(mon
     monkeypatch.setattr(prediction_rules, "STEPS", 0)
     heads = MultiHead(512, 100, n_heads=10)
     settings = {"scale": 16.0, "non_negative": True, "generator": torch.Generator()}
-    kept |= prediction_rules.tune(
+    kept |= prediction_rules.finetune(
         heads, torch.zeros(100, 4, 100), statistics, [10] * 10, **settings
     )
     assert kept.keys() >= {"factors", "lda_weight", "head_weight"}

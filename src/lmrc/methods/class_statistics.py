@@ -17,7 +17,7 @@ from lmrc.methods.rng import FORGET, KEEP
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
-from lmrc.statistics.keep import update_statistics
+from lmrc.statistics.update import update_statistics
 from lmrc.training.augment import flips
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.memory import Memory
@@ -102,13 +102,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             augment=self.augmentation_,
             rotated=self._n_rotations > 1,
             generator=rng,
-            tuned=finetune,
+            finetune=finetune,
         )
         if not len(task):  # and maybe no exemplars: no image tells
             non_negative = self._rectified(network, rng)
         self.statistics_ = statistics.tensors()
         if finetune:
-            self.classifiers_ = prediction_rules.tune(
+            self.classifiers_ = prediction_rules.finetune(
                 network.head,
                 self._vectors_by_rotation(network.head.weight.device),
                 statistics,

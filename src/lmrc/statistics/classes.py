@@ -15,15 +15,15 @@ from lmrc.statistics.drift import LinearMap
 
 
 class Summary(NamedTuple):
-    """What is found in the features of a class, in float64."""
+    """Mean and covariance of the features of a class, in float64."""
 
-    mean: Tensor  # (turns, width)
-    covariance: Tensor  # (width, width), around the mean of each turn
+    mean: Tensor  # (rotations, width)
+    covariance: Tensor  # (width, width), around the mean of each rotation
     n_images: float
 
     @classmethod
     def of(cls, features: Tensor, n_images: int) -> Summary:
-        """Sum up features of shape (turns, n, width); each image may have given several."""
+        """Sum up features of shape (rotations, n, width); each image may have given several."""
         mean = features.mean(dim=1)
         centred = (features - mean[:, None]).flatten(0, 1)
         return cls(mean.cpu(), (centred.T @ centred / len(centred)).cpu(), float(n_images))
@@ -39,16 +39,16 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What is kept of the classes' features. Immutable: a change returns a new one.
+    """Class statistics of the features. Immutable: a change returns a new one.
 
     Attributes
     ----------
     counts : Tensor of shape (classes,)
         Images that each class's statistics are of.
-    means : Tensor of shape (classes, turns, width)
-        For each turn of the images; one where they are not turned.
+    means : Tensor of shape (classes, rotations, width)
+        For each rotation of the images; one where they are not rotated.
     covariances : Covariances
-        Of each class around these means, all turns together.
+        Of each class around these means, all rotations together.
     """
 
     counts: Tensor
@@ -56,9 +56,9 @@ class ClassStatistics:
     covariances: Covariances
 
     @classmethod
-    def empty(cls, kind: str, turns: int, width: int) -> Self:
+    def empty(cls, kind: str, rotations: int, width: int) -> Self:
         """Return those of no class, with covariances of a kind."""
-        return cls(torch.zeros(0), torch.zeros(0, turns, width), COVARIANCES[kind].empty(width))
+        return cls(torch.zeros(0), torch.zeros(0, rotations, width), COVARIANCES[kind].empty(width))
 
     @classmethod
     def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
@@ -70,9 +70,9 @@ class ClassStatistics:
         """Return them as they are saved."""
         return {"counts": self.counts, "means": self.means, **self.covariances.tensors()}
 
-    def check(self, n_classes: int, turns: int, width: int) -> None:
-        """Refuse tensors that are not of so many classes, turns and features."""
-        wanted = {"counts": (n_classes,), "means": (n_classes, turns, width)}
+    def check(self, n_classes: int, rotations: int, width: int) -> None:
+        """Refuse tensors that are not of so many classes, rotations and features."""
+        wanted = {"counts": (n_classes,), "means": (n_classes, rotations, width)}
         wanted |= self.covariances.shapes(n_classes, width)
         for name, tensor in self.tensors().items():
             if tuple(tensor.shape) != wanted[name] or tensor.dtype != torch.float32:
@@ -82,12 +82,12 @@ class ClassStatistics:
             if name in wanted and not bool((self.tensors()[name] >= least).all()):
                 raise ValueError(f"the statistics' {name} holds values below {least}")
 
-    def carried(self, drift: LinearMap) -> Self:
-        """Return them where the features have moved: μ W + b, and Wᵀ Σ W."""
+    def mapped(self, drift: LinearMap) -> Self:
+        """Return them after feature drift: μ W + b, and Wᵀ Σ W."""
         means = drift(self.means).float()
-        return type(self)(self.counts, means, self.covariances.carried(drift.weight))
+        return type(self)(self.counts, means, self.covariances.mapped(drift.weight))
 
-    def learnt(self, row: int, found: Summary) -> Self:
+    def with_class(self, row: int, found: Summary) -> Self:
         """Return them with a class: a new one at the row after the last, or one that came again."""
         if row < len(self.counts):
             mean, matrix = self.means[row].double(), self.covariances.matrix(row)

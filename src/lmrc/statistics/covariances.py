@@ -22,11 +22,11 @@ from lmrc.nets.erasing import without_row
 from lmrc.threads import Threads
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
-MOST = 16  # threads: each holds some matrices of the features' width
+MAX_THREADS = 16  # threads: each holds some matrices of the features' width
 
 Array = npt.NDArray[np.float64]
 
-#: Draws n deviations for each class: (classes, n, width).
+#: Samples n deviations for each class: (classes, n, width).
 Sampler = Callable[[int], Tensor]
 
 
@@ -58,7 +58,7 @@ class Covariances(ABC):
         """Return those in which a class has this covariance; the row after the last is new."""
 
     @abstractmethod
-    def carried(self, map_: Tensor) -> Self:
+    def mapped(self, map_: Tensor) -> Self:
         """Return those of features x in the place of which there is x · map_: Wᵀ Σ W."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Covariances(ABC):
 
     @abstractmethod
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
-        """Return what draws n deviations from the mean for each class: (classes, n, width).
+        """Return a sampler of n deviations from the mean for each class: (classes, n, width).
 
         On the device where the generator is.
         """
@@ -114,7 +114,7 @@ class Shared(Covariances):
         n = self.averaged.clamp(min=row + 1)  # as many as before where a class comes again
         return type(self)((self.mean() + (matrix - self.mean()) / n.double()).float(), n)
 
-    def carried(self, map_: Tensor) -> Self:
+    def mapped(self, map_: Tensor) -> Self:
         """Return that of features that are mapped."""
         return type(self)((map_.T @ self.mean() @ map_).float(), self.averaged)
 
@@ -123,7 +123,7 @@ class Shared(Covariances):
         return self
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
-        """Return what draws deviations for each class."""
+        """Return a sampler of deviations for each class."""
         return _sampler(_root(self.mean()).float(), n_classes, generator)
 
 
@@ -160,7 +160,7 @@ class Full(Covariances):
         """Return them with one replaced or added."""
         return type(self)(with_row(self.covariance, row, matrix))
 
-    def carried(self, map_: Tensor) -> Self:
+    def mapped(self, map_: Tensor) -> Self:
         """Return those of features that are mapped."""
         return type(self)(
             torch.stack([map_.T @ c.double() @ map_ for c in self.covariance]).float()
@@ -171,7 +171,7 @@ class Full(Covariances):
         return type(self)(without_row(self.covariance, row))
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
-        """Return what draws deviations for each class."""
+        """Return a sampler of deviations for each class."""
         roots = torch.stack([_root(c.double()) for c in self.covariance])
         return _sampler(roots.float(), n_classes, generator)
 
@@ -221,7 +221,7 @@ class LowRank(Covariances):
         u, d = (torch.from_numpy(part) for part in cut)
         return type(self)(with_row(self.factors, row, u), with_row(self.diagonal, row, d))
 
-    def carried(self, map_: Tensor) -> Self:
+    def mapped(self, map_: Tensor) -> Self:
         """Return those of features that are mapped, each cut back to its rank."""
         w = map_.numpy()
 
@@ -230,7 +230,7 @@ class LowRank(Covariances):
             # What stays on the diagonal is d still: without a drift nothing moves.
             return self._cut(directions @ directions.T + rest, rest.diagonal())
 
-        with Threads(min(MOST, torch.get_num_threads())) as threads:
+        with Threads(min(MAX_THREADS, torch.get_num_threads())) as threads:
             cut = threads.map(one, self.factors.double().numpy(), self.diagonal.double().numpy())
         factors, diagonal = (torch.from_numpy(np.stack(part)) for part in zip(*cut, strict=True))
         return type(self)(factors.float(), diagonal.float())
@@ -240,17 +240,17 @@ class LowRank(Covariances):
         return type(self)(without_row(self.factors, row), without_row(self.diagonal, row))
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
-        """Return what draws deviations for each class."""
+        """Return a sampler of deviations for each class."""
         device = generator.device
         u, deviation = self.factors.to(device), self.diagonal.sqrt()[:, None].to(device)
         directions = F.normalize(u, dim=1)
 
-        def draw(n: int) -> Tensor:
+        def sample(n: int) -> Tensor:
             noise = torch.randn(2, len(u), n, u.shape[1], generator=generator, device=device)
             along = noise[0] @ directions @ u.mT  # by the root of U Uᵀ that `_root` takes, too
             return along + noise[1] * deviation
 
-        return draw
+        return sample
 
     def _cut(self, matrix: Array, diagonal: Array) -> tuple[Array, Array]:
         """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
@@ -275,7 +275,7 @@ def _root(matrix: Tensor) -> Tensor:
     """Return R with R Rᵀ = Σ, for a Σ of any rank.
 
     The symmetric one, as there is but one: directions come with either sign, and rounding decides
-    with which, so that draws by another root would be others with other threads or processes.
+    with which, so that samples by another root would be others with other threads or processes.
     """
     values, directions = torch.linalg.eigh(matrix)
     root: Tensor = directions * values.clamp(min=0).sqrt() @ directions.T
@@ -283,12 +283,12 @@ def _root(matrix: Tensor) -> Tensor:
 
 
 def _sampler(roots: Tensor, n_classes: int, generator: torch.Generator) -> Sampler:
-    """Return what draws from N(0, R Rᵀ) for each class, by its root R or by one for all."""
+    """Return a sampler of from N(0, R Rᵀ) for each class, by its root R or by one for all."""
     rank = roots.shape[-1]
     device = generator.device
     roots = roots.to(device)
 
-    def draw(n: int) -> Tensor:
+    def sample(n: int) -> Tensor:
         return torch.randn(n_classes, n, rank, generator=generator, device=device) @ roots.mT
 
-    return draw
+    return sample

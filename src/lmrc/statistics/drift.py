@@ -1,4 +1,4 @@
-"""How features moved while a task was learnt, seen on the images at hand."""
+"""Feature drift: a linear map from old to new features, fitted on the images at hand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-RIDGE = 0.01  # of the mean variance: how firmly directions that hardly vary are left as they are
+RIDGE = 0.01  # of the mean variance: pulls directions that hardly vary towards the identity
 ROUNDING = 1e-8  # of the mean square: where inputs are all alike, the variance is less, and untrue
-TINY = 1e-12
+EPS = 1e-12
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Drift:
         g = self.old_old / self.n - old[:, None] * old
         h = self.old_new / self.n - old[:, None] * new
         rounding = ROUNDING * self.old_old.diagonal().mean() / self.n
-        firmness = RIDGE * g.diagonal().mean().clamp(min=0) + rounding + TINY
-        ridge = firmness * torch.eye(len(g), dtype=torch.float64)
+        strength = RIDGE * g.diagonal().mean().clamp(min=0) + rounding + EPS
+        ridge = strength * torch.eye(len(g), dtype=torch.float64)
         weight = torch.linalg.solve(g + ridge, h + ridge)
         return LinearMap(weight, new - old @ weight)

@@ -13,13 +13,13 @@ from lmrc.nets.network import Encoder
 from lmrc.training.augment import per_image
 from lmrc.training.batches import Batches
 
-PASSES = 2  # looks at each image, augmented otherwise each time
+PASSES = 2  # augmented views of each image
 AT_A_TIME = 128  # images in a mini-batch
 TOGETHER = 32  # mini-batches whose features are in memory at once
 
 
 def passes(augment: str) -> int:
-    """Return how often each image is looked at."""
+    """Return the number of augmented views of each image."""
     return PASSES if augment != "none" else 1
 
 
@@ -32,7 +32,7 @@ def gather(
     rotated: bool,
     generator: torch.Generator,
 ) -> Iterator[list[Tensor]]:
-    """Yield features of images, augmented as in training: one (turns, n, width) for each encoder.
+    """Yield features of augmented images: one (rotations, n, width) for each encoder.
 
     But whole: a class's features are those of its images alone.
 
@@ -50,9 +50,9 @@ def gather(
     augment : str
         One of `augment.AUGMENTATIONS`.
     rotated : bool
-        Whether each image is looked at in all four turns.
+        Whether to take each image in all four rotations.
     generator : torch.Generator
-        Where the chance comes from.
+        RNG.
     """
     device = encoders[0].mean.device
     batches = Batches(
@@ -64,18 +64,18 @@ def gather(
         device=device,
         rotations="all" if rotated else "none",
     )
-    turns = batches.rotations.copies
+    rotations = batches.rotations.copies
     home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
 
-    def looks() -> Iterator[list[Tensor]]:
+    def views() -> Iterator[list[Tensor]]:
         for _ in range(passes(augment)):
             batches.sample_epoch(generator)
             for _, positions in batches.shards():
                 inputs = batches.at(positions).x
                 with torch.no_grad():
                     found = [encoder.features(inputs, layers).float() for encoder in encoders]
-                yield [f.view(turns, -1, f.shape[-1]).to(home, torch.float64) for f in found]
+                yield [f.view(rotations, -1, f.shape[-1]).to(home, torch.float64) for f in found]
 
-    left = looks()
+    left = views()
     while some := list(islice(left, TOGETHER)):
         yield [torch.cat(part, dim=1) for part in zip(*some, strict=True)]

@@ -1,6 +1,7 @@
-"""Scores from what is kept of the classes' features: LDA, and what is tuned on made-up features.
+"""Prediction rules from class statistics: LDA, and classifiers fine-tuned on pseudo-features.
 
-And on real ones, where images are kept.
+Pseudo-features are samples of the classes' Gaussians (Gaussian replay). Where there are exemplars,
+their features are used, too.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.statistics.classes import ClassStatistics
 
 SHRINKAGE = 0.1  # of the covariance towards a sphere
-STEPS, RATE, DRAWS = 300, 2e-3, 32  # of Adam; its first rate; made-up features of a class in each
+STEPS, RATE, SAMPLES = 300, 2e-3, 32  # of Adam; its first rate; pseudo-features of a class in each
 REAL = 0.5  # share of these features that are of real images instead, where there are any
-TINY = 1e-12
+EPS = 1e-12
 
 #: Prediction rules: Winner-Take-All, and those that need statistics.
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
@@ -28,18 +29,18 @@ RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
 
-    The score of class c for features x of images in turn r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
+    The score of class c for features x in rotation r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
     μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
 
     Returns
     -------
     dict of Tensor
-        ``lda_weight`` of shape (turns, classes, width) and ``lda_bias`` of shape (turns, classes).
+        ``lda_weight``, (rotations, classes, width), and ``lda_bias``, (rotations, classes).
     """
     covariance = statistics.covariances.mean()
-    size = covariance.diagonal().mean() + TINY
+    size = covariance.diagonal().mean() + EPS
     sphere = size * torch.eye(len(covariance), dtype=covariance.dtype)
-    means = statistics.means.double().transpose(0, 1)  # (turns, classes, width)
+    means = statistics.means.double().transpose(0, 1)  # (rotations, classes, width)
     shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * sphere
     middle = means.mean(dim=1, keepdim=True)
     away = means - middle
@@ -48,7 +49,7 @@ def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     return {"lda_weight": weight.float().contiguous(), "lda_bias": bias.float()}
 
 
-def tune(
+def finetune(
     head: MultiHead,
     vectors: Tensor,
     statistics: ClassStatistics,
@@ -61,9 +62,9 @@ def tune(
 ) -> dict[str, Tensor]:
     """Return the discriminant, and heads and a linear classifier that tell all classes apart.
 
-    Both are tuned on features made up from statistics, and on real ones where there are any: the
+    Both are trained on pseudo-features, and on real ones where there are any: the
     heads begin as they are, the classifier as the discriminant. All classes take part in one
-    softmax here: made-up features of all of them are at hand, so none is suppressed.
+    softmax here: pseudo-features of all of them are at hand, so none is suppressed.
 
     Parameters
     ----------
@@ -74,15 +75,15 @@ def tune(
     statistics : ClassStatistics
         Of the features that the heads are given, or of more that come before them.
     sizes : sequence of int
-        Classes that each head governs.
+        Classes of each head.
     scale : float
         What cosines are multiplied with before the softmax.
     non_negative : bool
-        Whether features end in a ReLU, and made-up ones shall, too.
+        Whether features end in a ReLU, and pseudo-features shall, too.
     generator : torch.Generator
-        Where the chance comes from.
-    real : mapping of int to Tensor of shape (turns, n, width), optional
-        By class, features of its images: they take part of the made-up ones' place.
+        RNG.
+    real : mapping of int to Tensor of shape (rotations, n, width), optional
+        By class, features of its images: they take part of the pseudo-features' place.
 
     Returns
     -------
@@ -91,93 +92,93 @@ def tune(
         ``linear_weight`` and ``linear_bias`` of the discriminant's.
     """
     lda = discriminant(statistics)
-    chance = torch.Generator(head.weight.device)
-    chance.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-    made_up = _made_up(statistics, non_negative, chance)
+    rng = torch.Generator(head.weight.device)
+    rng.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    pseudo = _pseudo_features(statistics, non_negative, rng)
     if real:
-        made_up = _partly_real(made_up, real, len(statistics.counts), chance)
+        pseudo = _partly_real(pseudo, real, len(statistics.counts), rng)
 
     weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
 
     def of_heads(x: Tensor) -> Tensor:
         return scale * _similarities(x[..., -weight.shape[-1] :], weight, bias, vectors, sizes)
 
-    slopes, offsets = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
-    size = slopes.norm(dim=-1).mean() + TINY  # Adam's steps are of one size: weights are, too
-    slopes, offsets = ((part / size).requires_grad_() for part in (slopes, offsets))
-    sharpness = size.log().requires_grad_()
+    weights, biases = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
+    size = weights.norm(dim=-1).mean() + EPS  # Adam's steps are of one size: weights are, too
+    weights, biases = ((part / size).requires_grad_() for part in (weights, biases))
+    log_scale = size.log().requires_grad_()
 
     def of_classifier(x: Tensor) -> Tensor:
-        scores: Tensor = sharpness.exp() * _linear(x, slopes, offsets)
+        scores: Tensor = log_scale.exp() * _linear(x, weights, biases)
         return scores
 
-    parts = [weight, bias, slopes, offsets, sharpness]
+    parts = [weight, bias, weights, biases, log_scale]
     # Two in one go: no part is in both.
-    _minimise([of_heads, of_classifier], parts, made_up, len(statistics.counts))
+    _minimise([of_heads, of_classifier], parts, pseudo, len(statistics.counts))
     with torch.no_grad():
-        slopes, offsets = (sharpness.exp() * part for part in (slopes, offsets))
+        weights, biases = (log_scale.exp() * part for part in (weights, biases))
     found = {"head_weight": weight, "head_bias": bias}
-    found |= {"linear_weight": slopes, "linear_bias": offsets}
+    found |= {"linear_weight": weights, "linear_bias": biases}
     return lda | {name: part.detach().cpu() for name, part in found.items()}
 
 
-def _made_up(
+def _pseudo_features(
     statistics: ClassStatistics, non_negative: bool, generator: torch.Generator
 ) -> Callable[[], Tensor]:
-    """Return what makes up features, as many of each class: (turns, n, width), class by class."""
-    n_classes, turns, _ = statistics.means.shape
-    each = max(1, DRAWS // turns)
+    """Return a sampler of pseudo-features, equally many of each class: (rotations, n, width)."""
+    n_classes, rotations, _ = statistics.means.shape
+    each = max(1, SAMPLES // rotations)
     deviations = statistics.covariances.sampler(n_classes, generator)
-    means = statistics.means[:, :, None].to(generator.device)  # (classes, turns, 1, width)
+    means = statistics.means[:, :, None].to(generator.device)  # (classes, rotations, 1, width)
 
-    def draw() -> Tensor:
-        x = means + deviations(turns * each).view(n_classes, turns, each, -1)
+    def sample() -> Tensor:
+        x = means + deviations(rotations * each).view(n_classes, rotations, each, -1)
         x = x.transpose(0, 1).flatten(1, 2)
         return x.relu() if non_negative else x
 
-    return draw
+    return sample
 
 
 def _partly_real(
-    made_up: Callable[[], Tensor],
+    pseudo: Callable[[], Tensor],
     real: Mapping[int, Tensor],
     n_classes: int,
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
-    """Return what draws real features for some of the made-up ones, where a class has any."""
+    """Return a sampler of real features for some of the pseudo-features, where a class has any."""
     device = generator.device
     rows = torch.tensor(list(real), device=device)
-    features = [part.transpose(0, 1) for part in real.values()]  # (n, turns, width) each
-    bank = pad_sequence(features, batch_first=True).to(device)  # (rows, most, turns, width)
+    features = [part.transpose(0, 1) for part in real.values()]  # (n, rotations, width) each
+    bank = pad_sequence(features, batch_first=True).to(device)  # (rows, most, rotations, width)
     n = torch.tensor([[len(part)] for part in features], device=device)
     of_row = torch.arange(len(rows), device=device)[:, None]
 
-    def draw() -> Tensor:
-        x = made_up()
-        x = x.view(len(x), n_classes, -1, x.shape[-1])  # (turns, classes, each, width)
+    def sample() -> Tensor:
+        x = pseudo()
+        x = x.view(len(x), n_classes, -1, x.shape[-1])  # (rotations, classes, each, width)
         k = max(1, round(REAL * x.shape[2]))
         chosen = torch.rand(len(rows), k, generator=generator, device=device) * n
         x[:, rows, :k] = bank[of_row, chosen.long()].permute(2, 0, 1, 3)
         return x.flatten(1, 2)
 
-    return draw
+    return sample
 
 
 def _minimise(
     scorers: Sequence[Callable[[Tensor], Tensor]],
     parts: list[Tensor],
-    made_up: Callable[[], Tensor],
+    pseudo: Callable[[], Tensor],
     n_classes: int,
 ) -> None:
-    """Minimise the cross-entropy of each way's logits, (turns, n, classes), of made-up features."""
+    """Minimise the cross-entropy of each scorer's logits on pseudo-features."""
     optimiser = torch.optim.Adam(parts, lr=RATE)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
     for _ in range(STEPS):
-        x = made_up()
+        x = pseudo()
         with torch.enable_grad():
-            turns, n, _ = x.shape
+            rotations, n, _ = x.shape
             y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
-            y = y.repeat(turns)
+            y = y.repeat(rotations)
             each = [F.cross_entropy(logits(x).flatten(0, 1), y) for logits in scorers]
             loss = torch.stack(each).sum()
             optimiser.zero_grad()
@@ -187,7 +188,7 @@ def _minimise(
 
 
 def possible(kept: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Name those of `RULES` that go with what is kept: the discriminant, and what is tuned."""
+    """Return those of `RULES` that there are classifiers for."""
     if not kept:
         return RULES[:1]
     return RULES if "head_weight" in kept else RULES[:2]
@@ -212,7 +213,7 @@ def scores_by(
     features: Tensor,
     sizes: Sequence[int],
     kept: Mapping[str, Tensor],
-    looks: int = 1,
+    views: int = 1,
 ) -> dict[str, Tensor]:
     """Return the scores of each of some `RULES`: (n, classes) each.
 
@@ -223,21 +224,21 @@ def scores_by(
     head : MultiHead
     vectors : Tensor of shape (classes, rotations, dim)
         Label vectors.
-    features : Tensor of shape (turns, looks · n, width)
+    features : Tensor of shape (rotations, views · n, width)
         Those that the heads are given are the last of them.
     sizes : sequence of int
-        Classes that each head governs.
+        Classes of each head.
     kept : mapping
-        What `discriminant` or `tune` returned.
-    looks : int
-        How often each image was looked at, in the order of all images, then all once more.
+        What `discriminant` or `finetune` returned.
+    views : int
+        Views of each image: all images first, then all once more, flipped.
     """
     check_possible(rules, kept)
     found = {}
     last = features[..., -head.weight.shape[-1] :]
 
     def averaged(scores: Tensor) -> Tensor:
-        return scores.view(looks, -1, scores.shape[-1]).mean(dim=0) if looks > 1 else scores
+        return scores.view(views, -1, scores.shape[-1]).mean(dim=0) if views > 1 else scores
 
     if "wta" in rules:
         found["wta"] = averaged(winner_takes_all(head, vectors, last, sizes))
@@ -261,25 +262,25 @@ def winner_takes_all(
     vectors: Tensor,
     features: Tensor,
     sizes: Sequence[int],
-    tuned: Mapping[str, Tensor] | None = None,
+    finetuned: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Return the similarity of each class's label vectors to its head's responses (Eq. 2).
 
-    The mean over the turns of the image, each compared with the label vector of that turn.
+    The mean over the rotations of the image, each compared with the label vector of that rotation.
 
     Parameters
     ----------
     head : MultiHead
     vectors : Tensor of shape (classes, rotations, dim)
         Label vectors.
-    features : Tensor of shape (turns, n, width)
+    features : Tensor of shape (rotations, n, width)
     sizes : sequence of int
-        Classes that each head governs.
-    tuned : mapping, optional
-        What `tune` returned, to be asked in place of the heads.
+        Classes of each head.
+    finetuned : mapping, optional
+        What `finetune` returned, to be used in place of the heads.
     """
-    weight = head.weight if tuned is None else tuned["head_weight"].to(features.device)
-    bias = head.bias if tuned is None else tuned["head_bias"].to(features.device)
+    weight = head.weight if finetuned is None else finetuned["head_weight"].to(features.device)
+    bias = head.bias if finetuned is None else finetuned["head_bias"].to(features.device)
     return _similarities(features, weight, bias, vectors, sizes).mean(dim=0)
 
 
@@ -291,7 +292,7 @@ def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
 
 
 def _linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return scores of features of each turn, (turns, n, width): (turns, n, classes)."""
+    """Return scores, (rotations, n, classes), of features, (rotations, n, width)."""
     return torch.bmm(features, weight.mT) + bias[:, None]
 
 
@@ -307,27 +308,27 @@ def comparable(scores: Tensor) -> Tensor:
 def standardised(scores: Tensor) -> Tensor:
     """Return scores with mean 0 and deviation 1 for each sample."""
     centred = scores - scores.mean(dim=1, keepdim=True)
-    return centred / (centred.square().mean(dim=1, keepdim=True).sqrt() + TINY)
+    return centred / (centred.square().mean(dim=1, keepdim=True).sqrt() + EPS)
 
 
 def _similarities(
     features: Tensor, weight: Tensor, bias: Tensor, vectors: Tensor, sizes: Sequence[int]
 ) -> Tensor:
-    """Compare features of each turn, (turns, n, width), with its vectors: (turns, n, classes)."""
+    """Return cosines to the label vectors of each rotation, (rotations, n, classes)."""
     responses = MultiHead.respond(features.flatten(0, 1), weight, bias)
-    of_turns = responses.view(len(features), -1, *responses.shape[1:])
+    by_rotation = responses.view(len(features), -1, *responses.shape[1:])
     return torch.stack(
         [
-            torch.cat([part.flatten(1) for part in cosines(o, vectors[:, turn], sizes)], dim=1)
-            for turn, o in enumerate(of_turns)
+            torch.cat([part.flatten(1) for part in cosines(o, vectors[:, rotation], sizes)], dim=1)
+            for rotation, o in enumerate(by_rotation)
         ]
     )
 
 
 def check(readout: Mapping[str, Tensor], statistics: ClassStatistics, head: MultiHead) -> None:
     """Refuse a readout that is not of these statistics and heads."""
-    classes, turns, width = statistics.means.shape
-    wanted = {"lda_weight": (turns, classes, width), "lda_bias": (turns, classes)}
+    classes, rotations, width = statistics.means.shape
+    wanted = {"lda_weight": (rotations, classes, width), "lda_bias": (rotations, classes)}
     if "head_weight" in readout:
         wanted |= {"head_weight": tuple(head.weight.shape), "head_bias": tuple(head.bias.shape)}
         wanted |= {"linear_weight": wanted["lda_weight"], "linear_bias": wanted["lda_bias"]}

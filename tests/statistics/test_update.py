@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import LMRCClassifier
+from lmrc import LMRCPlusClassifier
 from lmrc.nets.network import Encoder
-from lmrc.statistics import keep
+from lmrc.statistics import update
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.gather import gather
-from lmrc.statistics.keep import update_statistics
+from lmrc.statistics.update import update_statistics
 from lmrc.training.memory import Memory
 
 HOW = {"layers": 1, "augment": "none", "rotated": False}
@@ -19,7 +19,7 @@ def encoder_of(backbone):
     return Encoder(backbone, torch.zeros(2), torch.ones(2)).eval()
 
 
-def kept_again(tuned=True, new=None):
+def kept_again(finetune=True, new=None):
     """Two classes of four samples in the pool, of which one comes again with an odd sample."""
     encoder = encoder_of(nn.Identity())
     first = Memory(torch.rand(8, 2), torch.arange(8) % 2)
@@ -27,9 +27,11 @@ def kept_again(tuned=True, new=None):
     how = HOW | {"generator": torch.Generator()}
     kept = ClassStatistics.empty("full", 1, 2)
     kept = update_statistics(
-        kept, None, encoder, first, Memory.empty(first.x), tuned=tuned, **how
+        kept, None, encoder, first, Memory.empty(first.x), finetune=finetune, **how
     ).statistics
-    return first, update_statistics(kept, encoder, encoder, batch, first, tuned=tuned, **how).real
+    return first, update_statistics(
+        kept, encoder, encoder, batch, first, finetune=finetune, **how
+    ).real
 
 
 def rows(features):
@@ -53,11 +55,11 @@ def test_a_new_class_is_tuned_on_as_many_samples_as_the_pool_has_of_a_class():
 
 
 def test_nothing_is_handed_on_where_nothing_is_tuned():
-    assert kept_again(tuned=False)[1] == {}
+    assert kept_again(finetune=False)[1] == {}
 
 
 def test_a_large_pool_is_not_handed_on_whole(monkeypatch):
-    monkeypatch.setattr(keep, "MOST_REAL", 3)
+    monkeypatch.setattr(update, "MAX_REAL", 3)
     _, real = kept_again()
     assert {row: len(part[0]) for row, part in real.items()} == {0: 3, 1: 3}
 
@@ -71,10 +73,10 @@ def drifted(batch, pool=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
     layer.weight.data, layer.bias.data = torch.tensor(weight).T, torch.tensor(bias)
     covariance = torch.tensor([[1.0, 0.5], [0.5, 2.0]]).double()
     before = ClassStatistics.empty("full", 1, 2)
-    before = before.learnt(0, Summary(torch.tensor([[1.0, 5.0]]).double(), covariance, 10.0))
+    before = before.with_class(0, Summary(torch.tensor([[1.0, 5.0]]).double(), covariance, 10.0))
     batch = Memory(batch, torch.ones(len(batch), dtype=torch.long))
     pool = Memory.empty(batch.x) if pool is None else Memory(pool, torch.zeros(len(pool)).long())
-    how = HOW | {"generator": torch.Generator(), "tuned": False}
+    how = HOW | {"generator": torch.Generator(), "finetune": False}
     return update_statistics(before, old, encoder_of(layer), batch, pool, **how), covariance
 
 
@@ -106,7 +108,7 @@ def test_exemplars_show_a_drift_that_new_samples_do_not():
 
 
 def test_a_classifier_moves_its_statistics_as_its_network_moved():
-    class Stretched(LMRCClassifier):
+    class Stretched(LMRCPlusClassifier):
         """Its second task stretches all features, and moves them no further."""
 
         def init_network(self, frozen, x):
@@ -118,7 +120,8 @@ def test_a_classifier_moves_its_statistics_as_its_network_moved():
     x = torch.randn(4, 50, 8, generator=torch.Generator().manual_seed(0))
     y = torch.tensor([0, 1]).repeat_interleave(50)
     x[::2] += 1
-    settings = {"statistics": "full", "predict_with": "lda", "epochs": 1, "random_state": 0}
+    settings = {"statistics": "full", "predict_with": "lda", "rotations": "none"}
+    settings |= {"epochs": 1, "first_epochs": 1, "random_state": 0}
     model = Stretched(backbone=nn.Linear(8, 8, bias=False), freeze=True, **settings)
     before = model.partial_fit(x[:2].flatten(0, 1), y).statistics_["means"]
     after = model.partial_fit(x[2:].flatten(0, 1), y + 2).statistics_["means"]
@@ -143,5 +146,5 @@ def test_of_augmented_images_two_views_are_taken_and_count_as_one_image(augment,
     assert len(rows(found[0])) == views * 5  # no view twice
     images = Memory(x, torch.zeros(5, dtype=torch.long))
     empty, none = ClassStatistics.empty("shared", 1, 64), Memory.empty(x)
-    kept = update_statistics(empty, None, encoder, images, none, tuned=False, **how).statistics
+    kept = update_statistics(empty, None, encoder, images, none, finetune=False, **how).statistics
     assert kept.counts.tolist() == [5]
