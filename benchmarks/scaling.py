@@ -140,7 +140,7 @@ def draw(series: dict[str, list[dict[str, float]]], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    with figures.style():
+    with figures.theme():
         figure = Figure(figsize=(7.6, 3.4 * len(series)), layout="constrained")
         for panels, (name, rows) in zip(
             figure.subplots(len(series), 2, squeeze=False), series.items(), strict=True
@@ -148,8 +148,8 @@ def draw(series: dict[str, list[dict[str, float]]], path: Path) -> None:
             along = [row[name] for row in rows]
             for panel, (ylabel, lines) in zip(panels, PANELS.items(), strict=True):
                 for i, (key, words) in enumerate(lines.items()):
-                    look = figures.look(i)
-                    line = {"color": look.colour, "marker": look.marker, "label": words}
+                    style = figures.line_style(i)
+                    line = {"color": style.colour, "marker": style.marker, "label": words}
                     panel.loglog(along, [row[key] for row in rows], **line)
                 values = [row[key] for row in rows for key in lines]
                 decade = 10.0 ** np.floor(np.log10(min(values)))
@@ -157,7 +157,7 @@ def draw(series: dict[str, list[dict[str, float]]], path: Path) -> None:
                 panel.minorticks_off()
                 for axis in (panel.xaxis, panel.yaxis):
                     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-                figures.plain(panel)
+                figures.declutter(panel)
                 panel.legend(loc="upper left")
     path.write_bytes(figures.to_png(figure))
 

@@ -239,7 +239,7 @@ def reproduce(
             "epochs": epochs,
             "tasks": tasks,
             "first_classes": first_classes,
-            "memory": options.pool_sizes(memory, memory_total),
+            "memory": options.memory_sizes(memory, memory_total),
             "total": bool(memory_total) or None,
             "size": options.image_size(size),
             "limit": limit,
@@ -281,7 +281,7 @@ def report(
 
     Example: lmrc report runs/incremental-digits
     """
-    from lmrc.report.write import read_contents, write_contents
+    from lmrc.report.page import read_contents, write_contents
 
     description, contents = read_contents(folder)
     page = write_contents(folder, description, contents)

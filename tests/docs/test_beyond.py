@@ -42,5 +42,5 @@ def test_each_command_is_taken(command, recipe_of):
 def test_the_ablation_trains_seven_of_its_eleven_rows(recipe_of):
     (command,) = (c for c in COMMANDS if "ablation" in c)
     recipe = recipe_of(command)
-    assert (len(recipe.rungs), len(plan(recipe))) == (11, 3 * 7)
+    assert (len(recipe.rows), len(plan(recipe))) == (11, 3 * 7)
     assert recipe.settings["epochs"] == 30

@@ -16,7 +16,7 @@ from lmrc.report.records import read_records
 from lmrc.statistics import prediction_rules
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
-LADDER = ["LMRC", "+ cosine schedule", "+ λ = 3, statistics", "LMRC+"]
+ROWS = ["LMRC", "+ cosine schedule", "+ λ = 3, statistics", "LMRC+"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,22 +43,20 @@ def by_method(folder):
 
 def test_records_carry_the_variants_name_and_all_its_settings(ablation):
     records = by_method(ablation)
-    assert list(records) == LADDER
+    assert list(records) == ROWS
     settings = {method: record[0].settings for method, record in records.items()}
-    assert [settings[m]["schedule"] for m in LADDER] == ["halving", "cosine", "cosine", "cosine"]
-    assert [settings[m]["response_weight"] for m in LADDER] == [1, 1, 3, 3]
+    assert [settings[m]["schedule"] for m in ROWS] == ["halving", "cosine", "cosine", "cosine"]
+    assert [settings[m]["response_weight"] for m in ROWS] == [1, 1, 3, 3]
     assert settings["+ λ = 3, statistics"]["classifier"] == "LMRCClassifier"
     assert {len(record) for record in records.values()} == {5}
 
 
-def test_a_stopped_ablation_goes_on_side_by_side(ablation, tmp_path, monkeypatch):
+def test_a_stopped_ablation_is_resumed_in_parallel(ablation, tmp_path, monkeypatch):
     def without_seconds(folder):
         lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
         for line in lines:
             line["record"] |= {"train_seconds": 0, "test_seconds": 0}
-        return sorted(
-            lines, key=lambda line: (LADDER.index(line["method"]), line["record"]["task"])
-        )
+        return sorted(lines, key=lambda line: (ROWS.index(line["method"]), line["record"]["task"]))
 
     monkeypatch.setattr(prediction_rules, "STEPS", 300)  # the processes are not patched
     two = {**SMALL, "tasks": 2, "methods": ["cosine", "statistics"]}
@@ -84,22 +82,22 @@ def test_nothing_is_trained_again(ablation, monkeypatch):
 
 def test_readouts_of_one_network_are_what_each_alone_would_measure(ablation):
     records = by_method(ablation)
-    assert all("prediction_rules" not in r.extra for m in LADDER[:2] for r in records[m])
+    assert all("prediction_rules" not in r.extra for m in ROWS[:2] for r in records[m])
     recipe = load_recipe(
         "ablation", "digits", **{k: SMALL[k] for k in ("seeds", "epochs", "limit")}
     )
     method = find_method("statistics", recipe.variants)
     stream = open_stream(recipe, 0, open_dataset(recipe, None))
-    for way in prediction_rules.RULES:
+    for rule in prediction_rules.RULES:
         learner = make_learner(method, recipe.settings | {"random_state": 0, "device": "cpu"})
         for task in stream[:3]:
             learner.partial_fit(task.X_train, task.y_train)
-        learner.set_params(predict_with=way)
+        learner.set_params(predict_with=rule)
         X, y = stream.test_up_to(2)
-        found = records[LADDER[2]][2].extra["prediction_rules"][way]
+        found = records[ROWS[2]][2].extra["prediction_rules"][rule]
         assert found["accuracy"] == np.mean(learner.predict(X) == y)
-        if way == "ensemble":
-            main_record = records[LADDER[2]][2].record
+        if rule == "ensemble":
+            main_record = records[ROWS[2]][2].record
             assert found == {name: getattr(main_record, name) for name in found}
         scores, classes = learner.similarities(X), learner.classes_
         assert found["task_aware_accuracy"] == task_aware_accuracy(
@@ -107,11 +105,11 @@ def test_readouts_of_one_network_are_what_each_alone_would_measure(ablation):
         )
 
 
-def test_the_page_of_the_ablation_shows_the_readouts(ablation):
+def test_the_page_of_the_ablation_shows_the_prediction_rules(ablation):
     end = by_method(ablation)["+ λ = 3, statistics"][-1].extra["prediction_rules"]
     with (ablation / "ablation.csv").open(newline="") as file:
         # A cell that begins with a plus is a formula to a spreadsheet, hence the apostrophe.
-        rows = {row["step"].removeprefix("'"): row for row in csv.DictReader(file)}
+        rows = {row["row"].removeprefix("'"): row for row in csv.DictReader(file)}
     names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA"}
     names |= {"finetuned": "+ statistics: fine-tuned heads"}
     names |= {"linear": "+ statistics: linear classifier"}
@@ -119,13 +117,13 @@ def test_the_page_of_the_ablation_shows_the_readouts(ablation):
         "LMRC",
         "+ cosine schedule",
         *names.values(),
-        "+ statistics: both",
+        "+ statistics: ensemble",
         "LMRC+",
     ]
-    for way, name in names.items():
-        assert float(rows[name]["final_accuracy"]) == end[way]["accuracy"]
+    for rule, name in names.items():
+        assert float(rows[name]["final_accuracy"]) == end[rule]["accuracy"]
     assert (ablation / "ablation.png").exists()
-    assert (ablation / "head-choice.png").exists()
+    assert (ablation / "task-id-accuracy.png").exists()
 
 
 def test_what_is_stored_beside_the_network_is_recorded(ablation, tmp_path):

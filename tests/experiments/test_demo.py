@@ -54,7 +54,7 @@ def test_the_methods_differ_in_one_thing_each(records):
     by_method = {line.method: line.settings for line in records}
     plain = by_method[demo.LMRC]
     assert by_method[demo.LM] == {**plain, "response_weight": 0.0}
-    assert by_method[demo.LMRC_POOL] == {**plain, "memory_per_class": 10}
+    assert by_method[demo.LMRC_EXEMPLARS] == {**plain, "memory_per_class": 10}
     assert by_method[demo.FINE_TUNING]["classifier"] == "FineTuneClassifier"
     assert by_method[demo.LMRC_PLUS]["rotations"] == "none"  # a 6 on its head is a 9
     assert by_method[demo.LMRC_PLUS]["memory_per_class"] == 0
@@ -100,32 +100,29 @@ def test_the_thread_count_is_given_back():
         torch.set_num_threads(before)
 
 
-def kept(summaries, **old):
+def with_old(summaries, **old):
     """Return the summaries with other accuracies on old classes."""
     from dataclasses import replace
 
-    by_name = {"lmrc": demo.LMRC, "lm": demo.LM, "tuned": demo.FINE_TUNING, "pool": demo.LMRC_POOL}
+    by_name = {"lmrc": demo.LMRC, "lm": demo.LM, "finetune": demo.FINE_TUNING}
+    by_name["exemplars"] = demo.LMRC_EXEMPLARS
     shares = {by_name[key]: share for key, share in old.items()} | {demo.LMRC_PLUS: 0.75}
     return [
         replace(s, old=Spread(shares[s.method], None), new=Spread(0.98, None)) for s in summaries
     ]
 
 
-def test_the_words_follow_the_numbers(records):
+def test_the_findings_follow_the_numbers(records):
     summaries = summarize_methods(records)
-    usual = kept(summaries, lmrc=0.58, lm=0.08, tuned=0.0, pool=0.96)
+    usual = with_old(summaries, lmrc=0.58, lm=0.08, finetune=0.0, exemplars=0.96)
     forgets, keeps, beyond = demo.describe(usual)
-    assert "only the last two digits in the end (98 % of them right, none" in forgets
-    assert "LMRC keeps 58 % of those eight" in keeps
-    assert "bring that to 96 %" in keeps
-    assert "keeps 75 % without a exemplar" in beyond
-    assert demo.headline(usual).endswith(
-        "LMRC keeps 58 % of the old digits and LMRC+ 75 %; fine-tuning keeps none."
-    )
-    odd = demo.describe(kept(summaries, lmrc=0.58, lm=0.08, tuned=0.3, pool=0.4))
-    assert "only" not in odd[0]
+    assert "98 % accuracy on the last two digits and 0 % on the eight before: every" in forgets
+    assert "exemplar-free LMRC has 58 %, LM, which lets the old responses drift, 8 %" in keeps
+    assert "LMRC with 10 exemplars per class 96 %" in keeps
+    assert "has 75 %, exemplar-free" in beyond
+    assert demo.headline(usual).endswith("LMRC 58 %, LMRC+ 75 %, fine-tuning 0 %.")
+    odd = demo.describe(with_old(summaries, lmrc=0.58, lm=0.08, finetune=0.3, exemplars=0.4))
     assert "suppress" not in odd[0]
-    assert "bring" not in odd[1]
 
 
 def test_another_experiments_folder_is_left_alone(tmp_path):
@@ -136,11 +133,11 @@ def test_another_experiments_folder_is_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["records.jsonl", "run.json"]
 
 
-def test_a_second_run_begins_anew(ran, tmp_path, records):
+def test_a_second_run_replaces_the_first(ran, tmp_path, records):
     description = Description("demo", "t", "q", [])
-    demo.begin_anew(tmp_path, description)
+    demo.clear_folder(tmp_path, description)
     (tmp_path / "records.jsonl").write_text("old")
     (tmp_path / "report.html").write_text("old")
     (tmp_path / "mine.html").write_text("mine")
-    demo.begin_anew(tmp_path, description)
+    demo.clear_folder(tmp_path, description)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "run.json"]

@@ -28,7 +28,7 @@ def own(folder, out, **changes):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_images_that_cannot_be_turned_are_refused_before_any_is_decoded(
+def test_images_that_cannot_be_rotated_are_refused_before_any_is_decoded(
     wide, tmp_path, monkeypatch, jobs
 ):
     monkeypatch.setattr(folders, "read_image", None)
@@ -51,24 +51,24 @@ def test_a_run_does_not_go_on_with_other_images(wide, tmp_path):
     own(wide, out, methods=["lm"])
     (wide / "a" / "0.png").rename(wide / "b" / "10.png")
     own(wide, out, methods=["lm"])  # nothing is left to run
-    with pytest.raises(ValueError, match=r"wide is no longer what it was.*--out"):
+    with pytest.raises(ValueError, match=r"wide has changed since the records.*--out"):
         own(wide, out, methods=["lm", "finetune"])
     (wide / "b" / "10.png").rename(wide / "a" / "0.png")
     own(wide, out, methods=["lm", "finetune"])
     assert len(read_records(out)) == 4
 
 
-def test_own_arrays_are_run_and_refused_where_they_cannot_be_turned(tmp_path):
+def test_own_arrays_are_run_and_refused_where_they_cannot_be_rotated(tmp_path):
     X, y = np.random.default_rng(0).random((40, 6), dtype=np.float32), np.repeat(range(4), 10)
     np.savez(tmp_path / "own.npz", X=X, y=y)
     name = f"npz:{tmp_path / 'own.npz'}"
     main("incremental", name, tmp_path / "out", **QUICK, methods=["lm"])
     assert len(read_records(tmp_path / "out")) == 2
     with pytest.raises(ValueError, match="rotations are for images, and X is vectors"):
-        main("incremental", name, tmp_path / "turned", **QUICK, methods=["lmrc+"])
+        main("incremental", name, tmp_path / "rotated", **QUICK, methods=["lmrc+"])
     np.savez(tmp_path / "own.npz", X=X.reshape(40, 2, 3), y=y)
     with pytest.raises(ValueError, match="X holds some of 2×3 pixels"):
-        main("incremental", name, tmp_path / "turned", **QUICK, methods=["lmrc+"])
+        main("incremental", name, tmp_path / "rotated", **QUICK, methods=["lmrc+"])
 
 
 @pytest.mark.filterwarnings("ignore:the .* images would take")

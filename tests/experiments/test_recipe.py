@@ -81,7 +81,7 @@ def test_with_fewer_epochs_the_rate_is_halved_as_often(dataset):
 def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
     recipe = load_recipe("ablation", "cifar100")
     runs = plan(replace(recipe, seeds=1))
-    assert list(dict.fromkeys(rung["method"] for rung in recipe.rungs)) == [r.title for r in runs]
+    assert list(dict.fromkeys(row["method"] for row in recipe.rows)) == [r.title for r in runs]
     before, *later = [settings_of(recipe, run) for run in runs]
     assert (before["response_weight"], before["schedule"], before["epochs"]) == (1, "halving", 30)
     steps = []
@@ -133,18 +133,18 @@ def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
     assert {settings["classifier"] for settings in found} == {"LMRCPlusClassifier"}
     own = recipe.settings_of("lmrc+")["response_weight"]  # what holds for lmrc+ holds for these
     assert {(settings["response_weight"], settings["scale"]) for settings in found} == {(own, 4.0)}
-    with pytest.raises(UsageError, match="none of no-turns, one-turn, all-turns takes"):
+    with pytest.raises(UsageError, match="none of no-rotations, one-rotation, all-rotations takes"):
         check_settings(recipe, plan(recipe), ["rotations"])
 
 
 def test_an_unknown_variant_is_named_with_those_that_there_are():
-    with pytest.raises(ValueError, match=r"'turn' is not known.* cosine, turned, softmax, statist"):
+    with pytest.raises(ValueError, match=r"'turn' is not known.* cosine, rotations, softmax, sta"):
         plan(load_recipe("ablation", "digits", methods=["turn"]))
 
 
 @pytest.mark.parametrize("experiment", ["incremental", "rehearsal", "softmax-suppression"])
 @pytest.mark.parametrize("dataset", ["digits", "mnist"])
-def test_digits_are_not_turned(experiment, dataset):
+def test_digits_are_not_rotated(experiment, dataset):
     assert load_recipe(experiment, dataset).settings_of("lmrc+")["rotations"] == "none"
 
 
@@ -294,11 +294,11 @@ def test_without_exemplars_means_none_whatever_a_class_has_by_default(tmp_path, 
 
 def test_what_is_no_step_of_the_ablation_and_what_keeps_no_images_is_refused_before_training():
     recipe = load_recipe("ablation", "digits", methods=["lmrc", "finetune"])
-    with pytest.raises(UsageError, match="finetune is no step of ablation"):
+    with pytest.raises(UsageError, match="finetune is no row of ablation"):
         check_settings(recipe, plan(recipe), [])
     naive = "sklearn.naive_bayes.GaussianNB"
     pooled = load_recipe("rehearsal", "digits", methods=["lmrc", naive], memory=[2])
-    with pytest.raises(UsageError, match=f"{naive} keeps no images"):
+    with pytest.raises(UsageError, match=f"{naive} stores no exemplars"):
         check_settings(pooled, plan(pooled), [])
 
 

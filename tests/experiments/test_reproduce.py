@@ -14,8 +14,9 @@ from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
-from lmrc.experiments.workers import usual_jobs
+from lmrc.experiments.workers import default_jobs
 from lmrc.methods.base import IncrementalClassifier
+from lmrc.report.page import write_report
 from lmrc.report.records import (
     append_record,
     read_description,
@@ -23,7 +24,6 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.report.summary import summarize_methods
-from lmrc.report.write import write_report
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
@@ -80,20 +80,20 @@ def test_incremental_shows_its_records(incremental):
         steps = [percent(spread.mean) for spread in s.accuracy]
         assert [s.method, percent(s.average.mean), *steps] in shown
     text = (incremental / "report.html").read_text(encoding="utf-8")
-    assert "on average over the tasks" in text
+    assert "average incremental accuracy" in text
     assert "shuffled by the run&#39;s seed" in text
 
 
 def test_what_keeps_images_is_named_on_a_page_without_exemplars(tmp_path):
     main("incremental", "digits", tmp_path, **SMALL, methods=["finetune", "joint"], tasks=2)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Though no exemplars were asked for, these keep images: Joint." in page
+    assert "Methods that store images by themselves: Joint." in page
 
 
 def test_scikits_own_classifiers_run_beside_ours(tmp_path):
     methods = ["finetune", "sklearn.linear_model.SGDClassifier", "sklearn.linear_model.Perceptron"]
     changes = SMALL | {"methods": methods, "tasks": 2}
-    with pytest.raises(UsageError, match=r"SGDClassifier must know all .*: add --announce-classes"):
+    with pytest.raises(UsageError, match=r"SGDClassifier needs all .*: add --announce-classes"):
         main("incremental", "digits", tmp_path, **changes)
     main("incremental", "digits", tmp_path, **changes, announce_classes=True)
     records = read_records(tmp_path)
@@ -102,7 +102,7 @@ def test_scikits_own_classifiers_run_beside_ours(tmp_path):
     assert len({r.extra["data"] for r in records}) == 1
     assert records[2].settings["learning_rate"] == "optimal"  # not the recipe's
     assert records[2].settings["announce_classes"] is True
-    assert "– where that is not known" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "–: not known" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_classes_may_recur(tmp_path):
@@ -116,7 +116,7 @@ def test_classes_may_recur(tmp_path):
     before = (tmp_path / "records.jsonl").read_text()
     main("incremental", "digits", tmp_path, **changes)
     assert (tmp_path / "records.jsonl").read_text() == before
-    with pytest.raises(UsageError, match="names the classes of each task"):
+    with pytest.raises(UsageError, match="lists the classes of each task"):
         main("incremental", "digits", tmp_path, **changes, tasks=3)
 
 
@@ -172,7 +172,7 @@ def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression):
             sums = ["–", "–"] if similar else [f"{sum(m):.2f}" for m in (means[:2], means[2:])]
             assert [name, samples, *(f"{mean:.2f}" for mean in means), *sums] in shown
     assert {"outputs.svg", "outputs.png", "outputs.csv"} <= {p.name for p in suppression.iterdir()}
-    assert "similarity, no probability" in (suppression / "outputs.svg").read_text()
+    assert "similarity, not a probability" in (suppression / "outputs.svg").read_text()
 
 
 def test_a_data_set_with_too_few_classes_is_refused(tmp_path):
@@ -207,7 +207,7 @@ def test_records_of_incremental_are_read_and_nothing_is_trained(
     for record in read_records(incremental):
         theirs[record.method].append(record)
     assert read_records(tmp_path) == [r for method in methods for r in theirs[method]]
-    note = f"Taken from the records in {incremental}, not trained again: LMRC with seed 0; L"
+    note = f"Copied from the records in {incremental}, not trained again: LMRC with seed 0; L"
     assert note in read_description(tmp_path).notes[0]
     assert note in capsys.readouterr().err
     assert note in (tmp_path / "report.html").read_text()
@@ -222,10 +222,10 @@ def test_the_usual_folder_of_incremental_is_found(incremental, tmp_path, no_trai
 
 
 def test_records_with_other_settings_are_not_read(incremental, tmp_path, no_training, capsys):
-    with pytest.raises(RuntimeError, match="lmrc-s0, lwf-mt-s0, lm-s0 did not finish"):
+    with pytest.raises(RuntimeError, match="lmrc-s0, lwf-mt-s0, lm-s0 failed, see above"):
         main("heads", "digits", tmp_path, source=incremental, **{**SMALL, "epochs": 2})
     assert "LMRC with seed 0; LwF.MT with seed 0; LM" in (said := capsys.readouterr().err)
-    assert "other settings (epochs), so it is run here" in said
+    assert "other settings (epochs), so trained here" in said
 
 
 def test_a_kept_model_answers_as_its_record_says(tmp_path):
@@ -251,7 +251,7 @@ def test_a_kept_model_that_could_not_be_written_is_written_by_the_same_command(
     save = IncrementalClassifier.save
     asked = {**SMALL, "tasks": 2, "methods": ["lmrc"], "keep_models": True}
     monkeypatch.setattr(IncrementalClassifier, "save", full)
-    with pytest.raises(RuntimeError, match="did not finish"):
+    with pytest.raises(RuntimeError, match="failed, see above"):
         main("incremental", "digits", tmp_path, **asked)
     monkeypatch.undo()
     main("incremental", "digits", tmp_path, **asked)
@@ -266,12 +266,12 @@ def test_of_runs_that_were_finished_before_no_model_is_promised(
     asked = {**SMALL, "methods": ["lmrc", "lm"], "keep_models": True}
     main("incremental", "digits", tmp_path, **asked)
     out, errors = capsys.readouterr()
-    assert "No model is there of LMRC with seed 0; LM with seed 0" in errors
+    assert "No models of LMRC with seed 0; LM with seed 0" in errors
     assert "trained" not in out
 
 
 def test_a_folder_to_read_from_must_hold_records(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no records\.jsonl: name the run folder"):
+    with pytest.raises(FileNotFoundError, match=r"holds no records\.jsonl: give a run folder"):
         main("heads", "digits", tmp_path / "out", source=tmp_path, **SMALL)
 
 
@@ -361,7 +361,7 @@ def test_capacity_shows_found_and_expected(tmp_path):
         assert (row[3], row[5]) == (f"{exact:,}", f"{printed:,}")
         assert [str(dim), "0.6", "≥ 40"] in [row[:3] for row in shown]
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "That is a slip" in text
+    assert "That is an error" in text
 
 
 def test_capacity_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
@@ -401,7 +401,7 @@ def test_a_folder_keeps_all_commands_that_it_takes_to_fill_it_again(tmp_path, mo
     assert both == ["incremental --methods lm", "incremental --methods finetune --seeds 2"]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "\n".join(f"lmrc reproduce {words}" for words in both) in page
-    assert "has not ended" not in page
+    assert "is not finished" not in page
     recipe = read_description(tmp_path).recipe
     assert (recipe["methods"], recipe["seeds"]) == (["lm", "finetune"], 2)
     # What asks for as much, or more, takes the place of the earlier.
@@ -416,12 +416,15 @@ def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_
     write_description(out, replace(asked, commands=[replace(command, seeds=3)]))
     append_record(out, replace(read_records(out)[0], seed=1))  # there it was stopped
     write_report(out)
-    assert "This run has not ended yet." in (out / "report.html").read_text(encoding="utf-8")
+    assert "This run is not finished." in (out / "report.html").read_text(encoding="utf-8")
     main("incremental", "digits", out, **SMALL, methods=command.methods)
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "has not ended yet" not in page
-    assert "on average over the tasks" in page
-    assert "not in here: LM with seeds 1, 2; LMRC with seeds 1, 2; LwF.MT with seeds 1, 2." in page
+    assert "is not finished" not in page
+    assert "average incremental accuracy" in page
+    assert (
+        "not included here: LM with seeds 1, 2; LMRC with seeds 1, 2; LwF.MT with seeds 1, 2."
+        in page
+    )
     assert rows(out)[:5] == rows(incremental)[:5]
     assert len(read_description(out).commands) == 2
     assert len(read_records(out)) == len(read_records(incremental)) + 1
@@ -434,7 +437,7 @@ def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_
     write_description(out, replace(asked, commands=[*asked.commands, more]))
     write_report(out)
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "has not ended yet" not in page
+    assert "is not finished" not in page
     assert "LwF.MT with seeds 1, 2." in page
 
 
@@ -465,20 +468,20 @@ def test_the_report_is_made_again_from_the_records_alone(incremental, suppressio
 
 
 @pytest.mark.parametrize(("threads", "runs", "jobs"), [(2, 12, 2), (2, 1, 1), (64, 99, 8)])
-def test_runs_go_side_by_side_on_as_many_cores_as_there_are(monkeypatch, threads, runs, jobs):
+def test_one_run_per_core_by_default(monkeypatch, threads, runs, jobs):
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    assert usual_jobs(runs, "cpu") == jobs
+    assert default_jobs(runs, "cpu") == jobs
 
 
 def test_who_runs_several_on_a_gpu_is_told_of_mps_where_it_is_not_there(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    workers.tell_of_mps("cpu")
+    workers.suggest_mps("cpu")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(workers, "pick_device", lambda _: torch.device("cuda", 0))
-    workers.tell_of_mps("auto")
+    workers.suggest_mps("auto")
     assert "nvidia-cuda-mps-control -d" in capsys.readouterr().err
     (tmp_path / "control").touch()
-    workers.tell_of_mps("auto")
+    workers.suggest_mps("auto")
     assert capsys.readouterr().err == ""

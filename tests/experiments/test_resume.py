@@ -1,4 +1,4 @@
-"""A run that is killed at any moment goes on where it stopped, and its records do not show it."""
+"""A run that is killed at any moment can be resumed, with the same records."""
 
 import json
 import os
@@ -237,15 +237,15 @@ def test_killed_in_the_midst_of_a_batch_and_between_record_and_model(call):
     assert_nothing_is_left(out)
 
 
-def test_side_by_side_gives_the_same_records_even_if_killed(call):
+def test_parallel_runs_give_the_same_records_even_if_killed(call):
     methods = "own.StoppingClassifier,finetune"
     words = ["incremental", "--methods", methods, "--epochs", 1, "--seeds", 1]
     out = Path("parts")
-    side_by_side = [*words, "--jobs", 2, "--out", out]
-    assert kill(start(*side_by_side, STOP_AT="epoch 3"), Path("stopped").exists)
+    parallel = [*words, "--jobs", 2, "--out", out]
+    assert kill(start(*parallel, STOP_AT="epoch 3"), Path("stopped").exists)
     # The killed command's own processes must end with it: one that lived on, stopped as it is,
     # would hold its run's lock, and this would wait for it in vain.
-    assert run(*side_by_side)[0] == 0
+    assert run(*parallel)[0] == 0
 
     threads = json.loads(whole_lines(out)[0])["threads"]
     assert call(*words, "--out", "whole", threads=threads)[0] == 0
@@ -261,7 +261,7 @@ def test_a_run_that_dies_is_told_and_does_not_take_the_others_down(jobs):
     assert code == 1
     assert "the second task is too much" in errors
     assert "lmrc: warning: the second task is heavy" in errors.splitlines()
-    assert "own.FragileClassifier-s0 did not finish" in errors.splitlines()[-1]
+    assert "own.FragileClassifier-s0 failed, see above" in errors.splitlines()[-1]
     before = whole_lines(Path("parts"))
     methods = [json.loads(line)["method"] for line in before]
     assert methods.count("own.FragileClassifier") == 1

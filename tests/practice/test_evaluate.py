@@ -13,12 +13,18 @@ def test_evaluate_prints_classes_and_writes_a_page(place, model, call):
     code, out, err = call("evaluate", model, "test")
     assert (code, err) == (0, "")
     assert "| **all** | 40 |" in out
-    assert "right head wins" in out
+    assert "The task-ID accuracy is" in out
     page = place / "runs" / "evaluate-m" / "report.html"
     assert f"The page: {page.relative_to(place)}" in out
     text = page.read_text("utf-8")
-    assert "named rightly if the head were known" in text
-    for words in ("m on test", "Each class", "three", "Which head wins", "lmrc evaluate m test"):
+    assert "task-aware accuracy" in text
+    for words in (
+        "m on test",
+        "Accuracy per class",
+        "three",
+        "Confusion between tasks",
+        "lmrc evaluate m test",
+    ):
         assert words in text
     assert call("report", "runs/evaluate-m")[0] == 0
     assert page.read_text("utf-8") == text

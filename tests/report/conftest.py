@@ -1,3 +1,6 @@
+import re
+from dataclasses import replace
+
 import pytest
 
 from lmrc.evaluation.run import TaskRecord
@@ -69,3 +72,59 @@ def description():
         headline="Steady keeps 62 % & more.",
         findings=["One <em>sentence</em>.", "Another, 50 %."],
     )
+
+
+@pytest.fixture
+def steady(records):
+    """Two seeds, three tasks; 12 kB of exemplars and 6 kB of statistics in the end."""
+    return [
+        replace(r, extra={"stored_bytes": {"images": 12_000, "statistics": 6_000}})
+        for r in records
+        if r.method == "steady"
+    ]
+
+
+@pytest.fixture
+def renamed(records):
+    """Return the records of one method under other names, one after the other."""
+    means = [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.25, 0.75]]
+    outputs = {"kind": "probability", "classes": [0, 1, 2, 3], "means": means}
+    steady = [record for record in records if record.method == "steady"]
+
+    def rename(*methods):
+        return [replace(r, method=m, extra={"outputs": outputs}) for m in methods for r in steady]
+
+    return rename
+
+
+@pytest.fixture
+def rows_of():
+    """Return the rows of all tables as lists of text, by their first cell."""
+
+    def rows(html):
+        found = {}
+        for row in re.findall(r"<tr>(.*?)</tr>", html, flags=re.DOTALL):
+            cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, flags=re.DOTALL)
+            texts = [re.sub("<[^>]+>", "", cell).strip() for cell in cells]
+            found.setdefault(texts[0], []).append(texts[1:])
+        return found
+
+    return rows
+
+
+@pytest.fixture
+def cells_of(rows_of):
+    """Return the text of the cells of the first row that begins with a name."""
+    return lambda html, name: [name, *rows_of(html)[name][0]]
+
+
+@pytest.fixture
+def colours_of():
+    """Return (method, colour) for each row with a colour, table after table."""
+
+    def colours(html):
+        whole_names = html.replace("<wbr>", "")
+        found = re.findall(r'class="key" style="background:(#\w+)"></span>([^<]+)<', whole_names)
+        return [(method, colour) for colour, method in found]
+
+    return colours

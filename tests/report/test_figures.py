@@ -4,8 +4,11 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from lmrc.methods.catalog import METHODS
-from lmrc.report import figures, heat
-from lmrc.report.summary import Spread, summarize_methods
+from lmrc.report import figures
+from lmrc.report.summary import (
+    Spread,
+    summarize_methods,
+)
 
 LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
 
@@ -56,7 +59,7 @@ def test_the_legend_gives_the_average_incremental_accuracy(accuracy):
 def test_the_legend_stays_within_the_figure(length):
     names = ["LMRC", "LM", "own." * (length // 4), "Fine-tuning"]
     spreads = [Spread(0.5, 0.1)] * 2
-    curves = [figures.Curve(name, figures.look(0), [1, 2], spreads) for name in names]
+    curves = [figures.Curve(name, figures.line_style(0), [1, 2], spreads) for name in names]
     figure = figures.over_tasks(curves, ylabel="share")
     figures.to_png(figure)
     (legend,) = figure.legends
@@ -70,7 +73,7 @@ def test_many_long_names_leave_the_panel_as_high_as_it_is_with_few():
     def height(n):
         names = [f"LMRC with a long name, number {i}" for i in range(n)]
         spreads = [Spread(0.5, 0.1)] * 2
-        curves = [figures.Curve(name, figures.look(0), [1, 2], spreads) for name in names]
+        curves = [figures.Curve(name, figures.line_style(0), [1, 2], spreads) for name in names]
         figure = figures.over_tasks(curves, ylabel="accuracy over all seen classes (%)")
         figures.to_png(figure)
         return figure.axes[0].get_window_extent().height
@@ -79,27 +82,27 @@ def test_many_long_names_leave_the_panel_as_high_as_it_is_with_few():
 
 
 def test_what_was_never_measured_is_no_line():
-    there = figures.Curve("there", figures.look(0), [1, 2], [Spread(0.5, None)] * 2)
-    missing = figures.Curve("missing", figures.look(1), [1, 2], [None, None])
+    there = figures.Curve("there", figures.line_style(0), [1, 2], [Spread(0.5, None)] * 2)
+    missing = figures.Curve("missing", figures.line_style(1), [1, 2], [None, None])
     shown = texts(svg_of(figures.over_tasks([there, missing], ylabel="share")))
     assert "there" in shown
     assert "missing" not in shown
 
 
-def test_every_built_in_method_has_a_look_of_its_own():
-    assert len(figures.LOOKS) >= len(METHODS)
+def test_every_built_in_method_has_a_line_style_of_its_own():
+    assert len(figures.LINE_STYLES) >= len(METHODS)
 
 
 def test_methods_differ_in_colour_marker_and_dashes():
-    for part in zip(*figures.LOOKS, strict=True):
-        assert len(set(part)) == len(figures.LOOKS)
-    assert len({figures.look(place) for place in range(40)}) == 40
+    for part in zip(*figures.LINE_STYLES, strict=True):
+        assert len(set(part)) == len(figures.LINE_STYLES)
+    assert len({figures.line_style(index) for index in range(40)}) == 40
 
 
 @pytest.mark.parametrize("paper", [LIGHT, DARK, "#ffffff"])
-@pytest.mark.parametrize("look", figures.LOOKS)
-def test_lines_stand_out_on_light_and_dark_paper(look, paper):
-    assert contrast(look.colour, paper) >= 3
+@pytest.mark.parametrize("style", figures.LINE_STYLES)
+def test_lines_stand_out_on_light_and_dark_paper(style, paper):
+    assert contrast(style.colour, paper) >= 3
 
 
 def test_the_svg_takes_the_ink_of_the_page(accuracy):
@@ -145,32 +148,32 @@ def test_the_png_is_an_image(accuracy):
     assert figures.to_png(accuracy).startswith(b"\x89PNG")
 
 
-def test_heat_shows_shares_of_each_row():
-    figure = heat.task_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
+def test_task_confusion_shows_shares_of_each_row():
+    figure = figures.task_confusion([[3, 1], [0, 0]], ["a b", "c d"], title="LM")
     shown = texts(svg_of(figure))
     assert {"LM", "a b", "c d", "75", "25"} <= set(shown)
     assert shown.count("0") == 2  # a task that has not come: nothing to divide by
 
 
 def test_dollars_in_names_are_dollars():
-    figure = heat.task_confusion([[3, 1], [0, 4]], [r"$\q$", "$5 $9"])
+    figure = figures.task_confusion([[3, 1], [0, 4]], [r"$\q$", "$5 $9"])
     assert {r"$\q$", "$5 $9"} <= set(texts(svg_of(figure)))
 
 
-def test_many_heads_are_told_by_colour_alone():
-    heads = 25
-    counts = [[int(i == j) for j in range(heads)] for i in range(heads)]
-    shown = texts(svg_of(heat.task_confusion(counts, [f"task {i}" for i in range(heads)])))
+def test_confusion_of_many_tasks_has_no_numbers():
+    tasks = 25
+    counts = [[int(i == j) for j in range(tasks)] for i in range(tasks)]
+    shown = texts(svg_of(figures.task_confusion(counts, [f"task {i}" for i in range(tasks)])))
     assert "100" not in shown
     assert "task 3" not in shown
 
 
-def test_numbers_on_heat_are_readable_in_the_ink_of_either_page():
+def test_numbers_on_heat_are_readable_on_light_and_dark_pages():
     for paper, ink in ((LIGHT, "#1b1c1e"), (DARK, "#e8e6e1")):
         mixed = [
             round(
-                heat.HEAT_OPACITY * int(heat.HEAT[i : i + 2], 16)
-                + (1 - heat.HEAT_OPACITY) * int(paper[i : i + 2], 16)
+                figures.HEAT_OPACITY * int(figures.HEAT[i : i + 2], 16)
+                + (1 - figures.HEAT_OPACITY) * int(paper[i : i + 2], 16)
             )
             for i in (1, 3, 5)
         ]

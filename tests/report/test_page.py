@@ -1,3 +1,5 @@
+"""The page of a run folder, whatever the experiment."""
+
 import json
 import re
 import shutil
@@ -8,27 +10,41 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lmrc.report import page
-from lmrc.report.capacity_records import CapacityRecord
-from lmrc.report.records import append_record, write_description
-from lmrc.report.summary import summarize_methods
-from lmrc.report.write import write_report
+from lmrc.report.capacity import CapacityRecord
+from lmrc.report.page import (
+    BUILDERS,
+    assemble,
+    build,
+    in_recipe_order,
+    render,
+    write_report,
+)
+from lmrc.report.records import (
+    Command,
+    append_record,
+    write_description,
+)
+from lmrc.report.summary import (
+    summarize_methods,
+)
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+
+
 VOID = {"meta", "link", "br", "use", "wbr"}
 
 
 EVIL = "<script>\x1b'\"&=$x"
 
 
-def spoilt(value):
+def made_evil(value):
     """Return plain JSON with all of its text made evil."""
     if isinstance(value, dict):
-        return {key: spoilt(item) for key, item in value.items()}
+        return {key: made_evil(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [spoilt(item) for item in value]
+        return [made_evil(item) for item in value]
     return f"{EVIL}{value}" if isinstance(value, str) else value
 
 
@@ -74,7 +90,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def html(description, records):
-    return page.render(description, records)
+    return render(description, records)
 
 
 @pytest.fixture
@@ -108,13 +124,13 @@ def test_the_numbers_on_the_page_equal_the_records(read, records):
 
 
 def test_one_seed_shows_no_deviation(description, records):
-    read = Reader(page.render(description, [r for r in records if r.seed == 0]))
+    read = Reader(render(description, [r for r in records if r.seed == 0]))
     assert read.tables[0][1] == ["steady", "87.5", "100.0", "87.5", "75.0"]
     assert "±" not in read.text
     assert "one seed" in read.text
 
 
-def test_the_page_says_what_was_asked_found_and_how_to_do_it_again(read, description):
+def test_the_page_has_question_result_and_commands(read, description):
     text = read.text.replace("\xa0", " ")
     for told in (
         description.title,
@@ -156,28 +172,16 @@ def test_it_fits_a_phone_and_the_dark(html, read):
     assert len([1 for a in read.attributes if a[1:] == ("class", "scroll")]) == len(read.tables)
 
 
-def test_a_run_under_way_has_a_page_too(description, records):
+def test_an_unfinished_run_has_a_page(description, records):
     begun = replace(description, headline="", findings=[])
-    text = Reader(page.render(begun, records[:2])).text
-    assert "This run has not ended yet." in text
+    text = Reader(render(begun, records[:2])).text
+    assert "This run is not finished." in text
     assert "No run has learnt all tasks yet." in text
-
-
-def test_many_classes_are_folded(description, records):
-    classes = [f"c{i}" for i in range(30)]
-    many = [
-        replace(
-            line,
-            record=replace(line.record, classes=classes, per_class=dict.fromkeys(classes, 0.5)),
-        )
-        for line in records
-    ]
-    assert "<summary>All 30 classes</summary>" in page.render(description, many)
 
 
 def test_no_records_no_page(description):
     with pytest.raises(ValueError, match="run the experiment first"):
-        page.render(description, [])
+        render(description, [])
 
 
 @pytest.fixture
@@ -204,7 +208,10 @@ OUTPUTS = {
     "classes": [0, 1, 2, 3],
     "means": [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.25, 0.75]],
 }
+
+
 OVER_TIME = ["100.0 ± 0.0", "93.8 ± 8.8", "75.0 ± 0.0"]  # (1, 1), (7/8, 1), (3/4, 3/4)
+
 
 #: A row that the page of each experiment must show, worked out by hand from the records.
 ROWS = {
@@ -256,9 +263,7 @@ needs_chromium = pytest.mark.skipif(
 
 @needs_chromium
 @pytest.mark.parametrize("experiment", ROWS)
-def test_a_browser_shows_the_numbers_and_complains_of_nothing(
-    experiment, tmp_path, description, records
-):
+def test_a_browser_shows_the_numbers_without_errors(experiment, tmp_path, description, records):
     write_description(tmp_path, replace(description, experiment=experiment))
     write_records(experiment, records, tmp_path)
     path = write_report(tmp_path)
@@ -297,7 +302,7 @@ def test_ten_tasks_and_a_long_name_fit_a_laptop(tmp_path, description, records):
         if line.record.task == 0 and line.method == "steady"
         for task in range(10)
     ]
-    html = page.render(replace(description, paper={own: 0.5}), ten)
+    html = render(replace(description, paper={own: 0.5}), ten)
     assert "100 classes" in html
     path = tmp_path / "report.html"
     path.write_text(html.replace("</body>", MEASURE), "utf-8")
@@ -306,33 +311,23 @@ def test_ten_tasks_and_a_long_name_fit_a_laptop(tmp_path, description, records):
     assert set(re.findall(r'data-below="(\d+)"', seen)) == {"0"}
 
 
-def test_a_name_breaks_at_its_joints_alone(description, records):
-    own = "nearest_mean.NearestMeanClassifier"
-    mine = [replace(r, method=own) for r in records if r.method == "steady"]
-    html = page.render(replace(description, recipe={"methods": [own]}), mine)
-    joints = "nearest_<wbr>mean.<wbr>Nearest<wbr>Mean<wbr>Classifier"
-    assert f"</span>{joints}</span></th>" in html
-    assert f'<th scope="col">{joints}</th>' in html
-    assert f"<dt>methods</dt><dd>{joints}</dd>" in html
-
-
-def test_no_text_of_a_record_nor_of_a_run_becomes_part_of_the_page(tmp_path, records, description):
+def test_text_of_records_and_run_is_never_markup(tmp_path, records, description):
     for i, record in enumerate(records):
-        whole = spoilt(json.loads(record.to_json()))
+        whole = made_evil(json.loads(record.to_json()))
         whole["settings"] |= {EVIL: EVIL, "by": [EVIL], "n": i % 2}
-        whole["record"]["per_class"] = {spoilt(k): 1.0 for k in record.record.per_class}
+        whole["record"]["per_class"] = {made_evil(k): 1.0 for k in record.record.per_class}
         whole["extra"] = {"class_names": [EVIL], "data_note": EVIL, "augmentation": EVIL}
         with (tmp_path / "records.jsonl").open("a") as file:
             file.write(json.dumps(whole) + "\n")
     write_description(tmp_path, description)
-    run = spoilt(json.loads((tmp_path / "run.json").read_text("utf-8")))
+    run = made_evil(json.loads((tmp_path / "run.json").read_text("utf-8")))
     run["recipe"], run["notes"] = {EVIL: EVIL, "tasks": [EVIL]}, [EVIL]
     (tmp_path / "run.json").write_text(json.dumps(run))
     html = write_report(tmp_path).read_text("utf-8")
     reader = Reader(html)
     assert "<script" not in html.lower()
     assert reader.text.count("<script>") > 20
-    harmless = Reader(page.render(description, records))
+    harmless = Reader(render(description, records))
     assert {(tag, name) for tag, name, _ in reader.attributes} <= {
         (tag, name) for tag, name, _ in harmless.attributes
     }
@@ -340,3 +335,65 @@ def test_no_text_of_a_record_nor_of_a_run_becomes_part_of_the_page(tmp_path, rec
         assert "\x1b" not in made
     ElementTree.parse(tmp_path / "accuracy.svg")
     assert "\n=" not in (tmp_path / "table.csv").read_text("utf-8")
+
+
+@pytest.mark.parametrize("experiment", sorted({*BUILDERS, "incremental"}))
+def test_a_page_is_in_the_order_of_the_recipe(experiment, description, renamed, colours_of):
+    recipe = {"methods": ["lmrc", "my.own:Method", "lm", "finetune"]}
+    asked = replace(description, experiment=experiment, recipe=recipe)
+    titles = ["LMRC", "my.own.Method", "LM", "Fine-tuning"]
+    one = render(asked, renamed("another", *reversed(titles)))
+    assert one == render(asked, renamed(*titles, "another"))
+    if experiment != "ablation":  # it shows the first and the last row first
+        assert list(dict.fromkeys(method for method, _ in colours_of(one))) == [
+            *titles,
+            "another",
+        ]
+
+
+def test_variants_are_known_by_their_titles(renamed):
+    recipe = {"methods": ["b", "a"], "variants": {"a": {"title": "A!"}, "b": {"title": "B!"}}}
+    ordered = in_recipe_order(renamed("A!", "B!"), recipe)
+    assert list(dict.fromkeys(record.method for record in ordered)) == ["B!", "A!"]
+
+
+def test_a_report_has_a_headline_once_all_runs_are_finished(description, records):
+    first, second = list(dict.fromkeys(record.method for record in records))
+    asked = replace(description, headline="", commands=[Command("x", [first, second], seeds=2)])
+    assert build(asked, records).headline.startswith("steady is best: 89.6 %")
+    assert build(asked, records[:-1]).headline == ""
+    more = replace(asked, commands=[Command("x", [first, second], seeds=3)])
+    assert build(more, records).headline == ""
+
+
+def test_a_report_has_a_headline_once_the_runs_of_each_command_are_finished(description, records):
+    first, second = list(dict.fromkeys(record.method for record in records))
+    lacks = [record for record in records if (record.method, record.seed) != (second, 1)]
+    one, other = Command("x", [first], seeds=2), Command("y", [second], seeds=1)
+    asked = replace(description, headline="", commands=[one, other])
+    assert build(asked, lacks).headline.startswith("steady is best")
+    assert build(asked, [record for record in lacks if record.method == first]).headline == ""
+    for command in (replace(other, seeds=2), replace(other, memory=[0, 5])):
+        assert build(replace(asked, commands=[command, one]), lacks).headline == ""
+
+
+@pytest.mark.parametrize(
+    "experiment", ["rehearsal", "consolidation", "heads", "softmax-suppression"]
+)
+def test_an_unfinished_run_has_a_page_in_every_experiment(experiment, description, records):
+    begun = replace(description, experiment=experiment, headline="", findings=[])
+    html = render(begun, records[:1])
+    assert "This run is not finished." in html
+    assert "No run has learnt all tasks yet." in html
+
+
+def test_with_a_note_on_the_data_the_page_has_no_numbers_of_the_paper(
+    description, records, cells_of
+):
+    told = [replace(r, extra={"data_note": "Only <2> images."}) for r in records]
+    asked = replace(description, experiment="incremental", paper={"steady": 0.664})
+    contents = build(asked, told)
+    html = assemble(asked, contents)
+    assert "Only &lt;2&gt; images." in html
+    assert contents.markdown.endswith("|\n\nOnly <2> images.")
+    assert "paper" not in cells_of(html, "method")

@@ -4,7 +4,14 @@ from statistics import fmean, stdev
 import pytest
 
 from lmrc.report.html import over_seeds
-from lmrc.report.summary import Spread, csv_table, markdown_table, percent, summarize_methods
+from lmrc.report.summary import (
+    Spread,
+    csv_table,
+    markdown_table,
+    percent,
+    style_indices,
+    summarize_methods,
+)
 
 
 def test_the_figures_of_a_method_are_means_and_deviations_over_its_seeds(records):
@@ -32,16 +39,7 @@ def test_one_seed_has_no_deviation(records):
     assert all(summary.average.deviation is None for summary in summarize_methods(alone))
 
 
-def test_captions_say_how_many_seeds_there_are(records):
-    methods = list(dict.fromkeys(record.method for record in records))
-    uneven = [r for r in records if r.seed == 0 or r.method == methods[0]]
-    alone = [r for r in records if r.seed == 0]
-    assert over_seeds(summarize_methods(records)).endswith("over 2 seeds")
-    assert over_seeds(summarize_methods(uneven)).endswith("over 1 to 2 seeds")
-    assert over_seeds(summarize_methods(alone)) == "one seed"
-
-
-def test_a_seed_counts_when_its_run_is_whole(records):
+def test_a_seed_counts_when_its_run_is_complete(records):
     summaries = summarize_methods(records[:5])  # the second seed lacks its last task
     assert over_seeds(summaries) == "one seed"
     (row,) = csv.DictReader(csv_table(summaries).splitlines())
@@ -49,7 +47,7 @@ def test_a_seed_counts_when_its_run_is_whole(records):
     assert row["average_incremental_accuracy_sd"] == ""
 
 
-def test_a_run_under_way_counts_where_it_has_got_to(records):
+def test_an_unfinished_run_counts_as_far_as_it_got(records):
     (steady,) = summarize_methods(records[:5])  # the second seed lacks its last task
     assert steady.accuracy[1].deviation is not None
     assert steady.accuracy[2].deviation is None
@@ -78,7 +76,7 @@ def test_the_csv_table_holds_the_numbers_unrounded(records):
         assert row["seeds"] == "2"
 
 
-def test_the_csv_table_says_where_shares_are_of_the_best_five(records):
+def test_the_csv_table_names_top_5_columns(records):
     rows = csv.DictReader(csv_table(summarize_methods(records, "top5"), metric="top5").splitlines())
     for row in rows:
         assert {row["final_top5_accuracy"], row["top5_after_task_2"]} == {"1.0"}
@@ -88,3 +86,9 @@ def test_the_csv_table_says_where_shares_are_of_the_best_five(records):
 
 def test_percent_rounds_for_the_reader():
     assert percent(Spread(0.12345, 0.0)) == "12.3 ± 0.0"
+
+
+def test_exemplars_do_not_change_a_methods_colour_unless_both_are_shown():
+    assert style_indices(["LM + 20 per class"])["LM + 20 per class"] == style_indices(["LM"])["LM"]
+    both = style_indices(["LM + 20 per class", "LM"])
+    assert both["LM"] == style_indices(["LM"])["LM"] != both["LM + 20 per class"]

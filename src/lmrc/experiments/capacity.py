@@ -14,20 +14,20 @@ import torch
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.recipe import read_recipe
 from lmrc.labels.capacity import LAWS, expected, measured
-from lmrc.report.capacity_records import CapacityRecord, read_capacity_records
+from lmrc.report.capacity import CapacityRecord, read_capacity_records
 from lmrc.report.records import RECORDS, append_record
 
 
 @dataclass(frozen=True)
 class CapacityRecipe:
-    """What is counted: every dimension with every threshold and every seed.
+    """The counts to make: every dimension with every threshold and every seed.
 
     Attributes
     ----------
     title, question : str
         For the report.
     dims : list of int
-        Lengths d of a label vector.
+        Dimensions d of a label vector.
     thresholds : list of float
         Highest cosines T.
     seeds : int
@@ -37,7 +37,7 @@ class CapacityRecipe:
     confidence : float
         τ of Eq. 4.
     limit : int
-        The search ends at this many label vectors.
+        The search stops at this many label vectors.
     """
 
     title: str
@@ -51,7 +51,7 @@ class CapacityRecipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a record must share with the recipe to count as its own."""
+        """Settings that a record must share with the recipe."""
         whole = asdict(self)
         return {name: whole[name] for name in ("max_tries", "confidence", "limit")}
 
@@ -62,7 +62,7 @@ class CapacityRecipe:
 
 
 def load_capacity_recipe(**changes: Any) -> CapacityRecipe:
-    """Read the recipe; what is given and not None replaces its values."""
+    """Read the recipe; changes that are not None replace its values."""
     given = {name: value for name, value in changes.items() if value is not None}
     return CapacityRecipe(**{**read_recipe("capacity"), **given})
 
@@ -96,5 +96,5 @@ def count(recipe: CapacityRecipe, folder: Path) -> Iterator[CapacityRecord]:
 
 
 def _log10_expected(recipe: CapacityRecipe, dim: int, threshold: float, law: str) -> float:
-    """Return the logarithm, for the printed law's counts have hundreds of digits."""
+    """Return the logarithm, as the printed law's counts have hundreds of digits."""
     return math.log10(expected(dim, threshold, recipe.max_tries, recipe.confidence, law))

@@ -1,8 +1,8 @@
-"""The runs of a recipe as tasks of a Ray cluster.
+"""The runs of a recipe on a Ray cluster.
 
-A task needs no folder of the driver's: it is told what is in the records already, and sends back
-each task as it is finished. Ray starts the task of a lost worker again, elsewhere; what it
-makes a second time is not written down a second time.
+A Ray task needs no folder of the driver's: it gets the number of tasks that are in the records
+already, and sends back the record of each further one. Ray restarts the work of a lost worker
+elsewhere; records that are made twice are written once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lmrc.experiments.inputs import open_dataset
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import (
     Run,
-    held,
-    left_over,
+    locked_run,
     measure,
     model_path,
     remove_model,
+    resume_point,
     trained_path,
     unfinished,
 )
@@ -31,10 +31,10 @@ from lmrc.report.records import RunRecord, append_record
 from lmrc.store import folder as store
 from lmrc.store.folder import Model
 
-RETRIES = 5  # lost workers that a run may have; one that takes its worker down is not tried forever
+MAX_RETRIES = 5  # lost workers per run: a run that kills its worker is not retried forever
 
 
-def on_ray(
+def run_on_ray(
     recipe: Recipe,
     runs: Sequence[Run],
     out: Path,
@@ -45,23 +45,23 @@ def on_ray(
     address: str = "",
     gpus: float | None = None,
 ) -> Iterator[RunRecord]:
-    """Run what is not in the records yet on a Ray cluster; one that fails stops no other.
+    """Run what is not in the records yet on a Ray cluster; a failed run does not stop the others.
 
     Parameters
     ----------
     recipe, runs, out, data_dir, where, failed
-        As for `lmrc.experiments.workers.one_after_another`. Each machine of the cluster needs the
+        As for `lmrc.experiments.workers.run_sequentially`. Each machine of the cluster needs the
         data set's files; the run folder is on this one alone.
     address : str, default=""
-        Of the cluster. Empty: the one that this machine belongs to, or else a new one of this
-        machine alone.
+        Of the cluster. Empty: the one that this machine belongs to, or else a new one on this
+        machine.
     gpus : float, optional
-        Of each run; with 0.25, four share a GPU. By default 1 where the cluster has any.
+        Per run; with 0.25, four runs share a GPU. By default 1 where the cluster has any.
     """
     ray = _import_ray()
     with ExitStack() as stack:
         for run in runs:
-            stack.enter_context(held(out, run))
+            stack.enter_context(locked_run(out, run))
         waiting = unfinished(recipe, runs, out)
         if not waiting:
             return
@@ -69,11 +69,11 @@ def on_ray(
         stack.callback(ray.shutdown)
         if gpus is None:
             gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        task = ray.remote(_task).options(
-            num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=RETRIES
+        remote = ray.remote(_run).options(
+            num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=MAX_RETRIES
         )
-        left = {run: left_over(out, run) for run in waiting}
-        working = {task.remote(recipe, run, data_dir, where, *left[run]): run for run in waiting}
+        left = {run: resume_point(out, run) for run in waiting}
+        working = {remote.remote(recipe, run, data_dir, where, *left[run]): run for run in waiting}
         done = {run: records for run, (records, _) in left.items()}
         while working:
             ready, _ = ray.wait(list(working), num_returns=1)
@@ -101,7 +101,7 @@ def on_ray(
                 _save(model, model_path(out, run))
 
 
-def _task(
+def _run(
     recipe: Recipe,
     run: Run,
     data_dir: Path | None,
@@ -109,7 +109,7 @@ def _task(
     done: int,
     left: Model | None,
 ) -> Iterator[tuple[str, Model | None]]:
-    """Yield the line of each task for the records, and the model so far."""
+    """Yield the record of each task as a line of JSON, and the model so far."""
     dataset = open_dataset(recipe, data_dir)
     for entry, model in measure(recipe, run, dataset, done, left, **where):
         yield entry.to_json(), None if model is None else _on_cpu(pack(model))

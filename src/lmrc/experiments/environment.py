@@ -1,4 +1,4 @@
-"""What a run was made with: part of every record."""
+"""Versions and hardware: part of every record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lmrc
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide about the numbers."""
+    """Return the versions of Python and of the packages that affect the numbers."""
     return {
         "lmrc": lmrc.__version__,
         "torch": str(torch.__version__),
@@ -32,14 +32,14 @@ def hardware(device: str | torch.device = "cpu") -> str:
 
 
 def _cores() -> int:
-    """Return how many cores this process may use: fewer than there are, in a container."""
+    """Return how many cores this process may use: in a container, fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _processor() -> str:
-    """Return the processor's name; Linux keeps it where `platform` does not look."""
+    """Return the processor's name; on Linux `platform` does not know it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""What the options of ``lmrc reproduce`` mean, and which of them an experiment takes.
+"""Options of ``lmrc reproduce``: how they are read, and which of them an experiment takes.
 
 Nothing heavy is imported here: the command line reads its options with it.
 """
@@ -10,35 +10,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_NO_TRAINING = "it counts label vectors and trains nothing; it takes --seeds and --out"
-_TWO_TASKS = "it is about two tasks of two classes"
-_NO_POOL = "it keeps no image; rehearsal is the experiment with a pool"
-_READS_NOTHING = "only consolidation and heads read another run's records"
+_NO_TRAINING = "it counts label vectors and trains nothing; its options are --seeds and --out"
+_TWO_TASKS = "it has two tasks of two classes"
+_EXEMPLAR_FREE = "it is exemplar-free; use rehearsal"
+_TRAINS = "only consolidation and heads can use the records of another run"
 
-_WITHOUT = {"--memory": _NO_POOL, "--memory-total": _NO_POOL}
+_NO_EXEMPLARS = {"--memory": _EXEMPLAR_FREE, "--memory-total": _EXEMPLAR_FREE}
 
-_ABOUT_TRAINING = (
+_TRAINING_OPTIONS = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--tasks"),
     *("--first-classes", "--announce-classes", "--blurry", "--disjoint"),
     *("--methods", "--backbone", "--epochs", "--memory", "--memory-total", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
 )
 
-#: Why an option makes no sense, by experiment.
+#: Why an option is refused, by experiment.
 REFUSED: dict[str, dict[str, str]] = {
     "softmax-suppression": {
         "--tasks": _TWO_TASKS,
         **dict.fromkeys(("--first-classes", "--blurry", "--disjoint"), _TWO_TASKS),
-        **_WITHOUT,
-        "--from": _READS_NOTHING,
+        **_NO_EXEMPLARS,
+        "--from": _TRAINS,
     },
-    "incremental": {**_WITHOUT, "--from": _READS_NOTHING},
-    "rehearsal": {"--from": _READS_NOTHING},
-    "capacity": dict.fromkeys(_ABOUT_TRAINING, _NO_TRAINING),
-    "consolidation": {"--methods": "it is LMRC against LM", **_WITHOUT},
-    "heads": _WITHOUT,
-    "ablation": {**_WITHOUT, "--from": _READS_NOTHING},
-    "rotations": {**_WITHOUT, "--from": _READS_NOTHING},
+    "incremental": {**_NO_EXEMPLARS, "--from": _TRAINS},
+    "rehearsal": {"--from": _TRAINS},
+    "capacity": dict.fromkeys(_TRAINING_OPTIONS, _NO_TRAINING),
+    "consolidation": {"--methods": "it compares LMRC with LM", **_NO_EXEMPLARS},
+    "heads": _NO_EXEMPLARS,
+    "ablation": {**_NO_EXEMPLARS, "--from": _TRAINS},
+    "rotations": {**_NO_EXEMPLARS, "--from": _TRAINS},
 }
 
 
@@ -59,13 +59,13 @@ _OWN_OPTION = {
 
 
 class UsageError(ValueError):
-    """What was typed cannot be meant so."""
+    """A command line that makes no sense."""
 
 
 def one_by_one(arguments: list[str]) -> list[str]:
     """Let several values follow an option of `reproduce`, as in ``--methods lmrc lwf-mt joint``.
 
-    And none ``--ray``, which then has an empty one.
+    ``--ray`` may stand alone: then its value is empty.
 
     >>> one_by_one(["reproduce", "--methods", "lmrc", "lm", "heads"])
     ['reproduce', '--methods', 'lmrc', '--methods', 'lm', 'heads']
@@ -76,11 +76,7 @@ def one_by_one(arguments: list[str]) -> list[str]:
     option, is_first = None, False
     for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
         if argument.startswith("-") or argument in REFUSED:
-            option = (
-                argument
-                if argument in ("--methods", "--memory", "--memory-total", "--set")
-                else None
-            )
+            option = argument if argument in _SEVERAL else None
             is_first = True
         elif option:
             result += [] if is_first else [option]
@@ -106,11 +102,11 @@ def check_options(experiment: str, given: list[str]) -> None:
 
 
 def several(given: list[str] | None) -> list[str] | None:
-    """Return the values of an option that is repeated, or has commas between them."""
+    """Return the values of an option that is repeated, or has values separated by commas."""
     return [part.strip() for text in given for part in text.split(",")] if given else None
 
 
-def pool_sizes(given: list[str] | None, total: list[str] | None = None) -> list[int] | None:
+def memory_sizes(given: list[str] | None, total: list[str] | None = None) -> list[int] | None:
     """Read ``--memory`` or ``--memory-total``."""
     if given and total:
         raise UsageError("--memory and --memory-total contradict each other: give one of them")
@@ -118,12 +114,12 @@ def pool_sizes(given: list[str] | None, total: list[str] | None = None) -> list[
     for text in sizes or []:
         if not text.isdecimal():
             option, of = ("--memory-total", "in total") if total else ("--memory", "per class")
-            raise UsageError(f"{option} {text!r} is no whole number of images {of}, as 20 is")
+            raise UsageError(f"{option} {text!r} is no whole number of exemplars {of}, as 20 is")
     return [int(text) for text in sizes] if sizes else None
 
 
 def class_order(given: str | None) -> str | int | list[Any] | None:
-    """Read ``--order``: a word, a seed, or a JSON file of labels, or of those of each task."""
+    """Read ``--order``: a word, a seed, or a JSON file of labels, or of the labels of each task."""
     if given is None or given in ("natural", "per-seed"):
         return given
     if given.isdecimal():
@@ -143,8 +139,8 @@ def class_order(given: str | None) -> str | int | list[Any] | None:
         tasks = order
     if not order or not all(map(_are_labels, tasks)):
         raise UsageError(
-            f"--order {given} must hold a JSON list of labels, such as [3, 1, 2], or of those of "
-            "each task, such as [[3, 1], [1, 2]]"
+            f"--order {given} must hold a JSON list of labels, such as [3, 1, 2], or of the "
+            "labels of each task, such as [[3, 1], [1, 2]]"
         )
     return list(order)
 
@@ -181,7 +177,7 @@ def learner_settings(
     given : list of str or None
         As typed.
     own_option : mapping
-        Parameters that are refused, as they have an option of their own: which.
+        Parameters that are refused, as they have an option of their own, and that option.
     """
     settings = {}
     for text in given or []:

@@ -15,12 +15,12 @@ SIMILARITY, PROBABILITY, WITHIN_HEAD = "similarity", "probability", "probability
 
 
 def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
-    """Return what a learner answers, on average over the test samples of each task.
+    """Return a learner's outputs, on average over the test samples of each task.
 
     Parameters
     ----------
     stream : ClassStream
-        What the learner has learnt, all of it; three classes or more.
+        The stream that the learner has learnt; three classes or more.
     learner : classifier
         One with `similarities` (LMRC), `predict_proba` or `decision_function`.
 
@@ -33,8 +33,8 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
     """
     if not hasattr(learner, "classes_"):
         raise ValueError(
-            f"{type(learner).__name__} has no classes_, so it is not known which output belongs to "
-            "which class: set it in partial_fit"
+            f"{type(learner).__name__} has no classes_, which says which output belongs to which "
+            "class: set it in partial_fit"
         )
     known = np.asarray(learner.classes_).tolist()
     positions = [known.index(label) for label in stream.order.tolist()]
@@ -55,7 +55,9 @@ def _kind(learner: Any) -> str:
 
 def _outputs(learner: Any, X: Any) -> NDArray[np.float64]:
     if hasattr(learner, "similarities_by_rule"):
-        scores = learner.similarities_by_rule(X)["wta"]  # cosines, whatever it predicts by
+        scores = learner.similarities_by_rule(X)[
+            "wta"
+        ]  # cosines, whatever the prediction rule in use
     elif hasattr(learner, "similarities"):
         scores = learner.similarities(X)
     elif hasattr(learner, "predict_proba"):

@@ -27,7 +27,7 @@ RECIPES = resources.files("lmrc.experiments") / "recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an experiment runs: every seed with every method and every pool size.
+    """What an experiment runs: every method with every seed and every number of exemplars.
 
     Attributes
     ----------
@@ -42,41 +42,41 @@ class Recipe:
         Order of the classes: their own, shuffled by the run's seed, or by one seed for all, or as
         listed; or the classes of each task, where some may recur.
     memory : list of int
-        Pool sizes per class.
+        Numbers of exemplars per class.
     total : bool or None
-        Whether they are of all classes together instead.
+        Whether they are totals over all classes instead.
     tasks : int
-        Tasks.
+        Number of tasks.
     metric : {"accuracy", "top5"}
-        What the paper reports on this data set.
+        The metric of the paper on this data set.
     settings : dict
         Parameters of the learners; each takes those that it has.
     by_method : dict
-        Parameters of single methods, by short name, in place of those in `settings`. They hold
-        for a method's variants, too.
+        Parameters of single methods, by short name, in place of those in `settings`; also for a
+        method's variants.
     variants : dict
         Methods with settings of their own, as `lmrc.methods.catalog.find_method` takes them.
-    rungs : list of dict
-        For the report of `ablation`: its rows, each with a ``name``, the ``method`` as tables show
-        it, and ``rule`` where it is not the method's own prediction rule.
+    rows : list of dict
+        Of the report of `ablation`, each with a ``name``, the ``method`` by its title, and the
+        prediction ``rule``, unless it is the method's own.
     size : int, (height, width) or None
-        To which the images of a folder are brought; None: as `lmrc.load_dataset` does by itself.
+        To which the images of a folder are resized; None: as `lmrc.load_dataset` does by default.
     limit : int or None
         Images per class, all where None.
     validate : float or None
-        Share of each class's training images that are held out and scored on instead of the test
-        set, to choose settings by; None: the test set.
+        Share of each class's training images that are held out and used as the test set, to choose
+        settings by; None: the test set.
     classes : int or None
-        How many classes of the order take part, from its beginning; all where None.
+        Use only the first classes of the order; all where None.
     first_classes : int or None
-        Classes of the first task; those of the others are equally many.
+        Classes of the first task; the other tasks are equally large.
     record_outputs : bool
         Whether the mean output at each position is recorded after the last task (Fig. 1).
     announce_classes : bool or None
-        Whether learners are told all classes of the stream at their first task, as scikit-learn's
-        own need it.
+        Whether learners get a list of all classes at their first task, as scikit-learn's own need
+        it.
     blurry, disjoint : float or None
-        How classes mix, as in `lmrc.ClassStream`; None: not at all.
+        Blurry task boundaries, as in `lmrc.ClassStream`; None: clear ones.
     """
 
     experiment: str
@@ -102,7 +102,7 @@ class Recipe:
     disjoint: float | None = None
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    rungs: list[dict[str, str]] = field(default_factory=list)
+    rows: list[dict[str, str]] = field(default_factory=list)
 
     def settings_of(self, method: str) -> dict[str, Any]:
         """Return the parameters that a method's learner is given."""
@@ -124,12 +124,12 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
     dataset : str, optional
         As for `lmrc.load_dataset`; by default the one that the recipe names.
     **changes
-        Values that replace the recipe's; those that are None do not. ``settings`` replaces single
-        parameters of the learners, and so does what is no field of a `Recipe`.
+        Values that replace the recipe's, unless they are None. ``settings``, and names that are no
+        field of a `Recipe`, replace single parameters of the learners.
     """
     read = read_recipe(experiment)
-    usual = read.pop("dataset", None)
-    dataset = dataset or usual
+    default = read.pop("dataset", None)
+    dataset = dataset or default
     if dataset is None:
         raise ValueError(f"the experiment {experiment!r} takes no data set")
     merged = _merge(read, dataset)
@@ -146,7 +146,7 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
             {name: value} if name in Recipe.__dataclass_fields__ else {"settings": {name: value}}
         )
         merged = _overlay(merged, change)
-        # What a user chooses holds for all methods; of a variant, what makes it one stays.
+        # A user's choice is for all methods, but the settings that define a variant stay.
         for parameter, chosen in change.get("settings", {}).items():
             of_all = [*merged.get("by_method", {}).values()]
             if parameter.removeprefix("first_") in ("epochs", "learning_rate"):
@@ -156,10 +156,12 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
                 if f"first_{parameter}" in own:  # for the first task, too
                     own[f"first_{parameter}"] = chosen
     if merged.get("disjoint") and not merged.get("blurry"):
-        raise ValueError("--disjoint says how many classes do not mix with others: add --blurry")
+        raise ValueError(
+            "--disjoint is the share of classes that --blurry leaves out: add --blurry"
+        )
     if names_tasks(merged["order"]):
         if changes.get("tasks") or changes.get("first_classes") or merged.get("classes"):
-            raise ValueError("the order names the classes of each task: their number is given")
+            raise ValueError("the order lists the classes of each task: leave out their number")
         merged["tasks"] = len(merged["order"])
     return Recipe(experiment=experiment, dataset=dataset, **merged)
 
@@ -170,7 +172,7 @@ def names_tasks(order: Any) -> bool:
 
 
 def _with_own_defaults(methods: list[str], merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings by method, with those that a class of one's own has chosen for itself."""
+    """Return the settings by method, with the defaults of classes that are not built in."""
     by_method, variants = merged.get("by_method", {}), merged.get("variants", {})
     found = dict(by_method)
     for method in methods:
@@ -183,7 +185,7 @@ def _with_own_defaults(methods: list[str], merged: dict[str, Any]) -> dict[str, 
 
 
 def is_plain(value: Any) -> bool:
-    """Tell what ``run.json`` can hold."""
+    """Tell whether ``run.json`` can hold a value."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -192,7 +194,7 @@ def is_plain(value: Any) -> bool:
 
 
 def read_recipe(experiment: str) -> dict[str, Any]:
-    """Read an experiment's TOML file as it is, over the one that it extends."""
+    """Read an experiment's TOML file, on top of the one that it extends."""
     file = RECIPES / f"{experiment}.toml"
     if experiment not in EXPERIMENTS or not file.is_file():
         names = ", ".join(EXPERIMENTS)
@@ -204,7 +206,7 @@ def read_recipe(experiment: str) -> dict[str, Any]:
 
 
 def _merge(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
-    """Put the data set's section over the default's, and both over the experiment's values."""
+    """Overlay the experiment's values with the default section, and that with the data set's."""
     sections = {name: value for name, value in recipe.items() if isinstance(value, dict)}
     common = {name: value for name, value in recipe.items() if name not in sections}
     merged = _overlay(common, sections["default"])
@@ -212,7 +214,7 @@ def _merge(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
 
 
 def _as_shares(settings: dict[str, Any]) -> list[float]:
-    """Return when the rate is halved as shares of the epochs, which hold for fewer of them, too."""
+    """Return `halve_at` as shares of the epochs, which also fit another number of epochs."""
     epochs, milestones = settings["epochs"], settings["halve_at"]
     return [at / epochs if isinstance(at, int) else at for at in milestones]
 

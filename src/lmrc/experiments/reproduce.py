@@ -1,4 +1,4 @@
-"""``lmrc reproduce``: run an experiment of the paper, or go on with one, and report it."""
+"""``lmrc reproduce``: run an experiment of the paper, or resume it, and write its report."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import Any
 
 from lmrc.data.datasets import check_name
 from lmrc.experiments.capacity import count, load_capacity_recipe
-from lmrc.experiments.cluster import on_ray
+from lmrc.experiments.cluster import run_on_ray
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
-from lmrc.experiments.reuse import take_over
+from lmrc.experiments.reuse import copy_records
 from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
-from lmrc.experiments.workers import one_after_another, side_by_side, usual_jobs
+from lmrc.experiments.workers import default_jobs, run_in_parallel, run_sequentially
 from lmrc.outside import say
-from lmrc.report.capacity_records import read_capacity_records
+from lmrc.report.capacity import read_capacity_records
 from lmrc.report.live import Countdown, show
+from lmrc.report.page import read_contents, write_contents
 from lmrc.report.records import (
     DESCRIPTION,
-    HOW,
+    EXECUTION,
     RECORDS,
     Command,
     Description,
+    name_runs,
     read_description,
     read_records,
     write_description,
 )
-from lmrc.report.titles import name_runs
-from lmrc.report.write import read_contents, write_contents
 from lmrc.training.ranks import current
 
-#: Experiments that can read the records of `incremental`.
+#: Experiments that can use the records of `incremental`.
 READERS = ("consolidation", "heads")
 
-#: May change from one call to the next: they add to the result, or are but words.
-_FREE = ("seeds", "methods", "memory", "title", "question", "rungs")
+#: May change from one command to the next: they add to the result, or are descriptions.
+_FREE = ("seeds", "methods", "memory", "title", "question", "rows")
 
 
 def default_folder(experiment: str, dataset: str | None = None) -> Path:
-    """Return the run folder of an experiment where none is named."""
+    """Return the default run folder of an experiment."""
     name = dataset or read_recipe(experiment).get("dataset")
     if name is None:
         return Path("runs") / experiment
@@ -74,19 +74,19 @@ def main(
     experiment, dataset : str
         Which recipe; its own data set where None.
     out : Path, optional
-        The run folder. If it holds this experiment already, the run goes on where it stopped.
+        The run folder. If it holds this experiment already, it is resumed.
     source : Path, optional
-        A run folder of `incremental`, whose records `consolidation` and `heads` read instead of
-        training again. By default the one under ``runs/``, if it is there.
+        A run folder of `incremental`, whose records `consolidation` and `heads` use instead of
+        training again. By default the one under ``runs/``, if it exists.
     data_dir : Path, optional
         Where the data set's files are.
     jobs : int, optional
-        Runs side by side, each in a process of its own. By default as many as `usual_jobs` says.
+        Parallel runs, each in a process of its own. By default as many as `default_jobs` says.
     device : str, default="auto"
     ray : str or None, default=None
-        Address of a Ray cluster that the runs are tasks of; "" for Ray's own choice.
+        Address of a Ray cluster to run on; "" for Ray's own choice.
     gpus_per_run : float or None, default=None
-        Of that cluster's; 1 where it has any, if not given.
+        Of that cluster; by default 1 where it has any.
     keep_models : bool, default=False
         Keep the model that each run ends with, under ``trained/``.
     quiet : bool, default=False
@@ -100,28 +100,28 @@ def main(
         _count(out, quiet, **changes)
         return
     chosen = changes.pop("settings", None) or {}
-    how = {name: chosen[name] for name in HOW if name in chosen}
+    how = {name: chosen[name] for name in EXECUTION if name in chosen}
     settings = {name: value for name, value in chosen.items() if name not in how}
     try:
         recipe = load_recipe(experiment, dataset, **changes, settings=settings)
         check_name(recipe.dataset)
         runs = plan(recipe, keep_models)
         check_settings(recipe, runs, chosen, **how)
-    except ValueError as error:  # nothing has been looked at but what was asked for
+    except ValueError as error:  # nothing but the command line has been read so far
         raise UsageError(str(error)) from error
-    jobs = jobs or usual_jobs(len(runs), device)
+    jobs = jobs or default_jobs(len(runs), device)
     failed: list[Run] = []
     where = {"device": device, **how}
     ranks = current()
     with _no_empty_folder(out):
         ranks.broadcast(lambda: _prepare(recipe, runs, source, out))
         if not ranks.is_first:
-            # It works along; what comes of it is for the first to write down.
-            list(one_after_another(recipe, runs, out, data_dir, where, failed))
+            # All processes train; the first one writes the results.
+            list(run_sequentially(recipe, runs, out, data_dir, where, failed))
             return
         records = read_records(out) if (out / RECORDS).exists() else []
         wanted = {(run.title, run.seed) for run in runs}
-        # The folder may hold seeds and methods that are not asked for now.
+        # The folder may hold other seeds and methods, too.
         others = sum((record.method, record.seed) not in wanted for record in records)
         with show(
             list(dict.fromkeys(run.title for run in runs)),
@@ -132,32 +132,31 @@ def main(
             quiet=quiet,
         ) as progress:
             if ray is not None:
-                steps = on_ray(
+                steps = run_on_ray(
                     recipe, runs, out, data_dir, where, failed, address=ray, gpus=gpus_per_run
                 )
             elif jobs > 1:
-                steps = side_by_side(recipe, runs, out, data_dir, where, jobs, failed)
+                steps = run_in_parallel(recipe, runs, out, data_dir, where, jobs, failed)
             else:
-                steps = one_after_another(recipe, runs, out, data_dir, where, failed)
+                steps = run_sequentially(recipe, runs, out, data_dir, where, failed)
             for record in steps:
                 records.append(record)
                 progress.update(records)
     if records:
         _report(out)
     if keep_models:
-        _tell_models(out, runs, recipe.tasks)
+        _print_models(out, runs, recipe.tasks)
     if failed:
         names = ", ".join(run.name for run in failed)
         raise RuntimeError(
-            f"{names} did not finish, as said above; once the cause is gone, the same command "
-            "goes on"
+            f"{names} failed, see above; once the cause is fixed, the same command resumes"
         )
 
 
 def _check_processes(
     experiment: str, jobs: int | None, ray: str | None, gpus_per_run: float | None
 ) -> None:
-    """Refuse ways to spread the work that do not go together."""
+    """Refuse options for parallel work that contradict each other."""
     if current().is_distributed and experiment == "capacity":
         raise UsageError("capacity trains nothing: run it without torchrun")
     if current().is_distributed and ((jobs or 1) > 1 or ray is not None):
@@ -194,8 +193,8 @@ def _report(out: Path) -> None:
     say(*contents.markdown.split("\n"), "", f"The page with figures and tables: {page}")
 
 
-def _tell_models(out: Path, runs: Sequence[Run], tasks: int) -> None:
-    """Say where the models are, and of which runs there are none."""
+def _print_models(out: Path, runs: Sequence[Run], tasks: int) -> None:
+    """Print where the models are, and which runs have none."""
     kept, none = [], []
     for run in runs:
         if trained_path(out, run).exists():
@@ -206,15 +205,15 @@ def _tell_models(out: Path, runs: Sequence[Run], tasks: int) -> None:
         say(f"The trained models: {trained_path(out, kept[0]).parent}")
     if none:
         say(
-            f"No model is there of {name_runs(none)}: the records were there already, or it is no "
-            "classifier of ours. Another folder (--out) trains anew.",
+            f"No models of {name_runs(none)}: their records were there already, or their class is "
+            "no lmrc classifier. Use another folder (--out) to train again.",
             file=sys.stderr,
         )
 
 
 @contextmanager
 def _no_empty_folder(out: Path) -> Iterator[None]:
-    """Take back a new run folder of which nothing came: where there is no such data set, say."""
+    """Remove a new run folder if the run fails before its first record."""
     description = out / DESCRIPTION
     new, was_there = not description.exists(), out.exists()
     try:
@@ -237,8 +236,8 @@ def _open_folder(
 ) -> Description:
     """Make the run folder, or check that it belongs to the same experiment with the same settings.
 
-    Seeds, methods and pool sizes may be added at any time: the others would make another result.
-    A command that asks for all that an earlier one did takes its place; else both are kept.
+    Seeds, methods and numbers of exemplars may be added at any time; other changes would mix
+    different results. A command that includes all runs of an earlier one replaces it.
     """
     out.mkdir(parents=True, exist_ok=True)
     commands, notes = [Command.of(shlex.join(["lmrc", *sys.argv[1:]]), asked)], []
@@ -249,23 +248,23 @@ def _open_folder(
                 f"{out} holds {before.experiment}, not {experiment}: choose another folder "
                 "with --out"
             )
-        then = _as_it_counts(before.recipe, asked)
-        counting = [name for name in asked if name not in (*_FREE, *free)]
+        then = _comparable(before.recipe, asked)
+        compared = [name for name in asked if name not in (*_FREE, *free)]
         differs = dict.fromkeys(  # in order, each once
-            part for name in counting for part in _differing(then.get(name), asked[name], name)
+            part for name in compared for part in _differing(then.get(name), asked[name], name)
         )
         if differs and (out / RECORDS).exists():
             raise FileExistsError(
                 f"{out} holds {before.experiment} with other settings ({', '.join(differs)}): "
-                "choose another folder with --out, or the same settings to go on"
+                "choose another folder with --out, or the same settings to resume"
             )
         notes = before.notes
         if (out / RECORDS).exists():
             commands = [c for c in before.commands if not c.runs <= commands[0].runs] + commands
     elif (out / RECORDS).exists():
         raise FileExistsError(
-            f"{out} holds records but no run.json, so it is not known what they are of: choose "
-            "another folder with --out"
+            f"{out} holds records but no run.json, which describes them: choose another folder "
+            "with --out"
         )
     description = Description(
         experiment,
@@ -287,12 +286,12 @@ def _differing(then: Any, now: Any, name: str) -> Iterator[str]:
         then, now = then or {}, now or {}
         for part in {**then, **now}:
             yield from _differing(then.get(part), now.get(part), part)
-    elif then != now and name not in HOW:  # folders of before may hold that, too
+    elif then != now and name not in EXECUTION:  # older folders may hold these, too
         yield name
 
 
 def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:
-    """Return of methods, pools and seeds all that some commands ask for; {} without methods."""
+    """Return methods, numbers of exemplars and seeds of all commands; {} without methods."""
     if not commands[-1].methods:
         return {}
     return {
@@ -302,22 +301,22 @@ def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:
     }
 
 
-def _as_it_counts(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a folder without what says nothing of the methods that it was run with.
+def _comparable(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a folder, reduced to what concerns the methods that were run.
 
-    Methods may be added, and variants, and with them settings of their own.
+    Methods and variants may be added, with settings of their own.
     """
     variants = before.get("variants", {})
     used = {variants.get(name, {}).get("method", name) for name in before.get("methods", ())}
     now = asked.get("by_method", {})
-    # Folders of before there were settings by method have none that count.
+    # Older folders have no settings by method.
     own = {name: settings for name, settings in now.items() if name not in used}
     own |= {n: settings for n, settings in before.get("by_method", now).items() if n in used}
     return {**before, "by_method": own, "variants": asked.get("variants", {}) | variants}
 
 
 def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path) -> None:
-    """Open the run folder, and take over what another one has."""
+    """Open the run folder, and copy records that another one has."""
     asked = json.loads(json.dumps(asdict(recipe)))
     description = _open_folder(out, recipe.experiment, asked, paper=paper_values(recipe))
     if recipe.experiment in READERS:
@@ -327,13 +326,13 @@ def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path
 def _read_from(
     recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path, description: Description
 ) -> None:
-    """Take over what `incremental` has measured already, and say so."""
+    """Copy the records of `incremental`, and print what was copied."""
     folder = source or default_folder("incremental", recipe.dataset)
     if source is not None and not (source / RECORDS).exists():
         raise FileNotFoundError(
-            f"{source} holds no {RECORDS}: name the run folder of incremental with --from, or "
-            "leave it out"
+            f"{source} holds no {RECORDS}: give a run folder of incremental with --from, or leave "
+            "it out"
         )
-    if notes := take_over(recipe, runs, folder, out):
+    if notes := copy_records(recipe, runs, folder, out):
         say(*notes, file=sys.stderr)
         write_description(out, replace(description, notes=[*description.notes, *notes]))

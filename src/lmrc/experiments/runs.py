@@ -1,8 +1,7 @@
-"""Runs of learners over a stream that can be stopped at any moment and gone on with.
+"""Runs of learners over a stream, which can be stopped at any moment and resumed.
 
-A run folder holds ``records.jsonl``, to which each finished task adds a line, and under
-``models/`` the model of every run that is not finished; under ``trained/`` the models of finished
-ones, where they are to be kept.
+A run folder holds ``records.jsonl``, to which each finished task adds a line; under ``models/`` the
+models of unfinished runs; and, on request, under ``trained/`` those of finished runs.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
 from lmrc.report.records import (
-    HOW,
-    NO_SETTINGS,
+    EXECUTION,
+    NOT_SETTINGS,
     RunRecord,
     append_record,
     by_method_and_seed,
     read_records,
 )
-from lmrc.report.titles import pooled
+from lmrc.report.summary import with_exemplars
 from lmrc.store.folder import MANIFEST, Model, read
 from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
-#: What of the data set takes part, and when.
+#: Settings of the stream that are recorded where they are set.
 _PARTS = (
     *("size", "limit", "validate", "classes", "first_classes"),
     *("announce_classes", "blurry", "disjoint"),
@@ -57,7 +56,7 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One method with one seed and one pool size.
+    """One method with one seed and one number of exemplars.
 
     Attributes
     ----------
@@ -65,9 +64,9 @@ class Run:
         Its short name, or a dotted path.
     seed, memory : int
     title : str
-        A name for tables and records: ``LMRC + 20 per class``.
+        Its name in tables and records: ``LMRC + 20 per class``.
     keep_model : bool
-        Whether the model at its end is kept.
+        Whether the final model is kept.
     """
 
     method: str
@@ -78,10 +77,10 @@ class Run:
 
     @property
     def name(self) -> str:
-        """A name for files: ``lmrc-20-s0``."""
-        pool = f"-{self.memory}" if self.memory else ""
+        """Its name in file names: ``lmrc-20-s0``."""
+        memory = f"-{self.memory}" if self.memory else ""
         method = re.sub(r"[^\w.+-]", ".", self.method)  # "module:Class" is no name on every system
-        return f"{method}{pool}-s{self.seed}"
+        return f"{method}{memory}-s{self.seed}"
 
 
 def plan(recipe: Recipe, keep_models: bool = False) -> list[Run]:
@@ -92,16 +91,16 @@ def plan(recipe: Recipe, keep_models: bool = False) -> list[Run]:
         for memory in recipe.memory
         for method in recipe.methods
     )
-    return list(dict.fromkeys(runs))  # what is asked for twice is run once
+    return list(dict.fromkeys(runs))  # without duplicates
 
 
 def title_of(recipe: Recipe, method: str, memory: int) -> str:
-    """Return a method's name for tables, with its pool size."""
-    return pooled(find_method(method, recipe.variants).title, memory, recipe.total)
+    """Return a method's title, with its number of exemplars."""
+    return with_exemplars(find_method(method, recipe.variants).title, memory, recipe.total)
 
 
 def finished(folder: Path, run: Run) -> int:
-    """Count the tasks of a run that are in the folder's records, up to one that is not."""
+    """Count the tasks of a run in the folder's records, up to the first that is missing."""
     if not (folder / "records.jsonl").exists():
         return 0
     runs = by_method_and_seed(read_records(folder))
@@ -109,9 +108,9 @@ def finished(folder: Path, run: Run) -> int:
 
 
 def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
-    """Return the runs that are not whole in the folder's records.
+    """Return the runs that are not complete in the folder's records.
 
-    Where a kill came between a run's last record and the removal of its model, it is removed here.
+    If a run was killed between its last record and the removal of its model, it is removed here.
     """
     left = []
     for run in runs:
@@ -125,7 +124,7 @@ def unfinished(recipe: Recipe, runs: Iterable[Run], folder: Path) -> list[Run]:
 def execute(
     recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
 ) -> Iterator[RunRecord]:
-    """Go on with a run where its records end; add and yield a record after each task.
+    """Resume a run where its records end; add and yield a record after each task.
 
     Parameters
     ----------
@@ -135,24 +134,24 @@ def execute(
         The run folder.
     dataset : Dataset
     **where
-        Parameters of the learner that are the machine's and not the experiment's: device, compile.
+        Parameters of the learner that do not belong to the experiment: device, compile.
     """
     _end_with_parent()
-    with _alone(folder, run) if current().is_first else nullcontext():
-        yield from _go_on(recipe, run, folder, dataset, **where)
+    with _exclusive(folder, run) if current().is_first else nullcontext():
+        yield from _resume(recipe, run, folder, dataset, **where)
 
 
-def _go_on(
+def _resume(
     recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
 ) -> Iterator[RunRecord]:
     ranks = current()
-    # The first of several processes reads for all: the others may not see its folder.
-    done, left = ranks.broadcast(lambda: left_over(folder, run))
+    # The first of several processes reads for all: the others may have no access to its folder.
+    done, left = ranks.broadcast(lambda: resume_point(folder, run))
     for entry, model in measure(recipe, run, dataset, done, left, **where):
         ends = entry.record.task + 1 == recipe.tasks
         if model is not None and ends and ranks.is_first:
-            model.save(trained_path(folder, run))  # before the record: then the run is finished
-        if entry.record.task >= done:  # else a kill came between this record and its model
+            model.save(trained_path(folder, run))  # before the record, which finishes the run
+        if entry.record.task >= done:  # else the run was killed between this record and its model
             if ranks.is_first:
                 append_record(folder, entry)
             yield entry
@@ -163,33 +162,33 @@ def _go_on(
 def measure(
     recipe: Recipe, run: Run, dataset: Dataset, done: int, left: Model | None, **where: Any
 ) -> Iterator[tuple[RunRecord, IncrementalClassifier | None]]:
-    """Go on with a run; yield a record after each task. It knows of no run folder.
+    """Resume a run; yield a record after each task. It needs no run folder.
 
     Parameters
     ----------
     recipe, run, dataset, **where
         As in `execute`.
     done, left
-        What `left_over` found.
+        What `resume_point` found.
 
     Yields
     ------
     record : RunRecord
-        Where the model left over is older than the records, some are made again.
+        Where the saved model is older than the records, some are made again.
     model : IncrementalClassifier or None
-        From which the run can go on; None for a learner of another kind, and at the run's end,
-        unless it is to be kept.
+        To resume the run from; None for a learner of another kind, and at the run's end unless it
+        is to be kept.
     """
     cls = find_method(run.method, recipe.variants).cls
-    taught = dataset.as_vectors() if _is_scikit(cls) else dataset
-    stream = open_stream(recipe, run.seed, taught)
+    data = dataset.as_vectors() if _is_scikit(cls) else dataset
+    stream = open_stream(recipe, run.seed, data)
     if done == len(stream):
         return
     learner, learnt = _learner(recipe, run, left, done, **where)
     device = pick_device(getattr(learner, "device", "cpu"))
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware(device)}
-    told = "classes" in signature(learner.partial_fit).parameters and recipe.announce_classes
-    for record, rules in evaluate_rules(stream, learner, bool(told), start=learnt):
+    announce = "classes" in signature(learner.partial_fit).parameters and recipe.announce_classes
+    for record, rules in evaluate_rules(stream, learner, bool(announce), start=learnt):
         entry = RunRecord(
             method=run.title,
             seed=run.seed,
@@ -203,7 +202,7 @@ def measure(
         yield entry, learner if wanted and isinstance(learner, IncrementalClassifier) else None
 
 
-def left_over(folder: Path, run: Run) -> tuple[int, Model | None]:
+def resume_point(folder: Path, run: Run) -> tuple[int, Model | None]:
     """Return how many records of a run there are, and the content of its model, if there is one."""
     path = model_path(folder, run)
     return finished(folder, run), read(path) if (path / MANIFEST).exists() else None
@@ -212,15 +211,14 @@ def left_over(folder: Path, run: Run) -> tuple[int, Model | None]:
 def check_settings(
     recipe: Recipe, runs: Iterable[Run], chosen: Iterable[str], **where: Any
 ) -> None:
-    """Refuse parameters that no learner takes, and values that one would refuse at its first task.
+    """Refuse parameters that no learner takes, and values that a learner would refuse.
 
     Parameters
     ----------
     recipe, runs
-        What is to be run.
+        What to run.
     chosen : iterable of str
-        Names of parameters that a user chose. One that a learner does not have is passed over
-        where another has it.
+        Names of parameters that a user chose. At least one of the learners must have each.
     **where
         As in `execute`.
     """
@@ -233,14 +231,16 @@ def check_settings(
             raise UsageError(
                 f"--set {name}: none of {', '.join(methods)} takes that parameter{hint}"
             )
-    steps = [rung["method"] for rung in recipe.rungs]
+    rows = [row["method"] for row in recipe.rows]
     for run in runs:
-        if steps and run.title not in steps:
-            raise UsageError(f"{run.method} is no step of {recipe.experiment}: leave it out")
-        if run.memory and not takes(methods[run.method], _room(recipe)):
-            raise UsageError(f"{run.method} keeps no images: it has no {_room(recipe)}")
+        if rows and run.title not in rows:
+            raise UsageError(f"{run.method} is no row of {recipe.experiment}: leave it out")
+        if run.memory and not takes(methods[run.method], _memory_parameter(recipe)):
+            raise UsageError(
+                f"{run.method} stores no exemplars: it has no {_memory_parameter(recipe)}"
+            )
         if not recipe.announce_classes and _is_scikit(methods[run.method].cls):
-            raise UsageError(f"{run.method} must know all classes at first: add --announce-classes")
+            raise UsageError(f"{run.method} needs all classes at first: add --announce-classes")
         learner = fresh_learner(recipe, run, **where)
         if isinstance(learner, IncrementalClassifier):
             try:
@@ -252,61 +252,61 @@ def check_settings(
 
 
 def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
-    """Return the settings that a run's records hold, without running it."""
+    """Return the settings that the records of a run will hold."""
     return _settings(recipe, run, fresh_learner(recipe, run))
 
 
 def _learner(
     recipe: Recipe, run: Run, left: Model | None, done: int, **where: Any
 ) -> tuple[Any, int]:
-    """Return the run's model as it was left, or a fresh one, and how much it has learnt.
+    """Return the run's saved model, or a fresh one, and how many tasks it has learnt.
 
-    A learner that is not of our kind has no model file: it learns again from the first task.
+    A learner of another library has no model file: it starts again from the first task.
     """
     fresh = fresh_learner(recipe, run, **where)
     if left is not None and isinstance(fresh, IncrementalClassifier):
         backbone = None if isinstance(fresh.backbone, str) else fresh.backbone
         device = where.get("device", "auto")
         model = model_from(run.name, *left, method=type(fresh), backbone=backbone, device=device)
-        if model.n_tasks_ <= done:  # else records were taken away: they are to be made again
-            how = {n: where[n] for n in HOW if n in where and n in model.get_params()}
-            return model.set_params(**how), model.n_tasks_
+        if model.n_tasks_ <= done:  # else records were removed: they are made again
+            execution = {n: where[n] for n in EXECUTION if n in where and n in model.get_params()}
+            return model.set_params(**execution), model.n_tasks_
     return fresh, 0
 
 
 def fresh_learner(recipe: Recipe, run: Run, **where: Any) -> Any:
-    """Return the learner of a run, which has learnt nothing yet."""
-    # 0, too: a class may have exemplars by default.
-    memory = {"memory_per_class": 0, "memory_total": 0, _room(recipe): run.memory}
+    """Return a new learner for a run."""
+    # Also where it is 0: a class may have exemplars by default.
+    memory = {"memory_per_class": 0, "memory_total": 0, _memory_parameter(recipe): run.memory}
     own = {"random_state": run.seed, **memory, **where}
     method = find_method(run.method, recipe.variants)
     return make_learner(method, recipe.settings_of(run.method) | own)
 
 
-def _room(recipe: Recipe) -> str:
+def _memory_parameter(recipe: Recipe) -> str:
     return "memory_total" if recipe.total else "memory_per_class"
 
 
 def _is_scikit(cls: type) -> bool:
-    """Tell scikit-learn's own classifiers: they take vectors, and want all classes at first."""
+    """Tell scikit-learn's own classifiers: they need vectors, and all classes at first."""
     return cls.__module__.partition(".")[0] == "sklearn"
 
 
 @contextmanager
-def _alone(folder: Path, run: Run) -> Iterator[None]:
+def _exclusive(folder: Path, run: Run) -> Iterator[None]:
     """Wait until no other process works on this run; once it is finished, remove its model.
 
-    The other may be started by hand, or outlive its killed parent for a moment.
+    The other may be a user's second command, or outlive its killed parent for a moment.
     """
-    with held(folder, run):
+    with locked_run(folder, run):
         yield
-    # Who waits for the lock still, or takes it anew from here on, finds the run finished.
+    # A process that gets the lock from here on finds the run finished.
     remove_model(folder, run)
 
 
 @contextmanager
-def held(folder: Path, run: Run) -> Iterator[None]:
-    """Wait until no other process works on this run, and keep others off."""
+def locked_run(folder: Path, run: Run) -> Iterator[None]:
+    """Wait until no other process works on this run, and lock it."""
     lock = _lock(folder, run)
     lock.parent.mkdir(exist_ok=True)
     with lock.open("ab") as file, locked(file):
@@ -314,7 +314,7 @@ def held(folder: Path, run: Run) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is killed: no one is left to stop it."""
+    """End this process when its parent is killed, which could no longer stop it."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -327,12 +327,12 @@ def _end_with_parent() -> None:
 
 
 def model_path(folder: Path, run: Run) -> Path:
-    """Return where the model of an unfinished run is."""
+    """Return the path of the model of an unfinished run."""
     return folder / "models" / run.name
 
 
 def trained_path(folder: Path, run: Run) -> Path:
-    """Return where the model of a finished run is kept."""
+    """Return the path of the final model of a run."""
     return folder / "trained" / run.name
 
 
@@ -344,7 +344,7 @@ def remove_model(folder: Path, run: Run) -> None:
     """Remove the model of a run that is finished, and its lock."""
     shutil.rmtree(model_path(folder, run), ignore_errors=True)
     _lock(folder, run).unlink(missing_ok=True)
-    with suppress(OSError):  # unless others are there
+    with suppress(OSError):  # unless it holds others
         (folder / "models").rmdir()
 
 
@@ -371,7 +371,7 @@ def _extra(
 
 
 def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
-    """Count what a model holds of its data beside the network; label vectors are random."""
+    """Count the bytes of data in a model beside its network; label vectors are random."""
     groups = (getattr(learner, name) for name in learner.saved_tensors if name != "labels_")
     tensors = [tensor for group in groups for tensor in group.values()]
     images = learner.memory_.x[:].nbytes if learner.memory_ else 0
@@ -380,7 +380,7 @@ def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
 
 def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
     parameters = learner.get_params() if hasattr(learner, "get_params") else {}
-    for name in NO_SETTINGS:
+    for name in NOT_SETTINGS:
         parameters.pop(name, None)
     stream = {
         "dataset": recipe.dataset,
@@ -393,5 +393,5 @@ def _settings(recipe: Recipe, run: Run, learner: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON cannot hold, such as a network of one's own, in words."""
+    """Return a value for JSON; what it cannot hold, such as a custom backbone, as text."""
     return value if is_plain(value) else repr(value)

@@ -1,4 +1,4 @@
-"""Warnings as the command line says them, in this process and in those beside it."""
+"""Warnings as the command line prints them, in this process and in parallel ones."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from lmrc.outside import cut, shown
 
 
 def in_one_line(message: Warning | str, *_: object, **__: object) -> str:
-    """Return a warning's line, in the place of Python's, which names lines of code."""
+    """Return a warning as one line, without the line of code that Python shows."""
     return f"lmrc: warning: {shown(cut(' '.join(str(message).split())))}\n"

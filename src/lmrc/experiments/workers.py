@@ -1,4 +1,4 @@
-"""The runs of a recipe, one after another or several processes at a time."""
+"""The runs of a recipe, sequentially or in parallel processes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square
 
-MOST_JOBS = 8  # unless asked for more: each has a copy of Python and torch in memory
-POLL_SECONDS = 0.2  # how often the records of other processes are looked at
+MAX_JOBS = 8  # by default: each has a copy of Python and torch in memory
+POLL_SECONDS = 0.2  # how often the records of other processes are read
 
 
-def usual_jobs(n_runs: int, device: str) -> int:
-    """Return how many runs go side by side where no one says: one per core, one on a GPU.
+def default_jobs(n_runs: int, device: str) -> int:
+    """Return the default number of parallel runs: one per core, one on a GPU.
 
-    By all runs asked for and not by those left, so that one that is gone on with computes with as
-    many threads as before. Small networks gain little from more threads, much from more runs.
+    It depends on all runs, not on those that are left, so that a resumed run computes with as many
+    threads as before. Small networks gain little from more threads, much from more runs.
     """
     if pick_device(device).type != "cpu" or current().is_distributed:
         return 1
-    return max(1, min(n_runs, torch.get_num_threads(), MOST_JOBS))
+    return max(1, min(n_runs, torch.get_num_threads(), MAX_JOBS))
 
 
-def one_after_another(
+def run_sequentially(
     recipe: Recipe,
     runs: Sequence[Run],
     out: Path,
@@ -49,7 +49,7 @@ def one_after_another(
     where: dict[str, Any],
     failed: list[Run],
 ) -> Iterator[RunRecord]:
-    """Run what is not in the records yet; one that fails does not take the others down."""
+    """Run what is not in the records yet; a failed run does not stop the others."""
     ranks = current()
     waiting = ranks.broadcast(lambda: unfinished(recipe, runs, out))
     if not waiting:
@@ -60,20 +60,20 @@ def one_after_another(
             yield from execute(recipe, run, out, dataset, **where)
         except Exception as error:
             if ranks.is_distributed:
-                raise  # the others wait for what this one does not come to
-            _tell(run, error)
+                raise  # the other processes would wait forever
+            _print_failure(run, error)
             failed.append(run)
 
 
 def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | None) -> Dataset:
-    """Open the data set; what is wrong with all runs is told at once."""
+    """Open the data set; report at once what is wrong for all runs."""
     learners = [fresh_learner(recipe, run) for run in waiting]
-    turned = any(getattr(learner, "rotations", "none") != "none" for learner in learners)
+    rotated = any(getattr(learner, "rotations", "none") != "none" for learner in learners)
     path = recipe.dataset.removeprefix("folder:")
-    if turned and path != recipe.dataset:  # before any image is decoded: it may take long
+    if rotated and path != recipe.dataset:  # before any image is decoded: it may take long
         _check_square(recipe.size or size_of(path, recipe.limit))
     dataset = open_dataset(recipe, data_dir)
-    if turned:
+    if rotated:
         _check_square(dataset.X_train.shape[1:3])
     open_stream(recipe, waiting[0].seed, dataset)
     current().broadcast(lambda: _check_same(recipe, dataset, out))
@@ -81,23 +81,23 @@ def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | No
 
 
 def _check_square(size: int | tuple[int, ...]) -> None:
-    """Refuse images that cannot be turned, and vectors, by their height and width."""
+    """Refuse vectors, and images that are not square: they cannot be rotated."""
     sides = (size, size) if isinstance(size, int) else size
     check_square((1, *sides) if len(sides) == 2 else sides)
 
 
 def _check_same(recipe: Recipe, dataset: Dataset, out: Path) -> None:
-    """Refuse to add to records of other samples: tables would average over both."""
+    """Refuse to add to records of another version of the data set."""
     records = read_records(out) if (out / RECORDS).exists() else []
-    # Those of before it was written down say nothing, nor do those of images that stayed files.
+    # Older records have no digest, nor have data sets whose images are read from files.
     if dataset.digest and {r.extra.get("data") for r in records} - {None, dataset.digest}:
         raise ValueError(
-            f"{recipe.dataset} is no longer what it was when the records in {out} were made: put "
-            "it back as it was, or choose another folder with --out"
+            f"{recipe.dataset} has changed since the records in {out} were made: restore it, or "
+            "choose another folder with --out"
         )
 
 
-def side_by_side(
+def run_in_parallel(
     recipe: Recipe,
     runs: Sequence[Run],
     out: Path,
@@ -106,17 +106,17 @@ def side_by_side(
     jobs: int,
     failed: list[Run],
 ) -> Iterator[RunRecord]:
-    """Run several processes at a time; one that dies does not take the others down.
+    """Run several processes at a time; a failed run does not stop the others.
 
-    What did not finish is put into `failed`.
+    Failed runs are added to `failed`.
     """
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
     waiting = unfinished(recipe, runs, out)
-    if waiting:  # a download is made once
+    if waiting:  # download it once
         _open(recipe, waiting, out, data_dir)
-        tell_of_mps(where["device"])
+        suggest_mps(where["device"])
     working: dict[Run, Any] = {}
-    threads = max(1, torch.get_num_threads() // jobs)  # OMP_NUM_THREADS is heeded
+    threads = max(1, torch.get_num_threads() // jobs)  # respects OMP_NUM_THREADS
     known = len(read_records(out)) if (out / RECORDS).exists() else 0
     try:
         while waiting or working:
@@ -138,9 +138,9 @@ def side_by_side(
             process.terminate()
 
 
-def tell_of_mps(device: str) -> None:
-    """Say what lets runs share a GPU, where it is not there: without it they take turns."""
-    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # where NVIDIA has it
+def suggest_mps(device: str) -> None:
+    """Suggest NVIDIA's MPS where it is not running: without it, runs on one GPU alternate."""
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # NVIDIA's default
     if pick_device(device).type == "cuda" and not Path(pipes, "control").exists():
         print(
             "Runs that share a GPU are faster under NVIDIA's MPS: nvidia-cuda-mps-control -d",
@@ -157,15 +157,15 @@ def _work(
         for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
             pass
     except Exception as error:
-        _tell(run, error)
+        _print_failure(run, error)
         sys.exit(1)
 
 
-def _tell(run: Run, error: Exception) -> None:
-    """Say why a run failed; in a line where that is no matter of a method's code."""
-    foreseen = isinstance(error, (OSError, MemoryError))  # a full disk, say
-    if foreseen or type(error).__module__.startswith("lmrc."):
-        said = " ".join(str(error).split()) or type(error).__name__
-        say(cut(f"{run.name}: {said}"), file=sys.stderr)
+def _print_failure(run: Run, error: Exception) -> None:
+    """Print why a run failed: in one line, unless the cause is in a method's code."""
+    expected = isinstance(error, (OSError, MemoryError))  # a full disk, say
+    if expected or type(error).__module__.startswith("lmrc."):
+        message = " ".join(str(error).split()) or type(error).__name__
+        say(cut(f"{run.name}: {message}"), file=sys.stderr)
     else:
         traceback.print_exception(error, file=sys.stderr)

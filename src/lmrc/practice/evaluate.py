@@ -20,6 +20,7 @@ from lmrc.practice.batch import form_of, read_source, refuse_inside
 from lmrc.practice.models import backbone_name, open_to_predict, prediction_rule, spelt_as_known
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
+from lmrc.report.page import read_contents, write_contents
 from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
@@ -30,7 +31,6 @@ from lmrc.report.records import (
     replace_file,
     write_description,
 )
-from lmrc.report.write import read_contents, write_contents
 
 QUESTION = "Each image is shown to the model, whose heads all answer; {}. How often is it right?"
 TELLS_APART = 0.65  # mean of the shares kept and rejected; chance, whatever the threshold, is 0.5

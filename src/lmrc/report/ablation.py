@@ -1,217 +1,218 @@
-"""Report of `ablation`: from LMRC to LMRC+, one step at a time."""
+"""Reports of the ablations: `ablation`, from LMRC to LMRC+ row by row, and `rotations`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from lmrc.outside import brief, markdown_cell
-from lmrc.report import costs, heads, html, sections, streams
-from lmrc.report.ablation_figure import bars
-from lmrc.report.contents import Contents
-from lmrc.report.costs import Cost
-from lmrc.report.html import Drawing, Section
+from lmrc.report import figures, html, incremental, sections
+from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord
-from lmrc.report.summary import MethodSummary, csv_text, percent, summarize_methods
+from lmrc.report.sections import Cost
+from lmrc.report.summary import (
+    MethodSummary,
+    Spread,
+    csv_text,
+    metric_name,
+    percent,
+    summarize_methods,
+)
 
-STEPS_NOTE = (
-    "Right head: how often the prediction is from the right task, after the last one; head "
-    "given: accuracy if that were known. Rows without seconds are read off the "
-    "network above them, whose seconds hold the statistics, too, and which keeps what all of "
-    "them need."
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BAR = 0.36  # thickness, where a row takes 1
+MAX_LETTERS = 34  # of a row's name in the figure
+
+SHARED_NETWORK = (
+    "Rows without seconds are further prediction rules of the network above them; its seconds "
+    "include the class statistics that all of its rules need."
 )
 
 
 @dataclass(frozen=True)
-class Rung:
-    """A row: what it came to, what its network cost, and whether a row above has that network."""
+class Row:
+    """A row: its scores, its network's cost, and whether a row above has the same network."""
 
     summary: MethodSummary
     cost: Cost
-    is_read_off: bool
+    shares_network: bool
     needs_statistics: bool
 
     @property
     def stored(self) -> float | None:
-        """Bytes for each class."""
+        """Bytes per class."""
         if self.cost.images is None or self.cost.statistics is None:
             return None
         return self.cost.images + self.cost.statistics * self.needs_statistics
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
-    """Return the report: what each step brings, and how the choice of the head gets better.
+    """Return the report of `ablation`: the effect of each row, and the task-ID accuracy.
 
-    Accuracy is that of the first choice on every data set: readouts are measured by no other.
+    The metric is accuracy on every data set: prediction rules have no other.
     """
-    rungs = _rungs(description.recipe.get("rungs") or [], records)
-    rows = [rung.summary for rung in rungs]
-    ends = rows if len(rows) < 2 else [rows[0], rows[-1]]
-    chart, choice = _drawing(rows), heads.drawing(ends)
-    whiskers = " The whiskers are one standard deviation long on either side."
-    caption = _order(rungs) + whiskers * bool(html.n_seeds(rows))
-    return streams.gather(
+    rows = _rows(description.recipe.get("rows") or [], records)
+    summaries = [row.summary for row in rows]
+    ends = summaries if len(summaries) < 2 else [summaries[0], summaries[-1]]
+    task_id = incremental.task_id_drawing(ends)
+    chart = Drawing(
+        _bars(summaries),
+        "Average incremental accuracy and accuracy after the last task, row by row. The table "
+        "below holds the numbers.",
+    )
+    caption = _order(rows) + " Whiskers: ± one standard deviation." * bool(html.n_seeds(summaries))
+    return sections.gather(
         description,
         records,
         summarize_methods(records),
         headline=_headline(ends),
         findings=_findings(ends),
-        parts=[
+        sections=[
             Section(
                 "result",
-                "What each step brings",
-                html.figure(chart, "ablation", caption) + _table(rungs),
+                "The effect of each change",
+                html.figure(chart, "ablation", caption) + _table(rows),
             ),
             Section(
-                "choice",
-                "The right head, as heads are added",
-                html.figure(choice, "head-choice", heads.caption(ends))
-                + sections.measured_table(ends, "task_id_accuracy", "The right head wins")
-                + sections.measured_table(
-                    ends, "task_aware_accuracy", "Accuracy with the head given"
-                ),
+                "task-id",
+                "Task-ID accuracy over the tasks",
+                html.figure(task_id, "task-id-accuracy", incremental.task_id_caption(ends))
+                + incremental.task_id_tables(ends),
             ),
-            Section("tasks", "Task after task", sections.accuracy_table(rows)),
+            Section("tasks", "Accuracy after each task", sections.accuracy_table(summaries)),
         ],
-        markdown=_markdown(rungs),
-        drawings={"ablation": chart, "head-choice": choice},
-        tables={"ablation": _csv(rungs)},
+        markdown=_markdown(rows),
+        drawings={"ablation": chart, "task-id-accuracy": task_id},
+        tables={"ablation": _csv(rows)},
     )
 
 
-def _rungs(wanted: Sequence[Mapping[str, str]], records: Sequence[RunRecord]) -> list[Rung]:
+def _rows(wanted: Sequence[Mapping[str, str]], records: Sequence[RunRecord]) -> list[Row]:
     """Return the rows of which there are records."""
-    by_method, seen, rungs = costs.costs(records), set(), []
-    steps = [
-        rung
-        for rung in wanted or [{"name": method, "method": method} for method in by_method]
-        if rung["method"] in by_method
+    by_method, seen, rows = sections.costs(records), set(), []
+    found = [
+        row
+        for row in wanted or [{"name": method, "method": method} for method in by_method]
+        if row["method"] in by_method
     ]
-    lines = [
-        _read(rung, line) for rung in steps for line in records if line.method == rung["method"]
-    ]
-    for rung, summary in zip(steps, summarize_methods(lines), strict=True):
-        is_read_off = rung["method"] in seen
-        cost = by_method[rung["method"]]
-        rungs.append(Rung(summary, cost, is_read_off, rung.get("rule") != "wta"))
-        seen.add(rung["method"])
-    if not rungs:
-        raise ValueError("there are no records of any row that run.json asks for: run it again.")
-    return rungs
+    lines = [_record_of(row, r) for row in found for r in records if r.method == row["method"]]
+    for row, summary in zip(found, summarize_methods(lines), strict=True):
+        method = row["method"]
+        rows.append(Row(summary, by_method[method], method in seen, row.get("rule") != "wta"))
+        seen.add(method)
+    if not rows:
+        raise ValueError("there are no records of any row of run.json: run the experiment again.")
+    return rows
 
 
-def _order(rungs: Sequence[Rung]) -> str:
-    """Say what a row has of the rows above it."""
-    read_off = [rung.summary.method for rung in rungs if rung.is_read_off]
-    if len(read_off) < 2:
-        return "Each row has what the rows above it have."
-    first, last = read_off[0], read_off[-1]
+def _record_of(row: Mapping[str, str], line: RunRecord) -> RunRecord:
+    """Return a record under the row's name, with the scores of its prediction rule."""
+    rule = row.get("rule")
+    scores: dict[str, Any] = {}
+    if rule:
+        try:
+            scores = line.extra["prediction_rules"][rule]
+        except KeyError:
+            raise ValueError(
+                f"the records of {brief(line.method)} hold no prediction rule {brief(rule)}, which "
+                "a row of run.json needs: run the experiment again."
+            ) from None
+    return replace(line, method=row["name"], record=replace(line.record, **scores))
+
+
+def _order(rows: Sequence[Row]) -> str:
+    """Say which changes a row includes."""
+    rules = [row.summary.method for row in rows if row.shares_network]
+    if len(rules) < 2:
+        return "Each row includes the changes of the rows above it."
+    first, last = rules[0], rules[-1]
     return (
-        f"Each row has what the rows above it have, except from “{first}” to “{last}”: these are "
-        f"ways to read the answers of one network, and what comes after goes on from “{last}”."
+        "Each row includes the changes of the rows above it, except from "
+        f"“{first}” to “{last}”: these are prediction rules of one network, and the rows below "
+        f"use “{last}”."
     )
 
 
-def _same(rungs: Sequence[Rung]) -> list[str]:
-    """Say which rows have, in all runs, the very numbers of the row above them."""
+def _without_effect(rows: Sequence[Row]) -> list[str]:
+    """Name the rows that have, in all runs, exactly the scores of the row above them."""
 
-    def numbers(rung: Rung) -> list[tuple[float | None, ...]]:
-        records = [record for run in rung.summary.runs for record in run]
+    def scores(row: Row) -> list[tuple[float | None, ...]]:
+        records = [record for run in row.summary.runs for record in run]
         return [(r.accuracy, r.task_id_accuracy, r.task_aware_accuracy) for r in records]
 
     return [
-        f"“{here.summary.method}” has the very numbers of “{above.summary.method}”: on this data "
-        "set it adds nothing to it."
-        for above, here in pairwise(rungs)
-        if numbers(above) == numbers(here)
+        f"“{row.summary.method}” is identical to “{above.summary.method}” on this data set."
+        for above, row in pairwise(rows)
+        if scores(above) == scores(row)
     ]
 
 
-def _read(rung: Mapping[str, str], line: RunRecord) -> RunRecord:
-    """Return a record under the rung's name, with what its readout measured."""
-    way = rung.get("rule")
-    measured: dict[str, Any] = {}
-    if way:
-        try:
-            measured = line.extra["prediction_rules"][way]
-        except KeyError:
-            raise ValueError(
-                f"the records of {brief(line.method)} hold no readout {brief(way)}, which run.json "
-                "asks for: run the experiment again."
-            ) from None
-    return replace(line, method=rung["name"], record=replace(line.record, **measured))
-
-
-def _drawing(rows: Sequence[MethodSummary]) -> Drawing:
-    return Drawing(
-        bars(rows),
-        "Average incremental accuracy and accuracy after the last task, step by step. The "
-        "table below holds the numbers.",
-    )
-
-
-def _table(rungs: Sequence[Rung]) -> Markup:
-    head = ["step", "average", "last", "right head", "head given", "train, s", "kB / class"]
-    rows = []
-    for rung in rungs:
-        s = rung.summary
+def _table(rows: Sequence[Row]) -> Markup:
+    head = ["row", "average", "last", "task-ID", "task-aware", "train, s", "kB / class"]
+    lines = []
+    for row in rows:
+        s = row.summary
         cells = [html.cell(s.average, "main"), html.cell(s.final, "main")]
         cells += [html.cell(s.task_id_accuracy), html.cell(s.task_aware_accuracy)]
-        cells += [html.td(_seconds(rung)), html.td(costs.kilobytes(rung.stored))]
-        rows.append([html.breakable(s.method), *cells])
+        cells += [html.td(_seconds(row)), html.td(sections.kilobytes(row.stored))]
+        lines.append([html.breakable(s.method), *cells])
     caption = (
         "Accuracy, average over the tasks and after the last one, in percent; "
-        f"{html.over_seeds([rung.summary for rung in rungs])}. Seconds of training, and what is "
-        "stored beside the network."
+        f"{html.over_seeds([row.summary for row in rows])}. Seconds of training, and storage "
+        "beside the network."
     )
-    note = html.note(" ".join([STEPS_NOTE, *_same(rungs), costs.TRAINING, costs.STORED]))
-    return html.table(caption, head, rows) + note
+    notes = [sections.TASK_MEASURES, SHARED_NETWORK, *_without_effect(rows)]
+    note = html.note(" ".join([*notes, sections.TRAINING, sections.STORED]))
+    return html.table(caption, head, lines) + note
 
 
-def _seconds(rung: Rung) -> str:
-    return "" if rung.is_read_off else costs.seconds(rung.cost.training)
+def _seconds(row: Row) -> str:
+    return "" if row.shares_network else sections.seconds(row.cost.training)
 
 
-def _markdown(rungs: Sequence[Rung]) -> str:
+def _markdown(rows: Sequence[Row]) -> str:
     lines = [
-        "| step | average incremental accuracy (%) | after the last task (%) "
-        "| right head (%) | training (s) | stored (kB per class) |",
+        "| row | average incremental accuracy (%) | after the last task (%) "
+        "| task-ID accuracy (%) | training (s) | stored (kB per class) |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for rung in rungs:
-        s = rung.summary
+    for row in rows:
+        s = row.summary
         cells = [markdown_cell(s.method), percent(s.average), percent(s.final)]
-        cells += [percent(s.task_id_accuracy), _seconds(rung), costs.kilobytes(rung.stored)]
+        cells += [percent(s.task_id_accuracy), _seconds(row), sections.kilobytes(row.stored)]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", costs.CLOCK])
+    return "\n".join([*lines, "", sections.CLOCK])
 
 
-def _csv(rungs: Sequence[Rung]) -> str:
-    """Return one row per step, shares from 0 to 1, each followed by its deviation (``_sd``)."""
+def _csv(rows: Sequence[Row]) -> str:
+    """Return the rows, shares from 0 to 1, each followed by its deviation (``_sd``)."""
     shares = [
         "average_incremental_accuracy",
         "final_accuracy",
         "task_id_accuracy",
         "task_aware_accuracy",
     ]
-    head = ["step", "seeds", *(name + end for name in shares for end in ("", "_sd"))]
+    head = ["row", "seeds", *(name + end for name in shares for end in ("", "_sd"))]
     head += ["training_seconds", "stored_bytes_per_class"]
-    rows = []
-    for rung in rungs:
-        s = rung.summary
+    lines = []
+    for row in rows:
+        s = row.summary
         spreads = [
             spread or ("", "")
             for spread in (s.average, s.final, s.task_id_accuracy, s.task_aware_accuracy)
         ]
-        training = "" if rung.is_read_off or not rung.cost.training else rung.cost.training.mean
-        rows.append(
-            [s.method, s.n_whole, *(x for pair in spreads for x in pair), training, rung.stored]
+        training = "" if row.shares_network or not row.cost.training else row.cost.training.mean
+        lines.append(
+            [s.method, s.n_complete, *(x for pair in spreads for x in pair), training, row.stored]
         )
-    return csv_text(head, rows)
+    return csv_text(head, lines)
 
 
 def _headline(ends: Sequence[MethodSummary]) -> str:
@@ -220,16 +221,148 @@ def _headline(ends: Sequence[MethodSummary]) -> str:
         return ""
     return (
         f"From {first.method} to {last.method}: {100 * first.average.mean:.1f} % to "
-        f"{100 * last.average.mean:.1f} % on average over the tasks."
+        f"{100 * last.average.mean:.1f} % average incremental accuracy."
     )
 
 
 def _findings(ends: Sequence[MethodSummary]) -> list[str]:
-    """Tell what becomes of the choice between heads."""
+    """Compare the final task-ID accuracies."""
     parts = [
-        f"The task-ID accuracy of {s.method} is {100 * s.task_id_accuracy.mean:.0f} %, and "
+        f"the task-ID accuracy of {s.method} is {100 * s.task_id_accuracy.mean:.0f} % and "
         f"its task-aware accuracy {100 * s.task_aware_accuracy.mean:.0f} %"
         for s in ends
         if s.task_id_accuracy and s.task_aware_accuracy
     ]
-    return [f"In the end {'; '.join(parts)}."] if parts else []
+    return [f"After the last task, {'; '.join(parts)}."] if parts else []
+
+
+def _bars(rows: Sequence[MethodSummary]) -> Figure:
+    """Draw average incremental and final accuracy of each row, the first row on top."""
+    from matplotlib.figure import Figure
+
+    with figures.theme():
+        figure = Figure(figsize=(5.6, 1.0 + 0.46 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        measures = (
+            ("average over the tasks", [row.average for row in rows], 1.0),
+            ("after the last task", [row.final for row in rows], 0.5),
+        )
+        for side, (label, spreads, opacity) in zip((-0.5, 0.5), measures, strict=True):
+            drawn = [(i + side * BAR, spread) for i, spread in enumerate(spreads) if spread]
+            deviations = [100 * (spread.deviation or 0.0) for _, spread in drawn]
+            for (position, spread), deviation in zip(drawn, deviations, strict=True):
+                end = 100 * spread.mean + deviation + 1.2
+                axes.text(end, position, f"{100 * spread.mean:.1f}", va="center", fontsize=8)
+            axes.barh(
+                [position for position, _ in drawn],
+                [100 * spread.mean for _, spread in drawn],
+                height=BAR,
+                xerr=deviations if any(deviations) else None,
+                color=figures.line_style(0).colour,
+                alpha=opacity,
+                error_kw={"ecolor": figures.INK, "elinewidth": 1.0, "capsize": 2.0},
+                label=label,
+            )
+        names = [figures.shortened(row.method, MAX_LETTERS) for row in rows]
+        axes.set_yticks(range(len(rows)), names)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 100), xlabel="accuracy over all seen classes (%)")
+        figures.declutter(axes)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", linewidth=0.6, alpha=0.22, color=figures.INK)
+        figures.legend_below(figure, 2)
+    return figure
+
+
+# --- rotations ------------------------------------------------------------------------------------
+
+
+def build_rotations(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report of `rotations`: accuracy against seconds."""
+    metric = sections.metric_of(description)
+    summaries, by_method = summarize_methods(records, metric), sections.costs(records)
+    chart = _cost_drawing(summaries, by_method, metric)
+    caption = (
+        f"Average incremental {metric_name(metric)} (filled) and after the last task (hollow) "
+        "against seconds. Left: training, all tasks. Right: testing all classes, after the "
+        f"last task. {sections.CLOCK}"
+    )
+    result = Section(
+        "result",
+        "Accuracy against seconds",
+        html.figure(chart, "cost", caption, panels=2)
+        + sections.accuracy_table(summaries, {}, metric)
+        + sections.final_table(summaries, metric),
+    )
+    # Accuracies alone: wall-clock time depends on what else ran.
+    parts = [f"{s.method}: {100 * s.average.mean:.1f} %" for s in summaries if s.average]
+    lines = [
+        "| method | average incremental accuracy (%) | after the last task (%) "
+        "| training (s) | testing (s) |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for s in summaries:
+        cost = by_method[s.method]
+        cells = [markdown_cell(s.method), percent(s.average), percent(s.final)]
+        cells += [sections.seconds(cost.training), sections.seconds(cost.testing)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return sections.gather(
+        description,
+        records,
+        summaries,
+        headline=f"{'; '.join(parts)} average incremental {metric_name(metric)}." if parts else "",
+        findings=[],
+        sections=[result, sections.cost_section(summaries, by_method)],
+        markdown="\n".join([*lines, "", sections.CLOCK]),
+        drawings={"cost": chart},
+    )
+
+
+def _cost_drawing(
+    summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost], metric: str
+) -> Drawing:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator
+
+    with figures.theme():
+        # Wide enough that the last number of the left axis does not touch the first of the right.
+        figure = Figure(figsize=(7.6, 3.6), layout=ConstrainedLayoutEngine(wspace=0.1))
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, name in zip(panels, ("training", "testing"), strict=True):
+            for s in summaries:
+                spread = getattr(by_method[s.method], name)
+                if spread:
+                    _points(axes, spread, s)
+            axes.set(xlabel=f"{name} (s)", ylim=(0, 102), xlim=(0, 1.12 * axes.get_xlim()[1]))
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            figures.declutter(axes)
+        panels[0].set_ylabel(f"{metric_name(metric)} (%)")
+        figures.legend_below(figure, 3)
+    return Drawing(
+        figure,
+        "Accuracy against seconds of training and of testing. The tables below hold the numbers.",
+    )
+
+
+def _points(axes: Axes, seconds: Spread, summary: MethodSummary) -> None:
+    style = figures.line_style(summary.style)
+    for share, hollow in ((summary.average, False), (summary.final, True)):
+        if share is None:
+            continue
+        point = [seconds.mean], [100 * share.mean]
+        # An error bar of length 0 would still show its caps, as a cross within a hollow mark.
+        errors = seconds.deviation or None, 100 * (share.deviation or 0.0) or None
+        axes.errorbar(
+            *point, xerr=errors[0], yerr=errors[1], color=style.colour, capsize=2, zorder=2
+        )
+        axes.plot(
+            *point,
+            color=style.colour,
+            marker=style.marker,
+            markerfacecolor="none" if hollow else style.colour,
+            markersize=8,
+            linestyle="none",
+            label=None if hollow else summary.method,
+            zorder=3,
+        )

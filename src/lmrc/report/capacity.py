@@ -1,33 +1,103 @@
-"""Report of `capacity` (Figs. 4a and 5): label vectors found, and expected under three laws."""
+"""Records and report of `capacity` (Figs. 4a and 5): label vectors found, and expected."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from lmrc.report import html
-from lmrc.report.capacity_figure import draw
-from lmrc.report.capacity_records import CapacityRecord
-from lmrc.report.contents import Contents
-from lmrc.report.html import Drawing, Section
-from lmrc.report.records import Description
+from lmrc.report import figures, html, schema
+from lmrc.report.html import Contents, Drawing, Section
+from lmrc.report.records import Description, read_json, read_lines
 from lmrc.report.settings import environment
 from lmrc.report.summary import Spread, csv_text
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 LAWS = {"beta": "exact (Beta)", "normal": "normal, σ = 1/√d", "paper": "as printed, σ = 1/d"}
 
-THE_SLIP = (
-    "The cosine of two random unit vectors has the variance 1/d, hence the standard deviation "
+ERRATUM = (
+    "The cosine t of two random unit vectors has the variance 1/d, hence the standard deviation "
     "1/√d; exactly, (t + 1)/2 follows Beta((d − 1)/2, (d − 1)/2). The paper's formula for P(A) "
-    "takes 1/d for the standard deviation. That is a slip: the counts it gives are many orders "
-    "of magnitude beyond what Algorithm 1 finds, which keeps to the exact law."
+    "uses 1/d as the standard deviation. That is an error: its counts are many orders of magnitude "
+    "above what Algorithm 1 finds, which agrees with the exact law."
 )
+
+_DASHES: dict[str, Literal["-", ":", "--"]] = {"beta": "-", "normal": ":", "paper": "--"}
+
+
+@dataclass(frozen=True)
+class CapacityRecord:
+    """How many label vectors Algorithm 1 found, and how many Eq. 4 expects.
+
+    Attributes
+    ----------
+    dim, threshold : int, float
+        d and T.
+    seed : int
+        Of Algorithm 1.
+    found : int
+        Label vectors found.
+    settings : dict
+        ``max_tries`` γ, ``confidence`` τ, and the ``limit`` at which the search stops.
+    log10_expected : dict of str to float
+        Decimal logarithm of Eq. 4's count under each law: "beta" (exact), "normal" (its
+        approximation, σ = 1/√d) and "paper" (as printed, σ = 1/d).
+    seconds : float
+        Wall-clock time of the search.
+    versions, hardware, threads
+        As in a `RunRecord`.
+    """
+
+    dim: int
+    threshold: float
+    seed: int
+    found: int
+    settings: dict[str, Any]
+    log10_expected: dict[str, float]
+    seconds: float
+    versions: dict[str, str]
+    hardware: str
+    threads: int
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the search was stopped at the limit, so that more fit."""
+        return self.found >= int(self.settings["limit"])
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON, without its end of line."""
+        return json.dumps(vars(self), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: bytes) -> CapacityRecord:
+        """Return the record that `to_json` wrote."""
+        whole = read_json(line)
+        schema.capacity_record(whole)
+        return cls(**whole)
+
+
+def read_capacity_records(folder: Path) -> list[CapacityRecord]:
+    """Read the folder's records, in the order in which they were made."""
+    records = read_lines(folder, CapacityRecord.from_json)
+    dims = len({record.dim for record in records})
+    if dims > schema.MAX_METHODS:
+        raise ValueError(
+            f"{folder} holds records of {dims} dimensions, and {schema.MAX_METHODS} at most are "
+            "shown: remove some."
+        )
+    return records
 
 
 class Count(NamedTuple):
-    """What was found for one dimension and threshold over its seeds."""
+    """Label vectors found for one dimension and threshold, over the seeds."""
 
     dim: int
     threshold: float
@@ -43,26 +113,26 @@ def build(description: Description, records: Sequence[CapacityRecord]) -> Conten
     counts = summarize_counts(records)
     seeds = len({record.seed for record in records})
     drawing = Drawing(
-        draw(counts),
+        _draw(counts),
         "Label vectors found and expected, by threshold and dimension, on a logarithmic scale. "
         "The table below holds the numbers.",
     )
     caption = (
-        "Left: found by Algorithm 1 (marks; an arrow up where the search was ended, so that more "
-        "fit) and expected under the exact law (lines) and its normal limit (dotted). Right: the "
-        "same with the law as the paper prints it (dashed)."
+        "Left: found by Algorithm 1 (markers; arrows: the search was stopped at the limit, so that "
+        "more fit) and expected under the exact law (lines) and its normal approximation (dotted). "
+        "Right: the same with the law as the paper prints it (dashed)."
     )
     recipe = description.recipe
     planned = (
         (recipe.get("seeds") or 1) * len(recipe.get("dims", [])) * len(recipe.get("thresholds", []))
     )
-    slip = Markup("<p>{}</p>").format(html.prose(THE_SLIP))
-    body = html.figure(drawing, "capacity", caption, panels=2) + slip
+    erratum = Markup("<p>{}</p>").format(html.prose(ERRATUM))
+    body = html.figure(drawing, "capacity", caption, panels=2) + erratum
     return Contents(
         headline=_headline(counts) if len(records) >= planned else "",
         findings=[],
         sections=[Section("result", "Found and expected", body + _table(counts, seeds))],
-        settings=html.note("γ: max tries; τ: confidence. The whole recipe stands above."),
+        settings=html.note("γ: max tries; τ: confidence. The recipe is above."),
         environment=environment(records, sum(r.seconds for r in records), "Counting"),
         markdown=_markdown(counts),
         drawings={"capacity": drawing},
@@ -85,7 +155,7 @@ def summarize_counts(records: Sequence[CapacityRecord]) -> list[Count]:
 
 
 def number(log10: float) -> str:
-    """Return a count for the reader, given its logarithm.
+    """Return a count as text, given its logarithm.
 
     Examples
     --------
@@ -116,16 +186,16 @@ def _table(counts: Sequence[Count], seeds: int) -> Markup:
         cells += [html.td(number(count.log10_expected[law])) for law in LAWS]
         rows.append([str(count.dim), *cells])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    caption = f"Label vectors: found ({spread}; ≥: the search was ended), and expected by Eq. 4."
+    caption = f"Label vectors: found ({spread}; ≥: the search was stopped), and expected by Eq. 4."
     return html.table(caption, head, rows)
 
 
 def _headline(counts: Sequence[Count]) -> str:
-    usual = [c for c in counts if not c.is_lower_bound]
-    if not usual:
+    exact = [c for c in counts if not c.is_lower_bound]
+    if not exact:
         return ""
-    # The paper's own setting for CIFAR-100, or what comes closest to it.
-    c = min(usual, key=lambda c: (abs(c.dim - 100), abs(c.threshold - 0.15)))
+    # The paper's setting for CIFAR-100, or the closest one.
+    c = min(exact, key=lambda c: (abs(c.dim - 100), abs(c.threshold - 0.15)))
     return (
         f"In {c.dim} dimensions at T = {c.threshold:g} Algorithm 1 finds {_found(c)} label "
         f"vectors; the exact law expects {number(c.log10_expected['beta'])}, the printed one "
@@ -153,3 +223,84 @@ def _csv(counts: Sequence[Count]) -> str:
         for c in counts
     ]
     return csv_text(head, rows)
+
+
+def _draw(counts: Sequence[Count]) -> Figure:
+    """Draw the counts: once with the correct laws, once with the printed one.
+
+    The printed law's counts have hundreds of digits: on its scale all else is a flat line.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    with figures.theme():
+        figure = Figure(figsize=(7.6, 3.9), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for axes, laws in ((left, ("beta", "normal")), (right, ("beta", "paper"))):
+            for position, dim in enumerate(sorted({count.dim for count in counts})):
+                _one_dimension(axes, [c for c in counts if c.dim == dim], laws, position)
+            axes.set_xlabel("threshold T")
+            figures.declutter(axes)
+        left.set_title("correct laws")
+        right.set_title("as printed, σ = 1/d")
+        # A logarithmic axis cannot do this: 10^500 is no float.
+        top = max(c.log10_expected["paper"] for c in counts)
+        left_top = max(c.log10_expected["beta"] for c in counts)
+        for axes, high in ((left, left_top), (right, top)):
+            step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if n * 7 >= high)
+            ticks = range(0, int(high) + step + 1, step)
+            axes.set_yticks(list(ticks), [f"$10^{{{tick}}}$" for tick in ticks])
+        left.set_ylabel("label vectors")
+        handles, labels = left.get_legend_handles_labels()
+        for law, words in (("beta", "exact law"), ("normal", "normal"), ("paper", "as printed")):
+            handles.append(Line2D([], [], color=figures.INK, linestyle=_DASHES[law]))
+            labels.append(words)
+        figure.legend(handles, labels, loc="outside lower center", ncols=7, columnspacing=1.4)
+    return figure
+
+
+def _one_dimension(axes: Axes, counts: Sequence[Count], laws: Sequence[str], position: int) -> None:
+    style = figures.line_style(position)
+    thresholds = [c.threshold for c in counts]
+    for law in laws:
+        expected = [c.log10_expected[law] for c in counts]
+        axes.plot(
+            thresholds,
+            expected,
+            color=style.colour,
+            linestyle=_DASHES[law],
+            linewidth=1.4,
+            zorder=2,
+        )
+    exact = [c for c in counts if not c.is_lower_bound]
+    axes.errorbar(
+        [c.threshold for c in exact],
+        [math.log10(c.found.mean) for c in exact],
+        yerr=[_spread(exact, -1), _spread(exact, 1)],
+        color=style.colour,
+        marker=style.marker,
+        linestyle="none",
+        markersize=6,
+        label=f"d = {counts[0].dim}",
+        zorder=3,
+    )
+    bounds = [c for c in counts if c.is_lower_bound]
+    axes.plot(
+        [
+            c.threshold + 0.004 * (position - 2) for c in bounds
+        ],  # side by side: all are at the limit
+        [math.log10(c.found.mean) for c in bounds],
+        color=style.colour,
+        marker=r"$\uparrow$",
+        linestyle="none",
+        markersize=9,
+        zorder=3,
+    )
+
+
+def _spread(counts: Sequence[Count], sign: int) -> list[float]:
+    """Return one standard deviation on the logarithmic scale, down (−1) or up (1)."""
+    return [
+        sign * math.log10(max(1.0, c.found.mean + sign * (c.found.deviation or 0.0)) / c.found.mean)
+        for c in counts
+    ]

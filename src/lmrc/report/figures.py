@@ -23,21 +23,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Text and axes are drawn in this colour, which nothing else uses; in the SVG it becomes
-# currentColor. One grey cannot stand out 4.5 : 1 from white and from near-black paper at once.
+# currentColor. No single grey has a contrast of 4.5 : 1 on both white and near-black.
 INK = "#1b1c1e"
 
+HEAT = "#0072b2"
+HEAT_OPACITY = 0.72  # at most, so that numbers are readable on it, on light and on dark pages
+MANY_TASKS = 100  # more are neither labelled nor drawn as paths
+
 LETTERS_PER_INCH = 12.4  # of the text in figures, on average
-HANDLE_LETTERS = 7  # the line before a label takes the room of so many
-FEW_ROWS = 3  # of a legend, for which figures are high enough
-ROW_INCHES = 0.2  # which one more row takes
+HANDLE_LETTERS = 7  # as wide as the line before a label
+LEGEND_ROWS = 3  # that a figure has room for
+ROW_INCHES = 0.2  # height of one more row
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 
 
-class Look(NamedTuple):
-    """How the line of a method looks: told apart by colour, marker and dashes alike."""
+class LineStyle(NamedTuple):
+    """The line of a method: methods differ in colour, in marker and in dashes."""
 
     colour: str
     marker: str
@@ -45,32 +49,31 @@ class Look(NamedTuple):
 
 
 #: After Okabe and Ito's palette for the colour-blind. Its orange, sky blue and yellow are darker
-#: here, so that each stands out 3 : 1 from white and from #131416. At least one for each built-in
-#: method.
-LOOKS = (
-    Look("#0072b2", "o", "-"),
-    Look("#d55e00", "s", (0, (5, 1.6))),
-    Look("#009e73", "^", (0, (1, 1.4))),
-    Look("#c56a9c", "D", (0, (6, 1.5, 1, 1.5))),
-    Look("#b37c00", "v", (0, (3, 1.2))),
-    Look("#3f93c6", "P", (0, (3, 1.2, 1, 1.2, 1, 1.2))),
-    Look("#8a8168", "X", (0, (8, 2))),
-    Look("#8f6bd1", "*", (0, (2, 0.8))),
+#: here, for a contrast of 3 : 1 with white and with #131416. At least one for each built-in method.
+LINE_STYLES = (
+    LineStyle("#0072b2", "o", "-"),
+    LineStyle("#d55e00", "s", (0, (5, 1.6))),
+    LineStyle("#009e73", "^", (0, (1, 1.4))),
+    LineStyle("#c56a9c", "D", (0, (6, 1.5, 1, 1.5))),
+    LineStyle("#b37c00", "v", (0, (3, 1.2))),
+    LineStyle("#3f93c6", "P", (0, (3, 1.2, 1, 1.2, 1, 1.2))),
+    LineStyle("#8a8168", "X", (0, (8, 2))),
+    LineStyle("#8f6bd1", "*", (0, (2, 0.8))),
 )
 
 
-def look(place: int) -> Look:
-    """Return the look at a place; after the last, colours come again with other lines."""
-    round_, first = divmod(place, len(LOOKS))
-    line = LOOKS[(first + round_) % len(LOOKS)]
-    return Look(LOOKS[first].colour, line.marker, line.dashes)
+def line_style(index: int) -> LineStyle:
+    """Return a line style; after the last one, colours repeat with other markers and dashes."""
+    cycle, first = divmod(index, len(LINE_STYLES))
+    line = LINE_STYLES[(first + cycle) % len(LINE_STYLES)]
+    return LineStyle(LINE_STYLES[first].colour, line.marker, line.dashes)
 
 
 class Curve(NamedTuple):
-    """A line over the tasks: its place in the legend, its look, and its values."""
+    """A line over the tasks: its label, its style, and its values."""
 
     label: str
-    look: Look
+    style: LineStyle
     classes_seen: Sequence[int]
     spreads: Sequence[Spread | None]
     hollow: bool = False
@@ -93,7 +96,7 @@ def accuracy_over_tasks(
     """
     kind = metric_name(metric)
     curves = [
-        Curve(f"{s.method}: {percent(s.average)}", look(s.place), s.classes_seen, s.accuracy)
+        Curve(f"{s.method}: {percent(s.average)}", line_style(s.style), s.classes_seen, s.accuracy)
         for s in summaries
     ]
     return over_tasks(
@@ -111,13 +114,13 @@ def over_tasks(
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with style():
+    with theme():
         figure = Figure(figsize=(4.9, 3.8), layout="constrained")
         axes = figure.add_subplot()
         by_task = not all(grows(curve.classes_seen) for curve in curves)
         if by_task:
             curves = [c._replace(classes_seen=range(1, len(c.classes_seen) + 1)) for c in curves]
-        drawn = [curve for curve in curves if any(curve.spreads)]  # an empty line spoils the layout
+        drawn = [curve for curve in curves if any(curve.spreads)]  # an empty line breaks the layout
         for curve in drawn:
             _line(axes, curve)
         xlabel = "task" if by_task else "classes seen"
@@ -128,17 +131,16 @@ def over_tasks(
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_yticks(range(0, 101, 20))
-        plain(axes)
+        declutter(axes)
         title = {"title": legend, "title_fontproperties": {"weight": "bold"}} if legend else {}
         legend_below(figure, columns, handlelength=3.2, columnspacing=1.8, **title)
     return figure
 
 
 def legend_below(figure: Figure, columns: int, **how: Any) -> None:
-    """Name the lines below the figure, in up to `columns` columns as far as there is room.
+    """Put the legend below the figure, in up to `columns` columns as far as there is room.
 
-    The figure grows with the names, so that the panel, and what is written beside it, does not
-    shrink.
+    The figure grows with the legend, so that the panel does not shrink.
     """
     handles, labels = figure.axes[0].get_legend_handles_labels()
     room = int(figure.get_figwidth() * LETTERS_PER_INCH)
@@ -146,7 +148,7 @@ def legend_below(figure: Figure, columns: int, **how: Any) -> None:
     columns = min(columns, len(labels)) or 1
     while columns > 1 and _letters(labels, columns) > room:
         columns -= 1
-    more_rows = max(0, math.ceil(len(labels) / columns) - FEW_ROWS)
+    more_rows = max(0, math.ceil(len(labels) / columns) - LEGEND_ROWS)
     figure.set_figheight(figure.get_figheight() + ROW_INCHES * more_rows)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, **how)
 
@@ -159,10 +161,10 @@ def _letters(labels: Sequence[str], columns: int) -> int:
     return sum(HANDLE_LETTERS + max(map(len, part)) for part in parts)
 
 
-def shortened(label: str, most: int) -> str:
-    """Return a label as a figure can draw it, with its beginning cut off if it is too long.
+def shortened(label: str, maximum: int) -> str:
+    """Return a label as a figure can draw it; of one that is too long, the end.
 
-    The end of a path says more.
+    The end of a dotted path is its class.
 
     Examples
     --------
@@ -171,11 +173,11 @@ def shortened(label: str, most: int) -> str:
     ('…ule.NearestMean', 'LMRC')
     """
     label = printable(label)
-    return label if len(label) <= most else f"…{label[1 - most :]}"
+    return label if len(label) <= maximum else f"…{label[1 - maximum :]}"
 
 
-def plain(axes: Axes) -> None:
-    """Leave of the axes what helps to read them: faint lines across, and the ground."""
+def declutter(axes: Axes) -> None:
+    """Reduce the axes to faint grid lines and the lower edge."""
     axes.grid(axis="y", linewidth=0.6, alpha=0.22, color=INK)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=6)
@@ -187,47 +189,94 @@ def _line(axes: Axes, curve: Curve) -> None:
     points = [(n, s) for n, s in zip(curve.classes_seen, curve.spreads, strict=False) if s]
     seen = [n for n, _ in points]
     mean = [100 * spread.mean for _, spread in points]
-    spare = [100 * (spread.deviation or 0.0) for _, spread in points]
+    deviations = [100 * (spread.deviation or 0.0) for _, spread in points]
     axes.plot(
         seen,
         mean,
-        color=curve.look.colour,
-        marker=curve.look.marker,
+        color=curve.style.colour,
+        marker=curve.style.marker,
         markersize=5.5,
-        markerfacecolor="none" if curve.hollow else curve.look.colour,
-        linestyle=curve.look.dashes,
+        markerfacecolor="none" if curve.hollow else curve.style.colour,
+        linestyle=curve.style.dashes,
         linewidth=1.9,
         label=curve.label,
         clip_on=False,
         zorder=3,
     )
-    if any(spare):
-        low = [m - s for m, s in zip(mean, spare, strict=True)]
-        high = [m + s for m, s in zip(mean, spare, strict=True)]
-        axes.fill_between(seen, low, high, color=curve.look.colour, alpha=0.16, linewidth=0)
+    if any(deviations):
+        low = [m - d for m, d in zip(mean, deviations, strict=True)]
+        high = [m + d for m, d in zip(mean, deviations, strict=True)]
+        axes.fill_between(seen, low, high, color=curve.style.colour, alpha=0.16, linewidth=0)
+
+
+def task_confusion(
+    counts: Sequence[Sequence[int]], labels: Sequence[str], *, title: str = ""
+) -> Figure:
+    """Draw the predicted task (columns) of samples by true task (rows), as shares of each row.
+
+    Parameters
+    ----------
+    counts : square matrix of int
+        Entry [i][j]: test samples of task i that were predicted as a class of task j.
+    labels : sequence of str
+        One for each task.
+    title : str, default=""
+        Above the figure.
+    """
+    from matplotlib.colors import LinearSegmentedColormap, to_rgba
+    from matplotlib.figure import Figure
+
+    shares = [[n / (sum(row) or 1) for n in row] for row in counts]
+    with theme():
+        figure = Figure(figsize=(3.2, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        heat = LinearSegmentedColormap.from_list(
+            "heat", [to_rgba(HEAT, 0.0), to_rgba(HEAT, HEAT_OPACITY)]
+        )
+        many = len(counts) > MANY_TASKS  # as pixels: no viewer opens an SVG of so many paths
+        axes.pcolormesh(shares, cmap=heat, vmin=0, vmax=1, edgecolors="none", rasterized=many)
+        # Numbers that would be too small to read are left out.
+        if len(counts) <= 10:
+            for i, row in enumerate(shares):
+                for j, share in enumerate(row):
+                    shown = f"{100 * share:.0f}"
+                    faint = 0.65 if shown == "0" else 1.0
+                    axes.text(j + 0.5, i + 0.5, shown, ha="center", va="center", alpha=faint)
+        shown_labels = labels if len(labels) <= 10 else [str(i + 1) for i in range(len(labels))]
+        each = max(1, len(labels) // MANY_TASKS)
+        positions = [i + 0.5 for i in range(0, len(labels), each)]
+        shown_labels = [shortened(label, 30) for label in shown_labels[::each]]
+        axes.set_xticks(positions, shown_labels)
+        axes.set_yticks(positions, shown_labels)
+        axes.set(aspect="equal", xlabel="predicted task", ylabel="true task")
+        axes.invert_yaxis()
+        axes.set_title(shortened(title, 30))
+        axes.tick_params(length=0, pad=4)
+        axes.spines[:].set_alpha(0.35)
+    return figure
 
 
 def to_svg(figure: Figure, *, name: str, description: str) -> Markup:
-    """Return the figure as an ``<svg>`` element, to stand inside a page.
+    """Return the figure as an ``<svg>`` element for a page.
 
     Parameters
     ----------
     figure : Figure
-        What to show. Its ink becomes ``currentColor``: text and axes take the page's colour.
+        Its ink becomes ``currentColor``: text and axes take the page's colour.
     name : str
-        Goes before every id, so that two figures of a page do not meet.
+        Prefix of every id, so that ids of two figures of a page differ.
     description : str
-        What the figure shows, for those who do not see it.
+        What the figure shows, for screen readers.
     """
     buffer = io.StringIO()
-    with style():
+    with theme():
         figure.savefig(
             buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
-    # Inside a page, a rule for * would hold for all of it.
+    # Inside a page, a CSS rule for * would apply to all of it.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
@@ -239,12 +288,12 @@ def to_svg(figure: Figure, *, name: str, description: str) -> Markup:
 
 
 def printable(text: str) -> str:
-    """Return text with a sign in place of the control characters that no page nor SVG may hold."""
+    """Return text with a sign in place of control characters, which HTML and SVG forbid."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def svg_file(svg: str) -> str:
-    """Return an SVG element as a file of its own, in dark ink on light and light ink on dark."""
+    """Return an SVG element as a file of its own, for light and for dark backgrounds."""
     style = (
         "<style>:root{color:#1b1c1e}@media(prefers-color-scheme:dark){:root{color:#e8e6e1}}</style>"
     )
@@ -253,15 +302,15 @@ def svg_file(svg: str) -> str:
 
 
 def to_png(figure: Figure) -> bytes:
-    """Return the figure as PNG on white, for it cannot know the page it will stand on."""
+    """Return the figure as PNG on white."""
     buffer = io.BytesIO()
-    with style():
+    with theme():
         figure.savefig(buffer, format="png", dpi=200, facecolor="white")
     return buffer.getvalue()
 
 
-def style() -> AbstractContextManager[None]:
-    """Return our settings of matplotlib for the length of a ``with``; then the user's come back."""
+def theme() -> AbstractContextManager[None]:
+    """Return a context with our settings of matplotlib; the user's are restored after it."""
     from matplotlib.style import context
 
     ours = {

@@ -1,14 +1,14 @@
-"""Pieces of a page: text, tables and figures as HTML.
+"""Parts of a page: text, tables, figures and sections as HTML.
 
-What is HTML is a `Markup`, which escapes all other text that is put into it: what comes from
-records never has to be escaped by hand, and what is forgotten shows as text.
+HTML is a `Markup`, which escapes all other text that is put into it: text from records never has
+to be escaped by hand.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: More columns than this, beside the names, are set closer, deviations below their numbers: on a
-#: screen 1200 pixels wide they would not fit else.
+#: More columns than this, beside the names, are set closer, deviations below their numbers, to fit
+#: a screen 1200 pixels wide.
 MANY_COLUMNS = 7
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, with what it shows for those who do not see it."""
+    """A figure, and its description for screen readers."""
 
     figure: Figure
     description: str
@@ -46,13 +46,48 @@ class Section:
     body: Markup
 
 
+@dataclass(frozen=True)
+class Contents:
+    """All of a report but its description, whatever the experiment.
+
+    Attributes
+    ----------
+    headline : str
+        The result in one sentence; empty while the run is not finished.
+    findings : list of str
+        Further results, one sentence each.
+    sections : list of Section
+        Of the page, in order.
+    settings, environment : Markup
+        How the records were made.
+    drawings : dict of str to Drawing
+        Figures, also written to files of these names.
+    tables : dict of str to str
+        CSV, written to files of these names.
+    markdown : str
+        The main table, to print and to paste.
+    notes : list of str
+        What a reader must know about the data and the runs.
+    """
+
+    headline: str
+    findings: list[str]
+    sections: list[Section]
+    settings: Markup
+    environment: Markup
+    markdown: str
+    drawings: dict[str, Drawing] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
 def prose(text: str) -> Markup:
-    """Return text for the page: a number is never parted from its percent sign."""
+    """Return text for the page: no line breaks between a number and its percent sign."""
     return escape(text).replace(" %", Markup("&nbsp;%"))
 
 
 def joined(parts: Iterable[str]) -> Markup:
-    """Return pieces of a page one after another."""
+    """Return parts of a page one after another."""
     return Markup().join(parts)
 
 
@@ -70,7 +105,7 @@ def value(thing: Any) -> Markup:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name as HTML that may go on in a new line: after dots and underscores, at humps.
+    """Return a name as HTML with line breaks allowed after dots and underscores and in CamelCase.
 
     Examples
     --------
@@ -82,16 +117,16 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr>").join(parts)
 
 
-def name(method: str, place: int) -> Markup:
+def name(method: str, style: int) -> Markup:
     """Return a method's name with the colour of its line before it."""
     key = Markup('<span class="key" style="background:{}"></span>').format(
-        figures.look(place).colour
+        figures.line_style(style).colour
     )
     return Markup('<span class="keyed">{}{}</span>').format(key, breakable(method))
 
 
 def td(content: str, kind: str = "", more: str = "", style: str = "") -> Markup:
-    """Return a table cell, and in small type what is `more`."""
+    """Return a table cell, with `more` in small type."""
     opened = Markup("<td")
     for attribute, given in (("class", kind), ("style", style)):
         opened += Markup(' {}="{}"').format(attribute, given) if given else Markup()
@@ -150,13 +185,13 @@ def figure(drawing: Drawing, anchor: str, caption: str, *, panels: int = 1) -> M
     return Markup("{}{}<figcaption>{}</figcaption></figure>").format(opened, svg, caption)
 
 
-def folded(summary: str, body: Markup) -> Markup:
-    """Return HTML that is shown when asked for."""
+def collapsible(summary: str, body: Markup) -> Markup:
+    """Return HTML that is hidden until its summary is clicked."""
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, body)
 
 
-def listed(items: Iterable[tuple[str, str]]) -> Markup:
-    """Return terms and what belongs to them; nothing for none."""
+def definitions(items: Iterable[tuple[str, str]]) -> Markup:
+    """Return a list of terms and their values; nothing for none."""
     rows = joined(Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(*item) for item in items)
     return Markup("<dl>{}</dl>").format(rows) if rows else rows
 
@@ -167,14 +202,14 @@ def note(text: str) -> Markup:
 
 
 def n_seeds(summaries: Sequence[MethodSummary]) -> int:
-    """Return how many seeds there are, 0 for one alone: then nothing deviates."""
+    """Return how many seeds there are, 0 for a single one: it has no deviation."""
     most = max(map(_seeds, summaries))
     return most if most > 1 else 0
 
 
 def _seeds(summary: MethodSummary) -> int:
-    """Count the runs that tables are of: the whole ones, once there are any."""
-    return summary.n_whole or len(summary.runs)
+    """Count the runs that tables are of: the complete ones, once there are any."""
+    return summary.n_complete or len(summary.runs)
 
 
 def over_seeds(summaries: Sequence[MethodSummary]) -> str:

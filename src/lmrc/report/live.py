@@ -1,4 +1,4 @@
-"""Runs as they go on: a live table on a terminal, plain lines elsewhere, on standard error."""
+"""Progress of runs, on standard error: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What shows the records made so far."""
+    """Shows the records made so far."""
 
     shows_table: bool
 
     def update(self, records: Sequence[RunRecord]) -> None:
-        """Show that the last of `records` is there."""
+        """Show the records; the last one is new."""
 
 
 class Countdown:
-    """Counts what is done, and says how long the rest is likely to take.
+    """Counts what is done, and estimates the remaining time.
 
     Parameters
     ----------
     total : int
         How many records there will be.
     done : int, default=0
-        How many are there from before: they say nothing about the time.
+        How many there are from before: they do not count for the estimate.
     """
 
     def __init__(self, total: int, done: int = 0) -> None:
@@ -47,7 +47,7 @@ class Countdown:
         return perf_counter() - self.started
 
     def time_left(self) -> str:
-        """Return the time left in words; none before the first record and after the last."""
+        """Return the remaining time as text; empty before the first record and after the last."""
         made, left = self.done - self.before, self.total - self.done
         if made <= 0 or left <= 0:
             return ""
@@ -61,7 +61,7 @@ class Countdown:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for the reader.
+    """Return a time as text.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def show(
     total : int
         How many records there will be.
     done : int, default=0
-        How many are there from before.
+        How many there are from before.
     metric : {"accuracy", "top5"}, default="accuracy"
         What to show of a record.
     quiet : bool, default=False
@@ -147,7 +147,7 @@ class _Lines:
 class _LiveTable:
     """Methods by tasks; each cell is the mean over the seeds so far.
 
-    Only the average shows its deviation: the table is to fit into 80 columns.
+    Only the average shows its deviation, to fit into 80 columns.
     """
 
     shows_table = True

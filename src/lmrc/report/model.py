@@ -1,4 +1,4 @@
-"""Report of one model: what it makes of labelled images."""
+"""Report of one model: its scores on labelled images."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from markupsafe import Markup
 from lmrc.evaluation.model import ModelScore
 from lmrc.outside import markdown_cell
 from lmrc.report import html, schema
-from lmrc.report.contents import Contents
-from lmrc.report.heat import task_confusion
-from lmrc.report.html import Drawing, Section
-from lmrc.report.records import NO_SETTINGS, RECORDS, Description, read_lines
+from lmrc.report.figures import task_confusion
+from lmrc.report.html import Contents, Drawing, Section
+from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_json, read_lines
 from lmrc.report.sections import MANY_CLASSES
-from lmrc.report.settings import in_force, settings_list
-from lmrc.report.shape import read_json
+from lmrc.report.settings import in_effect, settings_list
 from lmrc.report.summary import Spread, csv_text
 
 EXPERIMENT = "model"
-MISTAKES = 20  # rows of the table of mistakes
+MAX_MISTAKES = 20  # rows of the table of mistakes
 
 
 def read_score(folder: Path) -> ModelScore:
@@ -41,7 +39,7 @@ def build(description: Description, score: ModelScore) -> Contents:
     """Return the report of one model."""
     drawing = Drawing(
         task_confusion(score.task_confusion, [str(i + 1) for i in range(len(score.heads))]),
-        "Which head won against which governs, in percent.",
+        "Predicted task by true task, in percent.",
     )
     parts = [_result(score), _classes(score)]
     if score.mistakes:
@@ -49,7 +47,7 @@ def build(description: Description, score: ModelScore) -> Contents:
     if len(score.heads) > 1:
         parts.append(_heads(score, drawing))
     return Contents(
-        headline=f"{100 * score.accuracy:.1f} % of {score.n:,} images are named rightly.",
+        headline=f"{100 * score.accuracy:.1f} % of {score.n:,} images are classified correctly.",
         findings=[_finding(score)],
         sections=parts,
         settings=settings_list(_settings(score)),
@@ -57,27 +55,27 @@ def build(description: Description, score: ModelScore) -> Contents:
             f"Made with {score.made_with}. Predicting took {score.seconds:,.1f} seconds."
         ),
         markdown=_markdown(score),
-        drawings={"heads": drawing},
+        drawings={"confusion": drawing},
         tables={"classes": csv_text(["class", "images", "accuracy"], score.per_class)},
     )
 
 
 def _finding(score: ModelScore) -> str:
     if len(score.heads) < 2:
-        return f"The model has one head, for {len(score.heads[0])} classes."
-    choice = f"{100 * score.task_id_accuracy:.1f} %"
-    if choice == "100.0 %":
-        return f"The task-ID accuracy is {choice}."
+        return f"The model has learnt one task of {len(score.heads[0])} classes."
+    task_id = f"{100 * score.task_id_accuracy:.1f} %"
+    if task_id == "100.0 %":
+        return f"The task-ID accuracy is {task_id}."
     return (
-        f"The task-ID accuracy is {choice}; with the task known, accuracy would be "
+        f"The task-ID accuracy is {task_id}; with the task known, accuracy would be "
         f"{100 * score.task_aware_accuracy:.1f} %."
     )
 
 
 def _settings(score: ModelScore) -> dict[str, Any]:
-    """Return the model's settings as they are in force; its seed is one of them."""
-    left_out = {*NO_SETTINGS} - {"random_state"}
-    return {name: v for name, v in in_force(score.settings).items() if name not in left_out}
+    """Return the model's settings as they are in effect, and its seed."""
+    left_out = {*NOT_SETTINGS} - {"random_state"}
+    return {name: v for name, v in in_effect(score.settings).items() if name not in left_out}
 
 
 def _cell(share: float, kind: str = "") -> Markup:
@@ -88,18 +86,14 @@ def _result(score: ModelScore) -> Section:
     rows = [
         [name, _cell(share)]
         for name, share in (
-            ("named rightly", score.accuracy),
-            *(
-                [("the right class among the first five", score.top5)]
-                if len(score.per_class) > 5
-                else []
-            ),
-            ("the right head wins", score.task_id_accuracy),
-            ("named rightly if the head were known", score.task_aware_accuracy),
+            ("accuracy", score.accuracy),
+            *([("top-5 accuracy", score.top5)] if len(score.per_class) > 5 else []),
+            ("task-ID accuracy", score.task_id_accuracy),
+            ("task-aware accuracy", score.task_aware_accuracy),
         )
     ]
-    caption = f"Share of the {score.n:,} images, in percent."
-    return Section("result", "All images", html.table(caption, ["outcome", "%"], rows))
+    caption = f"Over {score.n:,} images, in percent."
+    return Section("result", "All images", html.table(caption, ["measure", "%"], rows))
 
 
 def _classes(score: ModelScore) -> Section:
@@ -108,36 +102,37 @@ def _classes(score: ModelScore) -> Section:
     ]
     many = len(rows) > MANY_CLASSES
     kind = "classes named compact" if many else "classes named"
-    caption = "Images, and share of them named rightly in percent; in order of arrival."
-    table = html.table(caption, ["class", "images", "right"], rows, kind)
-    body = html.folded(f"All {len(rows)} classes", table) if many else table
-    return Section("classes", "Each class", body)
+    caption = "Images and accuracy in percent, in order of arrival."
+    table = html.table(caption, ["class", "images", "accuracy"], rows, kind)
+    body = html.collapsible(f"All {len(rows)} classes", table) if many else table
+    return Section("classes", "Accuracy per class", body)
 
 
 def _mistakes(score: ModelScore) -> Section:
     rows = [
-        [true, html.td(taken), html.td(f"{n:,}")] for true, taken, n in score.mistakes[:MISTAKES]
+        [true, html.td(predicted), html.td(f"{n:,}")]
+        for true, predicted, n in score.mistakes[:MAX_MISTAKES]
     ]
     left = len(score.mistakes) - len(rows)
-    caption = "Most frequent first." + (f" {left} more kinds are left out." if left else "")
-    table = html.table(caption, ["true class", "taken for", "images"], rows)
-    return Section("mistakes", "What is taken for what", table)
+    caption = "Most frequent first." + (f" {left} rarer pairs are left out." if left else "")
+    table = html.table(caption, ["true class", "predicted class", "images"], rows)
+    return Section("mistakes", "Confused classes", table)
 
 
 def _heads(score: ModelScore, drawing: Drawing) -> Section:
-    heads = html.listed(
-        (f"head {i}", ", ".join(head)) for i, head in enumerate(score.heads, start=1)
+    tasks = html.definitions(
+        (f"task {i}", ", ".join(head)) for i, head in enumerate(score.heads, start=1)
     )
     text = Markup(
-        "<p>Each task has a head. A row holds the images whose class it governs, a column "
-        "those for which it won; shares of a row, in percent.</p>"
+        "<p>A row holds the images of one task's classes; a column says to which task the "
+        "predicted class belongs. Shares of a row, in percent.</p>"
     )
-    grid = Markup('<div class="grid"><figure>{}</figure></div>').format(drawing.to_svg("heads"))
-    return Section("heads", "Which head wins", text + grid + heads)
+    grid = Markup('<div class="grid"><figure>{}</figure></div>').format(drawing.to_svg("confusion"))
+    return Section("confusion", "Confusion between tasks", text + grid + tasks)
 
 
 def _markdown(score: ModelScore) -> str:
-    lines = ["| class | images | right (%) |", "| --- | ---: | ---: |"]
+    lines = ["| class | images | accuracy (%) |", "| --- | ---: | ---: |"]
     lines += [
         f"| {markdown_cell(label)} | {n} | {100 * share:.1f} |"
         for label, n, share in score.per_class

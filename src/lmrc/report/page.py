@@ -1,28 +1,116 @@
-"""The page of a run: one HTML file that needs nothing else, made from the records alone."""
+"""From a run folder to its report: one HTML page, figures and tables, from the records alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from string import Template
+from typing import Any
 
 from markupsafe import Markup, escape
 
-from lmrc.report.build import build
-from lmrc.report.contents import Contents
-from lmrc.report.figures import printable
-from lmrc.report.html import Section, joined, prose
-from lmrc.report.records import Description, RunRecord
-from lmrc.report.settings import asked
+from lmrc.methods.catalog import title_of
+from lmrc.report import (
+    ablation,
+    capacity,
+    figures,
+    incremental,
+    model,
+    rehearsal,
+    suppression,
+)
+from lmrc.report.html import Contents, Section, joined, prose
+from lmrc.report.records import (
+    DESCRIPTION,
+    RECORDS,
+    Command,
+    Description,
+    RunRecord,
+    by_method_and_seed,
+    encoded,
+    is_complete,
+    name_runs,
+    read_description,
+    read_records,
+    replace_file,
+)
+from lmrc.report.settings import recipe_section
+from lmrc.report.summary import with_exemplars
+
+PAGE = "report.html"
+
+#: By experiment; those of other names (the demo, your own) are shown as `incremental` is.
+BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
+    "softmax-suppression": suppression.build,
+    "rehearsal": rehearsal.build,
+    "consolidation": incremental.build_consolidation,
+    "heads": incremental.build_heads,
+    "ablation": ablation.build,
+    "rotations": ablation.build_rotations,
+}
+
+#: Title and seed of a method's run.
+TitleAndSeed = tuple[str, int]
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` and, beside it, each figure as SVG and PNG and each table as CSV.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``records.jsonl`` and ``run.json``; the files are written beside them.
+
+    Returns
+    -------
+    Path
+        Of the page.
+    """
+    return write_contents(folder, *read_contents(folder))
+
+
+def read_contents(folder: Path) -> tuple[Description, Contents]:
+    """Read a run folder, of whatever experiment, and return the contents of its report."""
+    for name in (DESCRIPTION, RECORDS):
+        if not (folder / name).exists():
+            raise FileNotFoundError(
+                f"{folder} holds no {name}: name a folder that lmrc reproduce or lmrc demo wrote"
+            )
+    description = read_description(folder)
+    if description.experiment == "capacity":
+        return description, capacity.build(description, capacity.read_capacity_records(folder))
+    if description.experiment == model.EXPERIMENT:
+        return description, model.build(description, model.read_score(folder))
+    return description, build(description, read_records(folder))
+
+
+def write_contents(folder: Path, description: Description, contents: Contents) -> Path:
+    """Write the files of a report; return the path of its page."""
+    for name, drawing in contents.drawings.items():
+        svg = drawing.to_svg(name)
+        replace_file(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
+        replace_file(folder / f"{name}.png", figures.to_png(drawing.figure))
+    for name, table in contents.tables.items():
+        replace_file(folder / f"{name}.csv", encoded(table))
+    replace_file(folder / PAGE, encoded(assemble(description, contents)))
+    return folder / PAGE
+
+
+# --- The page -------------------------------------------------------------------------------------
 
 
 def render(description: Description, records: Sequence[RunRecord]) -> str:
-    """Return the page of tasks as HTML.
+    """Return the page of runs over tasks as HTML.
 
     Parameters
     ----------
     description : Description
-        What was asked, and what the run showed.
+        What was run, and what it showed.
     records : sequence of RunRecord
         What was measured; at least one.
     """
@@ -32,7 +120,7 @@ def render(description: Description, records: Sequence[RunRecord]) -> str:
 def assemble(description: Description, contents: Contents) -> str:
     """Return the page of any report as HTML."""
     template = Template(files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8"))
-    headline = description.headline or contents.headline or "This run has not ended yet."
+    headline = description.headline or contents.headline or "This run is not finished."
     findings = " ".join(description.findings or contents.findings)
     parts = {
         "title": prose(description.title),
@@ -42,15 +130,15 @@ def assemble(description: Description, contents: Contents) -> str:
             Markup('<p class="caveat">{}</p>').format(prose(text)) for text in contents.notes
         ),
         "question": prose(description.question),
-        "asked": asked(description),
+        "recipe": recipe_section(description),
         "sections": Markup("\n").join(map(_section, contents.sections)),
         "settings": contents.settings,
         "commands": "\n".join(command.words for command in description.commands),
         "environment": contents.environment,
     }
-    # What is no Markup is escaped here, whatever it is.
+    # All that is no Markup is escaped here.
     page = template.substitute({name: escape(part) for name, part in parts.items()})
-    return printable(page)
+    return figures.printable(page)
 
 
 def _section(section: Section) -> Markup:
@@ -58,3 +146,109 @@ def _section(section: Section) -> Markup:
         '<section aria-labelledby="{anchor}">\n'
         '<h2 id="{anchor}">{heading}</h2>\n{body}\n</section>\n'
     ).format(anchor=section.anchor, heading=prose(section.heading), body=section.body)
+
+
+# --- Contents of runs over tasks ------------------------------------------------------------------
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the contents of the report of runs over tasks.
+
+    There is no headline before all runs are finished.
+
+    Parameters
+    ----------
+    description : Description
+        What was run; its experiment decides about the sections.
+    records : sequence of RunRecord
+        What was measured; at least one.
+    """
+    if not by_method_and_seed(records):
+        raise ValueError("there are no records to report; run the experiment first.")
+    description, records, dropped = _without_abandoned(description, records)
+    # A note on the data means that they are not the paper's: its numbers do not compare.
+    notes = list(dict.fromkeys(note for r in records if (note := r.extra.get("data_note"))))
+    shown = replace(description, paper={}) if notes else description
+    ordered = in_recipe_order(records, description.recipe)
+    contents = BUILDERS.get(description.experiment, incremental.build)(shown, ordered)
+    if not _is_finished(description, records):
+        contents = replace(contents, headline="", findings=[])
+    notes += dropped
+    return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
+
+
+def in_recipe_order(records: Iterable[RunRecord], recipe: Mapping[str, Any]) -> list[RunRecord]:
+    """Sort records by method, in the order of the recipe.
+
+    Parallel runs finish in any order, and a page is in the order of its records. All methods with
+    the first number of exemplars come before all with the next. Methods that the recipe does not
+    name come last.
+    """
+    titles = _titles(recipe.get("methods") or [], recipe)
+    planned = [
+        with_exemplars(title, memory, recipe.get("total"))
+        for memory in recipe.get("memory") or [0]
+        for title in titles.values()
+    ]
+    position = {title: i for i, title in reversed([*enumerate(planned)])}
+    return sorted(records, key=lambda record: position.get(record.method, len(planned)))
+
+
+def _titles(methods: Iterable[str], recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return the titles of some methods of a recipe; looking one up is slow."""
+    return {method: title_of(method, recipe.get("variants", {})) for method in methods}
+
+
+def _runs_of(commands: Sequence[Command], recipe: Mapping[str, Any]) -> list[set[TitleAndSeed]]:
+    """Return the runs of each command."""
+    titles = _titles({method for command in commands for method in command.methods}, recipe)
+    return [
+        {
+            (with_exemplars(titles[method], memory, recipe.get("total")), seed)
+            for method, memory, seed in command.runs
+        }
+        for command in commands
+    ]
+
+
+def _complete(records: Iterable[RunRecord]) -> dict[TitleAndSeed, bool]:
+    """Tell of each run in the records whether it covers the whole stream."""
+    return {
+        (method, seed): is_complete([line.record for line in run])
+        for method, seeds in by_method_and_seed(records).items()
+        for seed, run in seeds.items()
+    }
+
+
+def _is_finished(description: Description, records: Iterable[RunRecord]) -> bool:
+    """Tell whether the runs of all commands are in the records, and all runs there are complete."""
+    complete = _complete(records)
+    planned = set().union(*_runs_of(description.commands, description.recipe))
+    return planned <= set(complete) and all(complete.values())
+
+
+def _without_abandoned(
+    description: Description, records: Sequence[RunRecord]
+) -> tuple[Description, Sequence[RunRecord], list[str]]:
+    """Leave out unfinished runs of a command that a later, finished one with fewer runs replaces.
+
+    A user who starts five seeds, stops and runs three does not wait for the other two. Returns also
+    a note about it: none or one.
+    """
+    complete = {run for run, is_whole in _complete(records).items() if is_whole}
+    commands = description.commands
+    planned = _runs_of(commands, description.recipe)
+    kept = [
+        i
+        for i, command in enumerate(commands)
+        if not any(
+            planned[j] <= complete and commands[j].runs < command.runs
+            for j in range(i + 1, len(commands))
+        )
+    ]
+    abandoned = sorted(set().union(*planned) - set().union(*(planned[i] for i in kept)) - complete)
+    shown = [record for record in records if (record.method, record.seed) not in abandoned]
+    if not abandoned or not shown:
+        return description, records, []
+    note = f"Unfinished runs of an earlier command are not included here: {name_runs(abandoned)}."
+    return replace(description, commands=[commands[i] for i in kept]), shown, [note]

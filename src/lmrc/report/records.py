@@ -1,4 +1,4 @@
-"""The files of a run folder: what was asked (run.json) and what was measured (records.jsonl).
+"""The files of a run folder: what was run (run.json) and what was measured (records.jsonl).
 
 ``records.jsonl`` holds one JSON line for each method, seed and task, appended when it is
 finished. With ``run.json`` it is all that tables, figures and the page are made from.
@@ -14,20 +14,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count, product, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, NoReturn, Protocol, TypeVar
 
 from lmrc.evaluation.run import TaskRecord
 from lmrc.report import schema
-from lmrc.report.shape import MAX_BYTES, read_json
 from lmrc.store.lock import locked
 
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
 
-#: Parameters that say how to compute, and not what: a run may go on with others.
-HOW = ("compile", "deterministic")
-#: Parameters that are no settings of an experiment: of one run alone, or without a mark on it.
-NO_SETTINGS = ("random_state", "verbose", "device", *HOW)
+MAX_BYTES = 2**23  # of a line of records, and of run.json; 1,000 tasks take 2 to 3 MB
+
+#: Parameters of how to compute, not of what: an interrupted run may resume with other values.
+EXECUTION = ("compile", "deterministic")
+#: Parameters that are no settings of an experiment: of a single run, or without effect on it.
+NOT_SETTINGS = ("random_state", "verbose", "device", *EXECUTION)
 
 Read = TypeVar("Read")
 
@@ -37,7 +38,7 @@ Runs = dict[str, dict[int, list["RunRecord"]]]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What one task came to, and all it takes to measure it again.
+    """The scores after one task, and all that it takes to measure them again.
 
     Attributes
     ----------
@@ -56,12 +57,11 @@ class RunRecord:
     threads : int
         Number of threads torch computed with.
     extra : dict
-        What is not there for every run: ``execution`` (device, precision, graph and compiler as
-        they came to be), ``stored_bytes`` beside the network (images, statistics),
-        ``prediction_rules`` (accuracy, task_id_accuracy and task_aware_accuracy by each of them),
-        ``class_names`` of the classes that arrived, ``data``, by which samples are told from
-        others, ``data_note``, and what one experiment
-        measures beyond the others. Plain JSON values.
+        Optional values: ``execution`` (device, precision, CUDA graph and compiler in use),
+        ``stored_bytes`` beside the network (images, statistics), ``prediction_rules`` (accuracy,
+        task_id_accuracy and task_aware_accuracy by each rule), ``class_names`` of the task's
+        classes, ``data`` (a digest of the data set), ``data_note``, and what a single experiment
+        measures. Plain JSON values.
     """
 
     method: str
@@ -90,16 +90,16 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that filled a folder, and the runs that it asked for: all that these make up.
+    """A command that wrote to a folder, and its runs: all combinations of the attributes.
 
     Attributes
     ----------
     words : str
         As it was typed.
     methods : list of str
-        Short names, or dotted paths; none where the command does not choose.
+        Short names, or dotted paths; none where the command has no choice of methods.
     memory : list of int
-        Pool sizes per class.
+        Numbers of exemplars.
     seeds : int
         Seeds 0, 1, ….
     """
@@ -111,37 +111,37 @@ class Command:
 
     @classmethod
     def of(cls, words: str, recipe: Mapping[str, Any]) -> Command:
-        """Return a command with what its recipe asks for."""
+        """Return a command with the runs of its recipe."""
         chosen = ("methods", "memory", "seeds") if recipe.get("methods") else ()
         return cls(words, **{name: recipe[name] for name in chosen if recipe.get(name)})
 
     @property
     def runs(self) -> set[tuple[str, int, int]]:
-        """Method, pool size and seed of each run."""
+        """Method, number of exemplars and seed of each run."""
         return set(product(self.methods, self.memory, range(self.seeds)))
 
 
 @dataclass(frozen=True)
 class Description:
-    """What was asked of a run, in words, and what it showed.
+    """What a folder's runs are about, and what they show.
 
     Attributes
     ----------
     experiment : str
         Which experiment the folder belongs to.
     title, question : str
-        Its name, and what it asks.
+        Its name, and the question that it answers.
     commands : list of Command
         The exact commands that run it again, in their order.
     headline : str
-        The result in one sentence; empty until the run has ended.
+        The result in one sentence; empty until the run is finished.
     findings : list of str
-        What the reader sees, sentence by sentence; empty until the run has ended.
+        Further results, one sentence each; empty until the run is finished.
     recipe : dict
-        Settings that all runs of the folder share; of methods, pool sizes and seeds, all that any
-        of the commands asked for.
+        Settings that all runs of the folder share; methods, numbers of exemplars and seeds are
+        those of all commands together.
     notes : list of str
-        What a reader must know about where the records come from.
+        Where the records come from, if not from these commands.
     paper : dict of str to float
         Average incremental accuracy that the paper prints, by method as tables show it.
     """
@@ -167,7 +167,7 @@ class Line(Protocol):
 def append_record(folder: Path, record: Line) -> None:
     """Add a record to the folder's file, and return once it is on the disk.
 
-    Several processes may do so at a time. What a killed one left unfinished is removed.
+    Safe for several processes at a time. A line that a killed process left unfinished is removed.
     """
     line = (record.to_json() + "\n").encode()
     with (folder / RECORDS).open("a+b") as file, locked(file):
@@ -183,11 +183,11 @@ def append_record(folder: Path, record: Line) -> None:
 def read_records(folder: Path) -> list[RunRecord]:
     """Read the folder's records, in the order in which they were made.
 
-    A last line without its end is one that a killed run did not finish; it does not count.
+    A last line without its newline was not finished by a killed run; it is ignored.
     """
     records = read_lines(folder, RunRecord.from_json)
     try:
-        schema.one_folder(records)
+        schema.check_together(records)
     except ValueError as error:
         raise ValueError(
             f"{folder / RECORDS} holds records that do not go together ({error}); run the "
@@ -217,15 +217,29 @@ def read_lines(folder: Path, parse: Callable[[bytes], Read]) -> list[Read]:
     return found
 
 
+def read_json(line: bytes) -> Any:
+    """Parse a line of JSON: no more than `MAX_BYTES`, and every number finite."""
+    if len(line) > MAX_BYTES:
+        raise ValueError(f"it has {len(line):,} bytes, and {MAX_BYTES:,} at most are read")
+    try:
+        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
 def _open(path: Path) -> BinaryIO:
-    """Open a file to read; of what is none, a pipe say, nothing would ever come."""
+    """Open a file for reading; refuse a pipe, say, from which nothing might ever come."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file; remove it.")
     return path.open("rb")
 
 
 def encoded(text: str) -> bytes:
-    """Return text as the bytes of a file; names of files may be in no encoding at all."""
+    """Return text as UTF-8; names of files may hold bytes that are no text."""
     return text.encode(errors="backslashreplace")
 
 
@@ -233,7 +247,7 @@ def write_description(folder: Path, description: Description) -> None:
     """Write the folder's ``run.json``, whole or not at all."""
     whole = asdict(description)
     for command in whole["commands"]:
-        if not command["methods"]:  # pools and seeds are those of methods
+        if not command["methods"]:  # then memory and seeds say nothing
             del command["methods"], command["memory"], command["seeds"]
     text = json.dumps(whole, ensure_ascii=False, indent=1)
     replace_file(folder / DESCRIPTION, encoded(f"{text}\n"))
@@ -250,18 +264,15 @@ def read_description(folder: Path) -> Description:
         raise ValueError(
             f"{path} does not describe a run ({error}); run the experiment again."
         ) from error
-    if "command" in whole:  # of before a folder kept more than the last one
-        commands = [Command.of(whole.pop("command"), whole.get("recipe", {}))]
-    else:
-        commands = [Command(**command) for command in whole.pop("commands", [])]
+    commands = [Command(**command) for command in whole.pop("commands", [])]
     return Description(**whole, commands=commands)
 
 
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
     """Group records by method, in order of appearance, and by seed; sort each by task.
 
-    Where one is missing, those behind it do not count: they will be made again. Of two for one
-    task the later counts.
+    Records after a missing one are ignored: they will be made again. Of two for one task the later
+    counts.
     """
     found: dict[str, dict[int, dict[int, RunRecord]]] = {}
     for line in records:
@@ -278,15 +289,15 @@ def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
     return {method: seeds for method, seeds in runs.items() if seeds}
 
 
-def is_whole(run: Sequence[TaskRecord]) -> bool:
-    """Tell whether the records of a method with one seed are those of the whole stream."""
-    return len(run) == len(run[0].task_confusion)  # which has a row for each task of it
+def is_complete(run: Sequence[TaskRecord]) -> bool:
+    """Tell whether the records of a method with one seed cover the whole stream."""
+    return len(run) == len(run[0].task_confusion)  # it has a row for each task of the stream
 
 
 def class_names(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return what classes are called, by label as text; empty where the labels say it all.
+    """Return the classes' names, by label as text; empty where the labels are the names.
 
-    Of several words for one class, as Tiny-ImageNet has them, the first: unless two share it.
+    Of several names of a class, as Tiny-ImageNet has them, the first, unless two classes share it.
     """
     names: dict[str, str] = {}
     for line in records:
@@ -295,6 +306,21 @@ def class_names(records: Iterable[RunRecord]) -> dict[str, str]:
     first = {label: name.split(",")[0].replace("_", " ") for label, name in names.items()}
     shared = {word for word, n in Counter(first.values()).items() if n > 1}
     return {label: names[label] if word in shared else word for label, word in first.items()}
+
+
+def name_runs(runs: Iterable[tuple[str, int]]) -> str:
+    """Name runs, each a method's title and a seed, in one phrase.
+
+    >>> name_runs([("LMRC", 0), ("LM", 0), ("LMRC", 2)])
+    'LMRC with seeds 0, 2; LM with seed 0'
+    """
+    seeds: dict[str, list[int]] = {}
+    for title, seed in runs:
+        seeds.setdefault(title, []).append(seed)
+    return "; ".join(
+        f"{title} with seed{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
+        for title, some in seeds.items()
+    )
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -307,5 +333,5 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(OSError):
             draft.unlink()
         if isinstance(error, OSError) and error.errno:
-            error.filename = str(path)  # which a full disk does not say
+            error.filename = str(path)  # the error of a full disk has none
         raise

@@ -1,27 +1,92 @@
-"""Sections that all experiments over tasks share."""
+"""Sections that all experiments over tasks share: accuracy, cost, classes, confusion."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from markupsafe import Markup
 
 from lmrc.report import html
-from lmrc.report.heat import task_confusion
-from lmrc.report.html import Drawing, Section
-from lmrc.report.summary import MethodSummary, grows, metric_name, over_tasks
+from lmrc.report.figures import task_confusion
+from lmrc.report.html import Contents, Drawing, Section
+from lmrc.report.records import Description, RunRecord, by_method_and_seed, is_complete
+from lmrc.report.settings import environment, settings_table
+from lmrc.report.summary import (
+    MethodSummary,
+    Spread,
+    csv_table,
+    grows,
+    markdown_table,
+    metric_name,
+    over_tasks,
+    split_title,
+)
 
-#: Above this many, the classes' table is folded and set smaller.
+#: With more classes than this, their table is collapsed and set smaller.
 MANY_CLASSES = 20
-#: Above this many, the methods' confusions are folded.
+#: With more methods than this, their confusion matrices are collapsed.
 MANY_METHODS = 7
 
-NOT_ENDED = "No run has learnt all tasks yet."
+NOT_FINISHED = "No run has learnt all tasks yet."
 PROTOCOL = (
     "The paper's numbers are of the epoch that is best on the test set, with the classes in their "
     "natural order; ours are of the last epoch."
 )
+CLOCK = "Seconds are wall-clock time, of runs that may have shared the machine."
+TRAINING = f"{CLOCK} Training: all tasks."
+TESTING = (
+    "Testing: predictions and scores for all classes, after the last task; older records needed "
+    "two forward passes for them."
+)
+STORED = (
+    "Stored: data that the model keeps beside the network, per class; –: not known, as of "
+    "classifiers of other libraries."
+)
+TASK_MEASURES = (
+    "Task-ID accuracy: how often the predicted class belongs to the true class's task. Task-aware "
+    "accuracy: accuracy with the task known."
+)
+
+
+def gather(
+    description: Description,
+    records: Sequence[RunRecord],
+    summaries: Sequence[MethodSummary],
+    *,
+    headline: str,
+    findings: list[str],
+    sections: list[Section],
+    drawings: dict[str, Drawing],
+    markdown: str | None = None,
+    tables: dict[str, str] | None = None,
+) -> Contents:
+    """Put a report together, with what is the same for all experiments over tasks.
+
+    ``table.csv`` is always there. The default of `markdown` has the average and final accuracies.
+    """
+    paper, metric = description.paper, metric_of(description)
+    seconds = sum(r.record.train_seconds + r.record.test_seconds for r in records)
+    return Contents(
+        headline=headline,
+        findings=findings,
+        sections=sections,
+        settings=settings_table(description, records),
+        environment=environment(records, seconds, "Training and testing"),
+        markdown=markdown or markdown_table(summaries, paper, metric),
+        drawings=drawings,
+        tables={"table": csv_table(summaries, paper, metric), **(tables or {})},
+    )
+
+
+def metric_of(description: Description) -> str:
+    """Return the metric of the experiment on its data set."""
+    metric: str = description.recipe.get("metric", "accuracy")
+    return metric
+
+
+# --- Accuracy -------------------------------------------------------------------------------------
 
 
 def accuracy_table(
@@ -31,47 +96,47 @@ def accuracy_table(
 ) -> Markup:
     """Return accuracy after each task, and its average with the paper's beside it."""
     longest = max(summaries, key=lambda summary: len(summary.accuracy))
-    # The average first: of many tasks, a narrow screen shows but the first few.
+    # The average first: of many tasks, a narrow screen shows only the first few.
     head = ["method", "average", *(["paper"] if paper else [])]
-    head += _steps(longest.classes_seen)
+    head += _task_headings(longest.classes_seen)
     rows = []
     for s in summaries:
         missing = [None] * (len(longest.accuracy) - len(s.accuracy))
         cells = [html.cell(s.average, "main")]
         cells += [html.paper_cell(paper.get(s.method))] if paper else []
         cells += [html.cell(spread) for spread in [*s.accuracy, *missing]]
-        rows.append([html.name(s.method, s.place), *cells])
+        rows.append([html.name(s.method, s.style), *cells])
     kind = metric_name(metric).capitalize()
     caption = f"{kind} over all seen classes, in percent; {html.over_seeds(summaries)}."
     return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else Markup())
 
 
-def measured_table(summaries: Sequence[MethodSummary], measured: str, words: str) -> Markup:
+def measure_table(summaries: Sequence[MethodSummary], measure: str, title: str) -> Markup:
     """Return one measure of the records after each task, a row per method."""
     longest = max(summaries, key=lambda summary: len(summary.classes_seen))
-    head = ["method", *_steps(longest.classes_seen)]
+    head = ["method", *_task_headings(longest.classes_seen)]
     rows = []
     for s in summaries:
-        spreads = over_tasks(s.runs, measured)
+        spreads = over_tasks(s.runs, measure)
         missing = [None] * (len(longest.classes_seen) - len(spreads))
         cells = [html.cell(spread) for spread in [*spreads, *missing]]
-        rows.append([html.name(s.method, s.place), *cells])
-    return html.table(f"{words}, in percent; {html.over_seeds(summaries)}.", head, rows)
+        rows.append([html.name(s.method, s.style), *cells])
+    return html.table(f"{title}, in percent; {html.over_seeds(summaries)}.", head, rows)
 
 
-def _steps(classes_seen: Sequence[int]) -> list[str]:
+def _task_headings(classes_seen: Sequence[int]) -> list[str]:
     """Return a heading for each task."""
     if grows(classes_seen):
         return [f"{n} classes" for n in classes_seen]
     return [f"task {i}, {n} classes" for i, n in enumerate(classes_seen, 1)]
 
 
-def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
-    """Return what the last task leaves: old and new classes, forgetting, heads."""
+def final_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
+    """Return the measures after the last task: all, old and new classes, forgetting, task ID."""
     first = "all classes" if metric == "accuracy" else "all, top 5"
-    head = ["method", first, "old", "newest", "forgetting", "right head", "head given"]
+    head = ["method", first, "old", "new", "forgetting", "task-ID", "task-aware"]
     rows = [
-        [html.name(s.method, s.place), html.cell(s.final, "main")]
+        [html.name(s.method, s.style), html.cell(s.final, "main")]
         + [
             html.cell(x)
             for x in (s.old, s.new, s.forgetting, s.task_id_accuracy, s.task_aware_accuracy)
@@ -79,20 +144,118 @@ def end_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> M
         for s in summaries
     ]
     note = (
-        "Old: classes of all earlier tasks; newest: of the last. Forgetting: how far "
-        "the earlier tasks have fallen from their best. Right head: how often the "
-        "prediction is from the right task. Head given: accuracy if that were known."
+        "Old: classes of all earlier tasks; new: of the last. Forgetting: how far the accuracy on "
+        f"the earlier tasks has fallen from its best, on average. {TASK_MEASURES}"
     )
     caption = f"After the last task, in percent; {html.over_seeds(summaries)}."
     return html.table(caption, head, rows) + html.note(note)
 
 
+def band(summaries: Sequence[MethodSummary]) -> str:
+    """Say what the bands of a figure are, where it has some."""
+    return " Bands: ± one standard deviation." if html.n_seeds(summaries) else ""
+
+
+# --- Cost -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one method, over the seeds that learnt the whole stream.
+
+    Attributes
+    ----------
+    training : Spread or None
+        Seconds, over all tasks.
+    testing : Spread or None
+        Seconds for the test samples of all classes, after the last task.
+    images, statistics : float or None
+        Bytes stored per class; None where the records do not say.
+    """
+
+    training: Spread | None
+    testing: Spread | None
+    images: float | None
+    statistics: float | None
+
+
+def costs(records: Iterable[RunRecord]) -> dict[str, Cost]:
+    """Return the cost of each method, in order of appearance."""
+    found = {}
+    for method, seeds in by_method_and_seed(records).items():
+        runs = [run for run in seeds.values() if is_complete([line.record for line in run])]
+        ends = [run[-1] for run in runs]
+        found[method] = Cost(
+            Spread.over(sum(line.record.train_seconds for line in run) for run in runs),
+            Spread.over(end.record.test_seconds for end in ends),
+            _stored(ends, "images"),
+            _stored(ends, "statistics"),
+        )
+    return found
+
+
+def cost_section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost]) -> Section:
+    """Return a table of the methods' costs, in the order and colours of the other tables."""
+    is_known = any(by_method[s.method].images is not None for s in summaries)
+    head = ["method", "training, s", "testing, s"]
+    head += ["exemplars, kB per class", "statistics, kB per class"] if is_known else []
+    rows = []
+    for s in summaries:
+        cost = by_method[s.method]
+        cells = [seconds(cost.training), seconds(cost.testing)]
+        cells += [kilobytes(cost.images), kilobytes(cost.statistics)] if is_known else []
+        rows.append([html.name(s.method, s.style), *map(html.td, cells)])
+    caption = f"Seconds{', and what is stored' * is_known}; mean over the seeds."
+    notes = [TRAINING, TESTING, *([STORED] * is_known)]
+    exemplar_free = [s.method for s in summaries if not split_title(s.method)[1]]
+    if storing := [method for method in exemplar_free if by_method[method].images]:
+        notes.append(f"Methods that store images by themselves: {', '.join(storing)}.")
+    return Section("cost", "Cost", html.table(caption, head, rows) + html.note(" ".join(notes)))
+
+
+def seconds(spread: Spread | None) -> str:
+    """Return a time with as many digits as it needs.
+
+    Examples
+    --------
+    >>> from lmrc.report.sections import seconds
+    >>> from lmrc.report.summary import Spread
+    >>> seconds(Spread(1234.5, 20.0)), seconds(Spread(0.52, None)), seconds(None)
+    ('1,234', '0.52', '–')
+    """
+    return "–" if spread is None else _number(spread.mean)
+
+
+def kilobytes(stored: float | None) -> str:
+    """Return a number of bytes in kB."""
+    return "–" if stored is None else _number(stored / 1000)
+
+
+def _number(value: float) -> str:
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
+
+
+def _stored(ends: Sequence[RunRecord], what: str) -> float | None:
+    each = [
+        end.extra["stored_bytes"][what] / end.record.n_classes_seen
+        for end in ends
+        if "stored_bytes" in end.extra
+    ]
+    spread = Spread.over(each)
+    return spread and spread.mean
+
+
+# --- Classes and tasks ----------------------------------------------------------------------------
+
+
 def classes_section(summaries: Sequence[MethodSummary]) -> Section:
-    """Return the accuracy on each class; many are folded."""
-    heading = "Each class, after the last task"
+    """Return the accuracy on each class; many are collapsed."""
+    heading = "Accuracy per class, after the last task"
     labels = list(dict.fromkeys(label for summary in summaries for label in summary.per_class))
     if not labels:
-        return Section("classes", heading, html.note(NOT_ENDED))
+        return Section("classes", heading, html.note(NOT_FINISHED))
     head = ["class", *(summary.method for summary in summaries)]
     names = {label: name for s in summaries for label, name in s.class_names.items()}
     rows = []
@@ -103,63 +266,54 @@ def classes_section(summaries: Sequence[MethodSummary]) -> Section:
     order = "in order of arrival" if _one_order(summaries) else "in the first seed's order"
     caption = f"Accuracy on each class, {order}, in percent; {html.over_seeds(summaries)}."
     many = len(labels) > MANY_CLASSES
-    in_words = bool(names) or not all(label.lstrip("-").isdecimal() for label in labels)
-    kind = "classes" + " named" * in_words + " compact" * many
+    has_names = bool(names) or not all(label.lstrip("-").isdecimal() for label in labels)
+    kind = "classes" + " named" * has_names + " compact" * many
     table = html.table(caption, head, rows, kind)
     return Section(
-        "classes", heading, html.folded(f"All {len(labels)} classes", table) if many else table
+        "classes", heading, html.collapsible(f"All {len(labels)} classes", table) if many else table
     )
 
 
-def heads_section(
+def confusion_section(
     summaries: Sequence[MethodSummary], drawings: Mapping[str, Drawing] | None = None
 ) -> Section:
-    """Return the confusion between heads, a square for each method."""
+    """Return the confusion between tasks, a matrix for each method."""
+    heading = "Confusion between tasks"
     text = Markup(
-        "<p>Each task has a head that governs it. A row holds the samples of one class "
-        "task; a column says to which task the prediction belongs. On the diagonal the "
-        "right head won; a full column is a head that wins over all others. Shares of a row, in "
-        "percent.</p>"
+        "<p>A row holds the samples of one task; a column says to which task the predicted class "
+        "belongs. On the diagonal the task is right. A dark last column is recency bias: samples "
+        "of old tasks predicted as classes of the newest one. Shares of a row, in percent.</p>"
     )
     drawn = drawings if drawings is not None else confusions(summaries)
     if not drawn:
-        return Section("heads", "Which head wins", text + html.note(NOT_ENDED))
-    squares = html.joined(
-        Markup("<figure>{}</figure>").format(drawing.to_svg(f"heads-{i}"))
+        return Section("confusion", heading, text + html.note(NOT_FINISHED))
+    matrices = html.joined(
+        Markup("<figure>{}</figure>").format(drawing.to_svg(f"confusion-{i}"))
         for i, drawing in enumerate(drawn.values())
     )
-    grid = Markup('<div class="grid">{}</div>').format(squares)
+    grid = Markup('<div class="grid">{}</div>').format(matrices)
     if len(drawn) > MANY_METHODS:
-        grid = html.folded(f"All {len(drawn)} methods", grid)
-    return Section("heads", "Which head wins", text + grid)
+        grid = html.collapsible(f"All {len(drawn)} methods", grid)
+    return Section("confusion", heading, text + grid)
 
 
 def confusions(summaries: Sequence[MethodSummary]) -> dict[str, Drawing]:
-    """Draw each method's confusion between heads after the last task."""
+    """Draw each method's confusion between tasks after the last task."""
     return {
         s.method: Drawing(
-            task_confusion(s.task_confusion, _batch_labels(s), title=s.method),
-            f"{s.method}: which head won against which governs, in percent.",
+            task_confusion(s.task_confusion, _task_labels(s), title=s.method),
+            f"{s.method}: predicted task by true task, in percent.",
         )
         for s in summaries
         if s.task_confusion
     }
 
 
-def band(summaries: Sequence[MethodSummary]) -> str:
-    """Say what the bands of a figure are, where it has some."""
-    return (
-        " The bands are one standard deviation wide on either side."
-        if html.n_seeds(summaries)
-        else ""
-    )
-
-
-def _batch_labels(summary: MethodSummary) -> list[str]:
+def _task_labels(summary: MethodSummary) -> list[str]:
     """Name the tasks by their classes, where these are short and in one order for all."""
     longest = max(summary.runs, key=len)
-    called = summary.class_names
-    names = [" ".join(called.get(str(c), str(c)) for c in record.classes) for record in longest]
+    known = summary.class_names
+    names = [" ".join(known.get(str(c), str(c)) for c in record.classes) for record in longest]
     if _one_order([summary]) and max(map(len, names)) <= 7:
         return names
     return [str(i + 1) for i in range(len(names))]

@@ -1,29 +1,44 @@
-"""What the records were made with, as sections of the page."""
+"""How the records were made, as sections of the page: recipe, settings, environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
-from lmrc.report.capacity_records import CapacityRecord
-from lmrc.report.records import NO_SETTINGS, Description, RunRecord
+from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
 from lmrc.training.augment import flips
 
-#: Settings that say nothing beyond the others, or that stand elsewhere on the page.
+#: Settings that say nothing beyond the others, or that are elsewhere on the page.
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
-    *("settings", "by_method", "variants", "rungs"),
+    *("settings", "by_method", "variants", "rows"),
 )
 
 THEN = ", then "
 
 
-def asked(description: Description) -> Markup:
+class MadeWith(Protocol):
+    """A record of any kind that says how it was made."""
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of Python and of the packages that matter."""
+
+    @property
+    def hardware(self) -> str:
+        """The machine."""
+
+    @property
+    def threads(self) -> int:
+        """Of torch."""
+
+
+def recipe_section(description: Description) -> Markup:
     """Return the recipe and the notes of a run, for below its question."""
     shown = {key: v for key, v in description.recipe.items() if key not in _ELSEWHERE}
     return settings_list(shown) + html.joined(map(html.note, description.notes))
@@ -54,38 +69,38 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
     ]
     across, down = [key.replace("_", " ") for key in differing], list(settings)
     corner = "method"
-    if len(across) > len(down):  # what there is more of goes down: pages scroll that way
+    if len(across) > len(down):  # the longer side goes down: pages scroll that way
         across, down, corner = down, across, "setting"
         cells = [list(column) for column in zip(*cells, strict=True)]
     rows = [[html.breakable(name), *row] for name, row in zip(down, cells, strict=True)]
-    caption = "Where the methods differ; – where one has no such setting, or no use for it."
+    caption = "Settings that differ between the methods; –: none of the method, or without effect."
     table = html.table(caption, [corner, *across], rows, "text")
-    return table + Markup("<h3>The same for all that have it</h3>") + settings_list(common)
+    return table + Markup("<h3>The same for all methods</h3>") + settings_list(common)
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:
-    """Return the settings of a record as they were in force.
+    """Return the settings of a record as they were in effect.
 
-    One that it does not name came after it: by default it does what was done before.
+    A parameter that it does not name is newer than the record: its default is the old behaviour.
     """
     found = _defaults(record.settings.get("classifier", "")) | record.settings
     if "augmentation" in record.extra:
         found["augment"] = record.extra["augmentation"]
-    found = in_force(found)
+    found = in_effect(found)
     if found.get("augment") == "auto" and found.get("classifier") == "LMRCPlusClassifier":
-        found["augment"] = "auto: strong for colour images"
-    return {name: value for name, value in found.items() if name not in NO_SETTINGS}
+        found["augment"] = "auto: jitter+cutout for colour images"
+    return {name: value for name, value in found.items() if name not in NOT_SETTINGS}
 
 
-def in_force(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they are in force: None for one that has no effect beside the others.
+def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are in effect: None for one that the others make irrelevant.
 
     Examples
     --------
-    >>> from lmrc.report.settings import in_force
-    >>> in_force({"schedule": "cosine", "halve_at": [50]})
+    >>> from lmrc.report.settings import in_effect
+    >>> in_effect({"schedule": "cosine", "halve_at": [50]})
     {'schedule': 'cosine', 'halve_at': None}
-    >>> in_force({"augment": "none", "test_time_flip": True})
+    >>> in_effect({"augment": "none", "test_time_flip": True})
     {'augment': 'none', 'test_time_flip': False}
     """
     found = dict(settings)
@@ -93,7 +108,7 @@ def in_force(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["halve_at"] = None
     augment = found.get("augment")
     if found.get("test_time_flip") and isinstance(augment, str):
-        # Only where they are learnt, too; "auto" does that with colour images.
+        # Only where training flips images, too; "auto" does so for colour images.
         found["test_time_flip"] = "for colour images" if augment == "auto" else flips(augment)
     return found
 
@@ -104,8 +119,8 @@ def _defaults(classifier: str) -> dict[str, Any]:
     return {} if cls is None else cls().get_params(deep=False)
 
 
-def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, work: str) -> Markup:
-    """Say on what the run was made; more than one machine or version is named as such."""
+def environment(records: Sequence[MadeWith], seconds: float, work: str) -> Markup:
+    """Name versions and hardware of a run, each that occurs."""
     made = [
         ", ".join(f"{name} {version}" for name, version in record.versions.items())
         + f"; {record.hardware}; {record.threads} thread{'s' * (record.threads != 1)}"
@@ -119,7 +134,7 @@ def environment(records: Sequence[RunRecord | CapacityRecord], seconds: float, w
 
 def settings_list(settings: Mapping[str, Any]) -> Markup:
     """Return settings and their values as HTML, without those that are None."""
-    return html.listed(
+    return html.definitions(
         (key.replace("_", " "), html.value(value))
         for key, value in settings.items()
         if value is not None

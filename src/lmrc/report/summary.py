@@ -1,27 +1,77 @@
-"""What the records of a method come to over its seeds: means, deviations, tables."""
+"""Records of a method summarised over its seeds: titles, means, deviations, tables."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import TaskRecord, summarize
+from lmrc.methods.catalog import METHODS
 from lmrc.outside import csv_cell, markdown_cell
-from lmrc.report.records import RunRecord, by_method_and_seed, class_names, is_whole
-from lmrc.report.titles import places
+from lmrc.report.records import RunRecord, by_method_and_seed, class_names, is_complete
 
 #: The mean over the tasks of each metric, as `lmrc.evaluation.run.summarize` names it.
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
 
+#: Standard deviation that is assumed of a method with one seed alone, as a share.
+ASSUMED_DEVIATION = 0.01
 
-#: By so much may one run differ from another of its kind, as a share.
-ONE_SEED = 0.01
+#: The line style of each built-in method, by its title in lower case.
+_STYLES = {method.title.casefold(): i for i, method in enumerate(METHODS.values())}
+
+
+def with_exemplars(title: str, memory: int, total: bool | None = False) -> str:
+    """Return the title of a method with exemplars: so many of each class, or in total.
+
+    Examples
+    --------
+    >>> from lmrc.report.summary import split_title, with_exemplars
+    >>> with_exemplars("LMRC", 20), with_exemplars("LMRC", 0), split_title("LMRC + 20 per class")
+    ('LMRC + 20 per class', 'LMRC', ('LMRC', 20))
+    >>> with_exemplars("LMRC", 2000, total=True)
+    'LMRC + 2000 in total'
+    """
+    return f"{title} + {memory} {memory_unit(total)}" if memory else title
+
+
+def memory_unit(total: bool | None) -> str:
+    """Return what a number of exemplars counts."""
+    return "in total" if total else "per class"
+
+
+def split_title(title: str) -> tuple[str, int]:
+    """Split the title of a method with exemplars into method and number; 0 without exemplars."""
+    found = re.fullmatch(r"(.+) \+ (\d{1,9}) (?:per class|in total)", title, flags=re.DOTALL)
+    return (found[1], int(found[2])) if found else (title, 0)
+
+
+def style_indices(methods: Sequence[str]) -> dict[str, int]:
+    """Return the index of each method's line style, for all figures and tables of a page.
+
+    A built-in method has the same style on every page, with exemplars, too, unless the page also
+    shows it with another number of them. The others take the remaining styles in order.
+
+    Examples
+    --------
+    >>> from lmrc.report.summary import style_indices
+    >>> style_indices(["LM", "my.Method", "LMRC + 20 per class", "LMRC"])
+    {'LM': 2, 'LMRC': 0, 'my.Method': 1, 'LMRC + 20 per class': 3}
+    """
+    given: dict[str, int] = {}
+    for method in sorted(methods, key=lambda method: split_title(method)[1]):
+        index = _STYLES.get(split_title(method)[0].casefold())
+        if index is not None and index not in given.values():
+            given[method] = index
+    taken = set(given.values())
+    free = (index for index in count() if index not in taken)
+    return given | {method: next(free) for method in methods if method not in given}
 
 
 class Spread(NamedTuple):
@@ -49,7 +99,7 @@ class Spread(NamedTuple):
 
 
 def best(found: Mapping[str, Spread]) -> dict[str, float]:
-    """Return the best method, and those that are as good as it but for chance; the best first.
+    """Return the best method, and those within one standard deviation of it; the best first.
 
     Examples
     --------
@@ -62,26 +112,26 @@ def best(found: Mapping[str, Spread]) -> dict[str, float]:
     def lead(method: str) -> float:
         return found[ranked[0]].mean - found[method].mean
 
-    def chance(method: str) -> float:
-        return max(found[m].deviation or ONE_SEED for m in (ranked[0], method))
+    def deviation(method: str) -> float:
+        return max(found[m].deviation or ASSUMED_DEVIATION for m in (ranked[0], method))
 
-    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) < chance(m)}
+    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) < deviation(m)}
 
 
 def name_best(shares: Mapping[str, float]) -> tuple[str, str]:
     """Name what `best` found in one phrase, and its shares in percent in another.
 
-    >>> name_best({"b": 0.72, "a": 0.7})
-    ('b or a, not to be told apart,', '72.0 and 70.0')
+    >>> name_best({"b": 0.72, "a": 0.7}), name_best({"b": 0.72})
+    (('b and a are on par', '72.0 and 70.0'), ('b is best', '72.0'))
     """
-    alike = ", not to be told apart," if len(shares) > 1 else ""
     percents = [f"{100 * share:.1f}" for share in shares.values()]
-    return _listed(list(shares), "or") + alike, _listed(percents, "and")
+    verb = "are on par" if len(shares) > 1 else "is best"
+    return f"{_listed(list(shares))} {verb}", _listed(percents)
 
 
-def _listed(words: Sequence[str], joined: str) -> str:
+def _listed(words: Sequence[str]) -> str:
     *first, last = words
-    return f"{', '.join(first)} {joined} {last}" if first else last
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass(frozen=True)
@@ -92,34 +142,34 @@ class MethodSummary:
     ----------
     method : str
         Its name.
-    place : int
-        Of its colour, marker and dashes in `lmrc.report.figures.LOOKS`.
+    style : int
+        Index of its colour, marker and dashes, as `lmrc.report.figures.line_style` takes it.
     runs : list of list of TaskRecord
         One run per seed, in order of tasks.
-    n_whole : int
+    n_complete : int
         How many of them learnt the whole stream.
     classes_seen : list of int
         Number of classes known after each task.
     accuracy : list of Spread
-        Accuracy over all seen classes after each task (top 5 where that was asked for, as
-        in `average` and `final`).
+        Accuracy over all seen classes after each task (top-5 accuracy with that metric, as are
+        `average` and `final`).
     average, final, old, new, forgetting, task_id_accuracy, task_aware_accuracy : Spread or None
         Average incremental accuracy; then, after the last task: accuracy over all, old and
-        new classes, forgetting, and how often the right head wins and what accuracy would be if
-        it always did. Over runs that learnt the whole stream; None while there is none.
+        new classes, forgetting, task-ID accuracy and task-aware accuracy. Over runs that learnt the
+        whole stream; None while there is none.
     per_class : dict of str to Spread
         Accuracy on each class after the last task, by its label, in order of arrival.
     class_names : dict of str to str
-        What the classes are called, by label, where the labels do not say it.
+        Names of the classes, by label, where the labels are no names.
     task_confusion : list of list of int
-        Test samples by their task and by the one they were given to, after the last
-        task, summed over the seeds; empty while no run learnt the whole stream.
+        Test samples by true and by predicted task, after the last task, summed over the seeds;
+        empty while no run learnt the whole stream.
     """
 
     method: str
-    place: int
+    style: int
     runs: list[list[TaskRecord]]
-    n_whole: int
+    n_complete: int
     classes_seen: list[int]
     accuracy: list[Spread]
     average: Spread | None
@@ -137,7 +187,7 @@ class MethodSummary:
 def summarize_methods(
     records: Iterable[RunRecord], metric: str = "accuracy"
 ) -> list[MethodSummary]:
-    """Sum the records up, method by method in their order of appearance.
+    """Summarise the records, method by method in their order of appearance.
 
     Parameters
     ----------
@@ -152,24 +202,24 @@ def summarize_methods(
     []
     """
     runs = by_method_and_seed(records)
-    place = places(list(runs))
+    styles = style_indices(list(runs))
     return [
-        _summarize(method, place[method], list(seeds.values()), metric)
+        _summarize(method, styles[method], list(seeds.values()), metric)
         for method, seeds in runs.items()
     ]
 
 
-def _summarize(method: str, place: int, lines: list[list[RunRecord]], metric: str) -> MethodSummary:
+def _summarize(method: str, style: int, lines: list[list[RunRecord]], metric: str) -> MethodSummary:
     runs = [[line.record for line in run] for run in lines]
     longest = max(runs, key=len)
-    whole = [run for run in runs if is_whole(run)]
-    ends = [run[-1] for run in whole]
-    sums = [summarize(run) for run in whole]
+    complete = [run for run in runs if is_complete(run)]
+    ends = [run[-1] for run in complete]
+    sums = [summarize(run) for run in complete]
     return MethodSummary(
         method=method,
-        place=place,
+        style=style,
         runs=runs,
-        n_whole=len(whole),
+        n_complete=len(complete),
         classes_seen=[record.n_classes_seen for record in longest],
         accuracy=[spread for spread in over_tasks(runs, metric) if spread],
         average=Spread.over(total[_AVERAGES[metric]] for total in sums),
@@ -185,15 +235,15 @@ def _summarize(method: str, place: int, lines: list[list[RunRecord]], metric: st
     )
 
 
-def over_tasks(runs: Sequence[Sequence[TaskRecord]], measured: str) -> list[Spread | None]:
-    """Return what was measured after each task, over the runs that got there."""
+def over_tasks(runs: Sequence[Sequence[TaskRecord]], measure: str) -> list[Spread | None]:
+    """Return one measure after each task, over the runs that got there."""
     longest = max(map(len, runs))
-    reached = [[getattr(run[i], measured) for run in runs if len(run) > i] for i in range(longest)]
+    reached = [[getattr(run[i], measure) for run in runs if len(run) > i] for i in range(longest)]
     return [Spread.over(values) for values in reached]
 
 
 def grows(classes_seen: Sequence[int]) -> bool:
-    """Tell whether each task brings new classes: else their number does not name a task."""
+    """Tell whether each task brings new classes: only then their number identifies a task."""
     return all(a < b for a, b in pairwise(classes_seen))
 
 
@@ -239,7 +289,7 @@ def markdown_table(
 ) -> str:
     """Return average incremental and last accuracy of each method as a Markdown table.
 
-    The paper's averages, by method, stand in the next column where there are any.
+    The paper's averages, by method, are in the next column where there are any.
     """
     kind = metric_name(metric)
     head = ["method", f"average incremental {kind} (%)"]
@@ -281,7 +331,7 @@ def csv_table(
         spreads = [*s.accuracy, *missing, s.average, s.final, s.old, s.new]
         spreads += [s.forgetting, s.task_id_accuracy, s.task_aware_accuracy]
         rows.append(
-            [s.method, s.n_whole, *(cell for spread in spreads for cell in spread or ("", ""))]
+            [s.method, s.n_complete, *(cell for spread in spreads for cell in spread or ("", ""))]
         )
     if paper:
         head.append(f"paper_average_incremental_{top5}accuracy")
@@ -290,7 +340,7 @@ def csv_table(
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table as CSV, in which nothing is a formula."""
+    """Return a table as CSV, in which a spreadsheet finds no formula."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerows([csv_cell(cell) for cell in row] for row in (head, *rows))

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from lmrc.outside import markdown_cell
-from lmrc.report import figures, html, sections, streams
-from lmrc.report.contents import Contents
-from lmrc.report.html import Drawing, Section
+from lmrc.report import figures, html, sections
+from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord, by_method_and_seed, class_names
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
 
@@ -21,16 +20,16 @@ CAPTION = "Mean output at each position after the second task."
 
 
 class Kind(NamedTuple):
-    """What outputs are, in a title and in the legend; their bars, what these are, and a finding."""
+    """Words about a kind of outputs: in a title, legend and caption, hatch of bars, a finding."""
 
     title: str = ""
     legend: str = ""
     hatch: str | None = None
-    caption: str = "Full bars are probabilities and share a sum of 1."
+    caption: str = "Full bars are probabilities that sum to 1."
     finding: str = ""
 
 
-#: By what the records call it.
+#: By the name in the records.
 KINDS = {
     "probability": Kind(),
     "probability within a head": Kind(
@@ -38,16 +37,16 @@ KINDS = {
         " (probability within each head)",
         "....",
         "Dotted bars are probabilities within each head: those of each task sum to 1.",
-        "has a softmax for each task alone: new classes take nothing from old ones, and the "
+        "has a softmax per head: new classes take no probability from old ones, and the "
         "highest of all wins.",
     ),
     "similarity": Kind(
         " (similarities)",
-        " (similarity, no probability)",
+        " (similarity, not a probability)",
         "////",
-        "Hatched bars are similarities: cosines, no probabilities, which need not sum to anything.",
-        "has no softmax: its outputs are similarities, which do not take from one another; the "
-        "highest wins.",
+        "Hatched bars are similarities: cosines, not probabilities; they have no fixed sum.",
+        "has no softmax: its outputs are similarities that do not compete for a sum; the highest "
+        "wins.",
     ),
 }
 
@@ -57,7 +56,7 @@ class Outputs:
     """A method's mean outputs over its seeds: for old and for new samples, at each position."""
 
     method: str
-    place: int
+    style: int
     kind: str
     positions: list[str]
     means: list[list[Spread | None]]
@@ -76,26 +75,26 @@ class Outputs:
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: which outputs old and new samples raise."""
     summaries = summarize_methods(records)
-    outputs = _collect(records, {s.method: s.place for s in summaries})
+    outputs = _collect(records, {s.method: s.style for s in summaries})
     drawings = {"outputs": _drawing(outputs)} if outputs else {}
-    result = html.note(sections.NOT_ENDED)
+    result = html.note(sections.NOT_FINISHED)
     if outputs:
-        several = " Lines on the bars: one standard deviation." if html.n_seeds(summaries) else ""
+        several = " Whiskers: ± one standard deviation." if html.n_seeds(summaries) else ""
         kinds = [kind.caption for name, kind in KINDS.items() if name in {o.kind for o in outputs}]
         caption = " ".join([CAPTION, *kinds]) + several
         figure = html.figure(drawings["outputs"], "outputs", caption, panels=2)
         result = figure + _table(outputs)
-    return streams.gather(
+    return sections.gather(
         description,
         records,
         summaries,
         headline=_headline(outputs),
         findings=_findings(outputs, summaries),
-        parts=[
+        sections=[
             Section("result", "Outputs of the network", result),
-            Section("accuracy", "Accuracy", sections.end_table(summaries)),
+            Section("accuracy", "Accuracy", sections.final_table(summaries)),
             sections.classes_section(summaries),
-            sections.heads_section(summaries),
+            sections.confusion_section(summaries),
         ],
         markdown=_markdown(outputs) if outputs else None,
         drawings=drawings,
@@ -103,7 +102,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
 
 
-def _collect(records: Sequence[RunRecord], places: Mapping[str, int]) -> list[Outputs]:
+def _collect(records: Sequence[RunRecord], styles: Mapping[str, int]) -> list[Outputs]:
     collected = []
     names, orders = class_names(records), set()
     for method, seeds in by_method_and_seed(records).items():
@@ -117,8 +116,8 @@ def _collect(records: Sequence[RunRecord], places: Mapping[str, int]) -> list[Ou
             [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
             for samples in range(len(SAMPLES))
         ]
-        collected.append(Outputs(method, places[method], found[0]["kind"], named, means))
-    if len(orders) > 1:  # a position is another class for another seed, or another method
+        collected.append(Outputs(method, styles[method], found[0]["kind"], named, means))
+    if len(orders) > 1:  # positions are other classes for other seeds or methods
         n = len(collected[0].positions)
         general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
         collected = [replace(one, positions=general) for one in collected]
@@ -138,9 +137,9 @@ def _table(outputs: Sequence[Outputs]) -> Markup:
             )
             cells = [html.td(word), *(_cell(spread) for spread in one.means[samples])]
             cells += [html.td("–") if x is None else html.td(f"{x:.2f}", "main") for x in sums]
-            rows.append([html.name(one.title, one.place), *cells])
+            rows.append([html.name(one.title, one.style), *cells])
     caption = (
-        "Mean output at each position, and what the old and the new classes get of a probability "
+        "Mean output at each position, and the shares of old and of new classes in a probability "
         "of 1."
     )
     return html.table(caption, head, rows)
@@ -158,12 +157,12 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
 
     positions = outputs[0].positions
     width = 0.82 / len(outputs)
-    with figures.style():
+    with figures.theme():
         figure = Figure(figsize=(7.6, 3.6), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         for samples, (axes, word) in enumerate(zip(panels, SAMPLES, strict=True)):
             for i, one in enumerate(outputs):
-                colour = figures.look(one.place).colour
+                colour = figures.line_style(one.style).colour
                 kind = KINDS[one.kind]
                 spreads = [spread or Spread(0.0, None) for spread in one.means[samples]]
                 axes.bar(
@@ -182,7 +181,7 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
             axes.set_title(f"{word} test samples")
             axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
             axes.set_xlabel("output at the position of")
-            figures.plain(axes)
+            figures.declutter(axes)
         panels[0].set_ylabel("mean output")
         panels[0].set_ylim(top=1.02)
         figures.legend_below(figure, 4, columnspacing=1.4)
@@ -199,7 +198,7 @@ def _ticks(position: str) -> str:
 
 
 def _headline(outputs: Sequence[Outputs]) -> str:
-    """Return how much of an old sample's probability goes to the new classes."""
+    """Return the share of an old sample's probability that goes to the new classes."""
     parts = []
     for one in outputs:
         if one.kind == "probability":
@@ -208,16 +207,18 @@ def _headline(outputs: Sequence[Outputs]) -> str:
             parts.append(f"{one.method} {100 * share:.0f} %")
     if not parts:
         return ""
-    return f"Of the probability of old samples, the new classes get: {', '.join(parts)}."
+    return f"Probability that new classes take from old samples: {', '.join(parts)}."
 
 
 def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) -> list[str]:
-    """Return what the outputs come to: how many samples are recognised, old ones and new ones."""
-    kept = ", ".join(f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old)
-    learnt = ", ".join(f"{s.method} {100 * s.new.mean:.0f} %" for s in summaries if s.new)
-    found = [f"Old samples that are still recognised: {kept}. New ones: {learnt}."]
-    told = [(one.method, KINDS[one.kind].finding) for one in outputs]
-    return found + [f"{method} {finding}" for method, finding in told if finding]
+    """Return the accuracy on old and on new samples, and remarks on the outputs."""
+    old = ", ".join(f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old)
+    new = ", ".join(f"{s.method} {100 * s.new.mean:.0f} %" for s in summaries if s.new)
+    remarks = [(one.method, KINDS[one.kind].finding) for one in outputs]
+    return [
+        f"Accuracy on old samples: {old}. On new ones: {new}.",
+        *(f"{method} {finding}" for method, finding in remarks if finding),
+    ]
 
 
 def _markdown(outputs: Sequence[Outputs]) -> str:

@@ -1,0 +1,290 @@
+"""Reports of `incremental` (Fig. 3), `consolidation` (Fig. 4 b, c) and `heads`.
+
+They show the same kind of records: the accuracy of methods as tasks arrive, what Response
+Consolidation brings, and which task is predicted. The demo is shown as `incremental` is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from lmrc.outside import markdown_cell
+from lmrc.report import figures, html, sections
+from lmrc.report.figures import Curve
+from lmrc.report.html import Contents, Drawing, Section
+from lmrc.report.records import Description, RunRecord
+from lmrc.report.summary import (
+    MethodSummary,
+    Spread,
+    best,
+    csv_text,
+    metric_name,
+    name_best,
+    over_tasks,
+    percent,
+    summarize_methods,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Stores the images of all tasks: a bound to compare with, never the best method.
+UPPER_BOUND = "Joint"
+
+
+def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report of runs over tasks."""
+    metric = sections.metric_of(description)
+    summaries = summarize_methods(records, metric)
+    kind = metric_name(metric).capitalize()
+    methods = ", ".join(summary.method for summary in summaries)
+    drawing = Drawing(
+        figures.accuracy_over_tasks(summaries, metric),
+        f"{kind} over all seen classes after each task: {methods}. The table below holds the "
+        "numbers.",
+    )
+    caption = f"{kind} over all classes seen so far.{sections.band(summaries)}"
+    result = Section(
+        "result",
+        "Accuracy over the tasks",
+        html.figure(drawing, "accuracy", caption)
+        + sections.accuracy_table(summaries, description.paper, metric)
+        + sections.final_table(summaries, metric),
+    )
+    return sections.gather(
+        description,
+        records,
+        summaries,
+        headline=_headline(summaries, metric),
+        findings=final_findings(summaries, metric),
+        sections=[
+            result,
+            sections.cost_section(summaries, sections.costs(records)),
+            sections.classes_section(summaries),
+            sections.confusion_section(summaries),
+        ],
+        drawings={"accuracy": drawing},
+    )
+
+
+def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
+    averages = {s.method: s.average.mean for s in summaries if s.average}
+    if not averages:
+        return ""
+    compared = _compared(summaries)
+    leaders = best(compared)
+    others = [
+        f"; {words}: {100 * averages[method]:.1f} %"
+        for method, words in (("LMRC", "LMRC"), (UPPER_BOUND, "joint training (upper bound)"))
+        if method in averages and method not in leaders
+    ]
+    lead, shares = name_best(leaders)
+    lead = lead if len(compared) > 1 else next(iter(leaders))
+    return f"{lead}: {shares} % average incremental {metric_name(metric)}{''.join(others)}."
+
+
+def _compared(summaries: Sequence[MethodSummary]) -> dict[str, Spread]:
+    """Return the averages of those methods that may be called best."""
+    averages = {s.method: s.average for s in summaries if s.average}
+    return {m: spread for m, spread in averages.items() if m != UPPER_BOUND} or averages
+
+
+def final_findings(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> list[str]:
+    """Describe the best methods and LMRC after the last task; the table has the others."""
+    top5, top1 = (" (top 5)", " (top 1)") if metric == "top5" else ("", "")
+    leaders = best(_compared(summaries))
+    found = []
+    for s in summaries:
+        if not (s.final and s.old and (s.method in leaders or s.method == "LMRC")):
+            continue
+        line = (
+            f"{s.method} ends with {100 * s.final.mean:.0f} %{top5} on all classes and "
+            f"{100 * s.old.mean:.0f} %{top1} on the old ones"
+        )
+        if s.task_aware_accuracy:
+            line += f" ({100 * s.task_aware_accuracy.mean:.0f} % on all with the task known)"
+        found.append(f"{line}.")
+    return found
+
+
+# --- consolidation --------------------------------------------------------------------------------
+
+
+def build_consolidation(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report of LMRC with and without Response Consolidation."""
+    metric = sections.metric_of(description)
+    summaries = summarize_methods(records, metric)
+    solid = [("all classes", s, s.accuracy) for s in summaries]
+    dotted = [("old classes", s, over_tasks(s.runs, "old_accuracy")) for s in summaries]
+    drawing = Drawing(
+        _solid_and_dotted(solid, dotted, f"{metric_name(metric)} (%)"),
+        "Accuracy over all seen classes and over the old ones after each task. The tables "
+        "below hold the numbers.",
+    )
+    caption = (
+        f"Solid: {metric_name(metric)} over all classes seen so far; dotted: accuracy over the "
+        f"classes of earlier tasks.{sections.band(summaries)}"
+    )
+    result = Section(
+        "result",
+        "All classes and old classes",
+        html.figure(drawing, "consolidation", caption)
+        + sections.accuracy_table(summaries, description.paper, metric)
+        + sections.measure_table(
+            summaries, "old_accuracy", "Accuracy over the classes of earlier tasks"
+        )
+        + sections.final_table(summaries, metric),
+    )
+    return sections.gather(
+        description,
+        records,
+        summaries,
+        headline=_consolidation_headline(summaries),
+        findings=final_findings(summaries, metric),
+        sections=[
+            result,
+            sections.classes_section(summaries),
+            sections.confusion_section(summaries),
+        ],
+        drawings={"consolidation": drawing},
+    )
+
+
+def _consolidation_headline(summaries: Sequence[MethodSummary]) -> str:
+    """Return the final accuracy on the old classes, with Response Consolidation and without."""
+    old = {s.method: s.old.mean for s in summaries if s.old}
+    if not {"LMRC", "LM"} <= set(old):
+        return ""
+    return (
+        f"Final accuracy on the old classes: {100 * old['LMRC']:.1f} % with Response "
+        f"Consolidation, {100 * old['LM']:.1f} % without."
+    )
+
+
+# --- heads ----------------------------------------------------------------------------------------
+
+
+def build_heads(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report of the Confusion Problem: over the tasks, and between them."""
+    summaries = summarize_methods(records)
+    drawing = task_id_drawing(summaries)
+    matrices = sections.confusions(summaries)
+    result = Section(
+        "result",
+        "Task-ID accuracy over the tasks",
+        html.figure(drawing, "task-id-accuracy", task_id_caption(summaries))
+        + task_id_tables(summaries)
+        + sections.final_table(summaries),
+    )
+    return sections.gather(
+        description,
+        records,
+        summaries,
+        headline=_heads_headline(summaries),
+        findings=final_findings(summaries),
+        sections=[
+            result,
+            sections.confusion_section(summaries, matrices),
+            sections.classes_section(summaries),
+        ],
+        markdown=_heads_markdown(summaries),
+        drawings={
+            "task-id-accuracy": drawing,
+            **{f"confusion-{_file_name(method)}": one for method, one in matrices.items()},
+        },
+        tables={"confusion": _confusion_csv(summaries)},
+    )
+
+
+def task_id_drawing(summaries: Sequence[MethodSummary]) -> Drawing:
+    """Draw task-ID accuracy and task-aware accuracy over the tasks."""
+    solid, dotted = (
+        [(words, s, over_tasks(s.runs, measure)) for s in summaries]
+        for measure, words in (
+            ("task_id_accuracy", "task-ID"),
+            ("task_aware_accuracy", "task-aware"),
+        )
+    )
+    return Drawing(
+        _solid_and_dotted(solid, dotted, "share of samples (%)"),
+        "Task-ID accuracy and task-aware accuracy after each task. The tables below hold the "
+        "numbers.",
+    )
+
+
+def task_id_caption(summaries: Sequence[MethodSummary]) -> str:
+    """Say what the lines of `task_id_drawing` are."""
+    return (
+        "Solid: task-ID accuracy, how often the predicted class belongs to the true class's task; "
+        f"dotted: task-aware accuracy, with the task known.{sections.band(summaries)}"
+    )
+
+
+def task_id_tables(summaries: Sequence[MethodSummary]) -> Markup:
+    """Return task-ID accuracy and task-aware accuracy after each task."""
+    return sections.measure_table(
+        summaries, "task_id_accuracy", "Task-ID accuracy"
+    ) + sections.measure_table(summaries, "task_aware_accuracy", "Task-aware accuracy")
+
+
+def _solid_and_dotted(
+    solid: Sequence[tuple[str, MethodSummary, Sequence[Spread | None]]],
+    dotted: Sequence[tuple[str, MethodSummary, Sequence[Spread | None]]],
+    ylabel: str,
+) -> Figure:
+    """Draw two measures of each method over the tasks."""
+    curves = [
+        Curve(
+            f"{s.method}, {words}",
+            figures.line_style(s.style)._replace(dashes=dashes),
+            s.classes_seen,
+            spreads,
+            hollow=dashes == ":",
+        )
+        for lines, dashes in ((solid, "-"), (dotted, ":"))
+        for words, s, spreads in lines
+    ]
+    return figures.over_tasks(curves, ylabel=ylabel)
+
+
+def _heads_headline(summaries: Sequence[MethodSummary]) -> str:
+    for s in summaries:
+        if s.task_id_accuracy and s.task_aware_accuracy:
+            return (
+                f"After the last task the task-ID accuracy of {s.method} is "
+                f"{100 * s.task_id_accuracy.mean:.1f} %, its task-aware accuracy "
+                f"{100 * s.task_aware_accuracy.mean:.1f} %."
+            )
+    return ""
+
+
+def _heads_markdown(summaries: Sequence[MethodSummary]) -> str:
+    lines = [
+        "| method | task-ID accuracy (%) | task-aware accuracy (%) | accuracy (%) |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for s in summaries:
+        cells = [percent(x) for x in (s.task_id_accuracy, s.task_aware_accuracy, s.final)]
+        lines.append(f"| {markdown_cell(s.method)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _confusion_csv(summaries: Sequence[MethodSummary]) -> str:
+    """Return the counts: a row for each method, true task and predicted task."""
+    rows = [
+        [s.method, i + 1, j + 1, count]
+        for s in summaries
+        for i, row in enumerate(s.task_confusion)
+        for j, count in enumerate(row)
+    ]
+    return csv_text(["method", "true_task", "predicted_task", "samples"], rows)
+
+
+def _file_name(method: str) -> str:
+    plain = method.replace("+", "-plus-")  # LMRC and LMRC+ need different names
+    # No more than 50 letters: the name of a file may have some 250 bytes.
+    return re.sub(r"[^\w.]+", "-", plain)[-50:].strip("-").lower()
