@@ -1,4 +1,4 @@
-"""What goes beyond the paper: variants of a method, readouts of one network, uneven tasks."""
+"""Beyond the paper: variants of a method, prediction rules of one network, uneven tasks."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def test_records_carry_the_variants_name_and_all_its_settings(ablation):
     settings = {method: record[0].settings for method, record in records.items()}
     assert [settings[m]["schedule"] for m in ROWS] == ["halving", "cosine", "cosine", "cosine"]
     assert [settings[m]["response_weight"] for m in ROWS] == [1, 1, 3, 3]
-    assert settings["+ λ = 3, statistics"]["classifier"] == "LMRCClassifier"
+    assert settings["+ λ = 3, statistics"]["classifier"] == "LMRCPlusClassifier"
     assert {len(record) for record in records.values()} == {5}
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_trained_again(ablation, monkeypatch):
     assert (ablation / "records.jsonl").read_text() == before
 
 
-def test_readouts_of_one_network_are_what_each_alone_would_measure(ablation):
+def test_prediction_rules_of_one_network_score_as_each_alone(ablation):
     records = by_method(ablation)
     assert all("prediction_rules" not in r.extra for m in ROWS[:2] for r in records[m])
     recipe = load_recipe(

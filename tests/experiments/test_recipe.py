@@ -10,6 +10,7 @@ from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import EXPERIMENTS, load_recipe
 from lmrc.experiments.reproduce import default_folder
 from lmrc.experiments.runs import check_settings, plan, settings_of
+from lmrc.methods.declared import switched_off
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lmrc_plus import LMRCPlusClassifier
 from lmrc.training.schedule import halving
@@ -45,10 +46,10 @@ def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
 
 
 def own_settings_of_lmrc_plus():
-    """Return what it sets, and what it reads in its own way: "auto" of `augment`."""
+    """Return the defaults that LMRC has not, and ``augment="auto"``, which means something else."""
     plus = LMRCPlusClassifier().get_params()
     paper = LMRCClassifier().get_params()
-    return {n: v for n, v in plus.items() if v != paper[n]} | {"augment": "auto"}
+    return {n: v for n, v in plus.items() if n not in paper or v != paper[n]} | {"augment": "auto"}
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "imagenet200", "folder:x"])
@@ -78,21 +79,22 @@ def test_with_fewer_epochs_the_rate_is_halved_as_often(dataset):
     assert again.settings == usual.settings
 
 
-def test_the_steps_from_lmrc_to_lmrc_plus_add_up():
+def test_the_rows_from_lmrc_to_lmrc_plus_add_up():
     recipe = load_recipe("ablation", "cifar100")
     runs = plan(replace(recipe, seeds=1))
     assert list(dict.fromkeys(row["method"] for row in recipe.rows)) == [r.title for r in runs]
-    before, *later = [settings_of(recipe, run) for run in runs]
+    before, *later = [{**switched_off(), **settings_of(recipe, run)} for run in runs]
     assert (before["response_weight"], before["schedule"], before["epochs"]) == (1, "halving", 30)
     steps = []
     for parameters in later:
         steps.append({name for name in parameters if parameters[name] != before[name]})
         before = parameters
     kept = {"response_weight", "statistics", "predict_with"}
-    assert steps[:4] == [{"schedule"}, {"rotations"}, {"objective"}, kept]
+    plus = {"classifier", "augment"}  # the same augmentation by another name
+    assert steps[:4] == [{"schedule"}, {"rotations"} | plus, {"objective"}, kept]
     assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
-    more = {"classifier", "objective", "feature_layers", "test_time_flip", "augment"}
-    assert steps[5] == more | {"exemplar_repeats"}  # which without a pool says nothing
+    more = {"objective", "feature_layers", "test_time_flip", "augment"}
+    assert steps[5] == more | {"exemplar_repeats"}  # which has no effect without exemplars
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])

@@ -75,7 +75,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
     rows = [[html.breakable(name), *row] for name, row in zip(down, cells, strict=True)]
     caption = "Settings that differ between the methods; –: none of the method, or without effect."
     table = html.table(caption, [corner, *across], rows, "text")
-    return table + Markup("<h3>The same for all methods</h3>") + settings_list(common)
+    return table + Markup("<h3>The same for all methods that have it</h3>") + settings_list(common)
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:
