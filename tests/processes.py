@@ -54,14 +54,14 @@ def prepare_fault(job):
 
 
 def _die_after_epochs(epochs):
-    keep = FolderCheckpoint.keep
+    save = FolderCheckpoint.save
 
-    def keep_and_die(self, records, *rest):
-        keep(self, records, *rest)
+    def save_and_die(self, records, *rest):
+        save(self, records, *rest)
         if len(records) == epochs:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    FolderCheckpoint.keep = keep_and_die
+    FolderCheckpoint.save = save_and_die
 
 
 def _stop_at(step, how):

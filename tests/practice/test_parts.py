@@ -27,22 +27,22 @@ def images_scored(call, *words):
     return json.loads(out)["images"]
 
 
-def test_a_model_is_validated_on_val_and_scored_on_test(place, parted, learn, call):
-    shutil.copytree(place / "other" / "four", place / parted / "test" / "four")  # nobody learns it
-    out = learn(parted, fast=True)[1]
+def test_a_model_is_validated_on_val_and_scored_on_test(place, split, learn, call):
+    shutil.copytree(place / "other" / "four", place / split / "test" / "four")  # nobody learns it
+    out = learn(split, fast=True)[1]
     assert "60 images to learn from, 20 more to validate with, those of val" in out
-    assert images_scored(call, parted) == 8
+    assert images_scored(call, split) == 8
 
 
-def test_where_a_share_is_asked_for_test_images_stay_for_the_test(place, parted, learn, call):
-    shutil.rmtree(place / parted / "val")
-    out = learn(parted, "--val", "0.2", fast=True)[1]
+def test_where_a_share_is_asked_for_test_images_stay_for_the_test(place, split, learn, call):
+    shutil.rmtree(place / split / "val")
+    out = learn(split, "--val", "0.2", fast=True)[1]
     assert "48 images to learn from, 12 more to validate with\n" in out
-    assert images_scored(call, parted) == 8
+    assert images_scored(call, split) == 8
     # Beside others, too, which are no classes then: they were none before.
-    (place / parted / "notes" / "old").mkdir(parents=True)
+    (place / split / "notes" / "old").mkdir(parents=True)
     shutil.rmtree(place / "m")
-    assert "48 images to learn from, 12" in learn(parted, "--val", "0.2", fast=True)[1]
+    assert "48 images to learn from, 12" in learn(split, "--val", "0.2", fast=True)[1]
 
 
 def test_arrays_are_validated_on_val_and_scored_on_test(place, learn, call):
@@ -88,8 +88,8 @@ def test_nothing_is_written_among_the_images(place, model, call, monkeypatch):
     assert sorted(path.name for path in (place / "week1").iterdir()) == ["one", "zero"]
 
 
-def test_beside_the_folders_of_classes_there_is_room(place, parted, call, monkeypatch):
-    monkeypatch.chdir(place / parted)
+def test_beside_the_folders_of_classes_there_is_room(place, split, call, monkeypatch):
+    monkeypatch.chdir(place / split)
     fast = ("--backbone", "mlp", "--epochs", "1", "--device", "cpu")
     assert call("learn", "new", ".", *fast)[0] == 0
     assert call("evaluate", "new", ".")[0] == 0

@@ -76,7 +76,7 @@ def test_a_way_to_predict_that_was_not_learnt_is_refused_before_images_are_read(
     for words in (("predict", "m", "gone.png"), ("evaluate", "m", "other"), ("export", "m", "x")):
         code, out, err = call(*words)
         assert (code, out) == (1, "")
-        assert err.startswith("lmrc: the model holds nothing for predict_with='both', as it did")
+        assert err.startswith("lmrc: the model holds nothing for predict_with='ensemble'")
     learn("week2", "-q")
     assert call("predict", "m", "test")[0] == 0
 
