@@ -121,6 +121,8 @@ def test_a_pipe_in_place_of_records_is_refused(tmp_path):
         ("commands", [{"words": "x", "methods": ["lm"], "seeds": 9999}] * 2, "it asks for 1 meth"),
         ("command", "x", "it has the unknown field command"),
         ("recipe", {"metric": "top6"}, "it.recipe.metric must be one of accuracy, top5"),
+        ("recipe", {"dims": 3}, "it.recipe.dims must be a list"),
+        ("recipe", {"thresholds": 0.5}, "it.recipe.thresholds must be a list"),
         ("recipe", {"methods": "lmrc"}, "it.recipe.methods must be a list"),
         ("recipe", {"variants": {"x": {}}}, "it.recipe.variants.x has no title"),
         ("recipe", {"rows": [{"name": "a", "method": "b"}] * 2}, "the names of its rows are not"),

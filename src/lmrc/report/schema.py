@@ -335,6 +335,8 @@ _RECIPE = object_of(
         "methods": optional(_METHODS),
         "memory": optional(_MEMORY),
         "total": optional(boolean),
+        "dims": list_of(integer(1, 10**6)),
+        "thresholds": list_of(number(-1, 1)),
         "seeds": integer(1, MAX_RUNS),
         "metric": one_of("accuracy", "top5"),
         "settings": mapping_of(any_json),
