@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lmrc.labels.theory import dim_for, expected, likely, threshold_for
+from lmrc.labels.theory import _gamma_ratio, dim_for, expected, likely, threshold_for
 
 # dim, threshold, found by Algorithm 1, and N by the exact law, the normal one and Eq. 5 as printed,
 # with γ = 10,000 and τ = 0.99; all rounded to three digits or less.
@@ -153,6 +153,16 @@ def test_advice_grows_with_the_count():
     dims = [dim_for(n, threshold=0.2) for n in counts]
     assert thresholds == sorted(thresholds)
     assert dims == sorted(dims)
+
+
+def test_few_vectors_need_two_dimensions():
+    assert [dim_for(n, threshold=0.9) for n in (1, 2, 3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("a", [99.9, 100.0, 150.0])
+def test_the_expansion_goes_on_where_the_gamma_function_ends(a):
+    exact = math.gamma(a + 0.5) / math.gamma(a)
+    assert _gamma_ratio(a) == pytest.approx(exact, rel=3e-11)
 
 
 def test_no_advice_where_there_is_none():

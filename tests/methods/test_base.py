@@ -101,6 +101,20 @@ def test_vectors_as_lists_tensors_and_frames():
         model.predict(frame.rename(columns={"a": "z"}))
 
 
+def test_a_loaded_model_knows_its_features(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame(X, columns=list("abcdefgh"))
+    quick().fit(frame, Y).save(tmp_path / "table")
+    model = lmrc.load(tmp_path / "table")
+    assert model.n_features_in_ == 8
+    assert model.feature_names_in_.tolist() == list("abcdefgh")
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"a": "z"}))
+    quick(backbone="mlp").fit(*images((8, 8))).save(tmp_path / "images")
+    assert not hasattr(lmrc.load(tmp_path / "images"), "n_features_in_")
+
+
 def test_normalisation_is_the_first_batchs_for_good():
     model = quick().partial_fit(X, Y)
     mean = model.network_.encoder.mean.clone()
@@ -323,15 +337,30 @@ def test_a_wrong_parameter_is_named_with_its_value(wrong):
         quick(**wrong).fit(X, Y)
 
 
+def test_the_smallest_values_are_taken_and_messages_name_none_where_it_may_be():
+    quick(max_tries=1, threshold=0.9, epochs=1).fit(X, Y)
+    with pytest.raises(ValueError, match="max_tries"):
+        quick(max_tries=0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"first_learning_rate.* or None"):
+        quick(first_learning_rate=-1.0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"learning_rate=(?!.* or None)"):
+        quick(learning_rate=-1.0).fit(X, Y)
+
+
 def test_unknown_parameters_are_refused():
     with pytest.raises(TypeError, match="treshold"):
         LMRCClassifier(treshold=0.1)
 
 
 @pytest.mark.parametrize("change", [{"backbone": "cnn"}, {"label_dim": 50}])
-def test_what_shapes_the_network_is_fixed_by_the_first_batch(change):
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_shapes_the_network_is_fixed_by_the_first_batch(change, loaded, tmp_path):
     ((name, value),) = change.items()
-    model = quick().partial_fit(X, Y).set_params(**change)
+    model = quick().partial_fit(X, Y)
+    if loaded:
+        model.save(tmp_path / "m")
+        model = lmrc.load(tmp_path / "m")
+    model.set_params(**change)
     with pytest.raises(ValueError, match=f"{name} was .* is now {value!r}.*call fit"):
         model.partial_fit(X2, Y2)
     model.set_params(**{name: "auto" if name == "backbone" else 100}).partial_fit(X2, Y2)

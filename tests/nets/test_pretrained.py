@@ -40,7 +40,10 @@ def test_torchvision_names_load(torchvision_file):
     reference = build("resnet18", LARGE).eval()
     assert torch.equal(encoder.backbone.conv1.weight, reference.conv1.weight)
     images = torch.randint(0, 256, (2, *LARGE), dtype=torch.uint8)
-    mean, std = (torch.tensor(values)[:, None, None] for values in IMAGENET)
+    mean, std = (
+        torch.tensor(values)[:, None, None]
+        for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    )
     with torch.inference_mode():  # as torchvision's own preparation of images has it
         torch.testing.assert_close(encoder.eval()(images), reference((images / 255 - mean) / std))
 
@@ -55,6 +58,11 @@ def test_what_does_not_fit_is_named(torchvision_file, tmp_path):
     save_file({"stem": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="stem has no place"):
         load_encoder(make_encoder("mlp", (4,)), tmp_path / "other.safetensors")
+    names = [f"{layer}.{part}" for layer in (1, 3) for part in ("weight", "bias")]
+    many = {name: torch.zeros(7) for name in (*names, "a", "b", "c", "d", "e")}
+    save_file(many, tmp_path / "many.safetensors")
+    with pytest.raises(ValueError, match=r"1\.weight is 7, not 256×4.*a has no.*, and 3 more\."):
+        load_encoder(make_encoder("mlp", (4,)), tmp_path / "many.safetensors")
     (tmp_path / "note.txt").write_text("no tensors")
     with pytest.raises(ValueError, match=r"note\.txt cannot be read as a safetensors file"):
         load_encoder(make_encoder("mlp", (4,)), tmp_path / "note.txt")
