@@ -83,7 +83,8 @@ def test_the_rows_from_lmrc_to_lmrc_plus_add_up():
     recipe = load_recipe("ablation", "cifar100")
     runs = plan(replace(recipe, seeds=1))
     assert list(dict.fromkeys(row["method"] for row in recipe.rows)) == [r.title for r in runs]
-    before, *later = [{**switched_off(), **settings_of(recipe, run)} for run in runs]
+    off = LMRCPlusClassifier().get_params() | switched_off()
+    before, *later = [off | settings_of(recipe, run) for run in runs]
     assert (before["response_weight"], before["schedule"], before["epochs"]) == (1, "halving", 30)
     steps = []
     for parameters in later:
