@@ -149,6 +149,6 @@ def test_the_first_task_may_be_larger(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_tasks_that_do_not_divide_are_told_before_anything_is_run(tmp_path, jobs):
+def test_tasks_of_unequal_size_are_refused_before_anything_is_run(tmp_path, jobs):
     with pytest.raises(ValueError, match="leaves 5 of 10 classes to 3 more tasks"):
         main("incremental", "digits", tmp_path, **SMALL, first_classes=5, tasks=4, jobs=jobs)

@@ -62,7 +62,7 @@ def two_nodes(own_module, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_lost_node_leaves_no_mark_on_the_records(two_nodes, tmp_path):
+def test_records_are_the_same_after_a_lost_node(two_nodes, tmp_path):
     cluster, nodes = two_nodes
     asked = command("--out", "ray", "--keep-models", "--ray", cluster.address)
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as process:
@@ -86,7 +86,7 @@ def test_a_lost_node_leaves_no_mark_on_the_records(two_nodes, tmp_path):
     assert not Path("ray", "models").exists()
 
 
-def test_a_cluster_that_ray_is_missing_for_is_said_to(tmp_path, monkeypatch, capsys):
+def test_without_ray_installed_the_error_says_how_to_install_it(tmp_path, monkeypatch, capsys):
     from lmrc import cli
 
     monkeypatch.chdir(tmp_path)

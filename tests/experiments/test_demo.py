@@ -36,7 +36,7 @@ def test_every_method_learns_five_tasks_of_two(records):
         assert line.record.classes == [2 * (i % 5), 2 * (i % 5) + 1]
 
 
-def test_records_say_what_they_were_made_with(records):
+def test_records_hold_versions_hardware_and_settings(records):
     line = records[0]
     assert line.settings["backbone"] == "cnn"
     assert line.settings["batch_size"] == 32
@@ -60,7 +60,7 @@ def test_the_methods_differ_in_one_thing_each(records):
     assert by_method[demo.LMRC_PLUS]["memory_per_class"] == 0
 
 
-def test_the_folder_holds_all_files_and_what_was_there(ran):
+def test_the_folder_holds_all_files_of_the_demo(ran):
     out, *_ = ran
     assert sorted(path.name for path in out.iterdir()) == [
         "accuracy.png",
@@ -73,7 +73,7 @@ def test_the_folder_holds_all_files_and_what_was_there(ran):
     ]
 
 
-def test_it_says_what_the_reader_sees_and_where(ran, records):
+def test_the_findings_and_the_page_are_printed(ran, records):
     out, printed, progress = ran
     summaries = summarize_methods(records)
     description = json.loads((out / "run.json").read_text())
@@ -88,7 +88,7 @@ def test_it_says_what_the_reader_sees_and_where(ran, records):
     assert f"--out {out}" in description["commands"][0]["words"]
 
 
-def test_the_thread_count_is_given_back():
+def test_the_thread_count_is_restored():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

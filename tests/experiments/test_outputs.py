@@ -63,7 +63,7 @@ def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(str
 
 
 @pytest.mark.parametrize("classifier", [FineTuneClassifier, LwFClassifier])
-def test_outputs_of_a_softmax_sum_to_one_and_are_those_that_decide(stream, classifier):
+def test_outputs_of_a_softmax_sum_to_one_and_agree_with_predict(stream, classifier):
     learner = classifier(epochs=20, batch_size=4, random_state=0, device="cpu")
     for task in stream:
         learner.partial_fit(task.X_train, task.y_train)

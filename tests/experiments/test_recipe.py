@@ -28,7 +28,7 @@ def test_every_experiment_has_a_recipe_for_every_data_set(experiment, dataset):
 
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])
-def test_a_question_stands_alone(experiment):
+def test_a_question_needs_no_context(experiment):
     """Its page shows none of the others that it could go on from."""
     assert not load_recipe(experiment).question.startswith(("As ", "But ", "Like ", "Now "))
 
@@ -66,7 +66,7 @@ def test_lmrc_plus_runs_on_images_with_its_own_settings(experiment, dataset):
 
 
 @pytest.mark.parametrize("dataset", ["digits", "cifar100", "imagenet200"])
-def test_with_fewer_epochs_the_rate_is_halved_as_often(dataset):
+def test_with_fewer_epochs_the_rate_is_halved_as_many_times(dataset):
     def rates(epochs=None, **changes):
         settings = load_recipe("incremental", dataset, epochs=epochs, **changes).settings
         return {halving(at, settings["epochs"], settings["halve_at"]) for at in range(epochs or 80)}
@@ -99,21 +99,21 @@ def test_the_rows_from_lmrc_to_lmrc_plus_add_up():
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])
-def test_what_rotations_cost_is_measured_at_thirty_epochs(dataset):
+def test_rotations_are_compared_at_thirty_epochs(dataset):
     recipe = load_recipe("rotations", dataset)
     assert {recipe.settings_of(method)["epochs"] for method in recipe.methods} == {30}
 
 
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar100"])
 @pytest.mark.parametrize("experiment", ["incremental", "softmax-suppression", "rotations"])
-def test_what_a_user_chooses_holds_for_the_first_task(experiment, dataset):
+def test_a_users_choice_is_for_the_first_task_too(experiment, dataset):
     chosen = {"learning_rate": 0.003, "epochs": 3}
     recipe = load_recipe(experiment, dataset, settings=chosen, methods=["lmrc+"])
     found = settings_of(recipe, plan(recipe)[0])
     assert (found["first_learning_rate"], found["first_epochs"]) == (0.003, 3)
 
 
-def test_what_a_user_chooses_holds_for_the_first_task_of_each_step_of_the_ablation():
+def test_a_users_choice_is_for_the_first_task_of_each_row_of_the_ablation():
     chosen = {"learning_rate": 0.003, "epochs": 3}
     for recipe in (
         load_recipe("ablation", "cifar100", seeds=1, **chosen),
@@ -129,7 +129,7 @@ def test_what_a_user_chooses_holds_for_the_first_task_of_each_step_of_the_ablati
     assert {settings_of(shorter, run)["first_epochs"] for run in plan(shorter)} == {5}
 
 
-def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
+def test_a_user_cannot_change_the_settings_that_define_a_variant():
     recipe = load_recipe("rotations", "cifar100", settings={"rotations": "all", "scale": 4.0})
     found = [settings_of(recipe, run) for run in plan(replace(recipe, seeds=1))]
     assert [settings["rotations"] for settings in found] == ["none", "one", "all"]
@@ -140,7 +140,7 @@ def test_a_variant_is_its_method_with_settings_that_a_user_cannot_take_away():
         check_settings(recipe, plan(recipe), ["rotations"])
 
 
-def test_an_unknown_variant_is_named_with_those_that_there_are():
+def test_an_unknown_variant_is_refused_with_a_list_of_those_known():
     with pytest.raises(ValueError, match=r"'turn' is not known.* cosine, rotations, softmax, sta"):
         plan(load_recipe("ablation", "digits", methods=["turn"]))
 
@@ -151,7 +151,7 @@ def test_digits_are_not_rotated(experiment, dataset):
     assert load_recipe(experiment, dataset).settings_of("lmrc+")["rotations"] == "none"
 
 
-def test_the_probe_is_the_papers():
+def test_softmax_suppression_has_the_papers_network():
     recipe = load_recipe("softmax-suppression")
     assert (recipe.dataset, recipe.order, recipe.classes, recipe.tasks) == (
         "mnist",
@@ -163,7 +163,7 @@ def test_the_probe_is_the_papers():
     assert load_recipe("softmax-suppression", "cifar100").settings["backbone"] == "cnn"
 
 
-def test_what_reads_incremental_has_its_settings():
+def test_consolidation_and_heads_have_the_settings_of_incremental():
     for dataset in ("digits", "cifar100", "imagenet200"):
         theirs = load_recipe("incremental", dataset)
         for reader in ("consolidation", "heads"):
@@ -173,7 +173,7 @@ def test_what_reads_incremental_has_its_settings():
             assert set(ours.methods) <= set(theirs.methods)
 
 
-def test_a_network_without_normalisation_takes_smaller_steps():
+def test_a_network_without_normalisation_has_a_lower_learning_rate():
     assert load_recipe("rehearsal", "cifar100").settings["learning_rate"] == 0.05
     small = load_recipe("rehearsal", "cifar100", backbone="cnn")
     assert small.settings["learning_rate"] == 0.01
@@ -182,7 +182,7 @@ def test_a_network_without_normalisation_takes_smaller_steps():
     assert load_recipe("rehearsal", "cifar100", **chosen).settings["learning_rate"] == 0.02
 
 
-def test_an_unknown_experiment_is_named_with_those_that_there_are():
+def test_an_unknown_experiment_is_refused_with_a_list_of_those_known():
     for name in ("paper", "fig3"):
         with pytest.raises(ValueError, match=f"'{name}' is not known: use one of softmax-supp"):
             load_recipe(name, "digits")
@@ -219,12 +219,12 @@ def test_the_paper_has_no_number_for_other_data_or_another_metric():
         *({"first_classes": 10}, {"blurry": 0.1}, {"order": [[1, 2], [2, 3]]}),
     ],
 )
-def test_the_papers_numbers_do_not_stand_beside_another_setting(change):
+def test_the_papers_numbers_are_not_shown_beside_other_settings(change):
     assert paper_values(load_recipe("rehearsal", "cifar100", **change)) == {}
     assert paper_values(load_recipe("rehearsal", "cifar100", seeds=1, order="natural"))
 
 
-def test_what_the_paper_leaves_open_may_be_chosen():
+def test_settings_that_the_paper_leaves_open_may_be_chosen():
     chosen = load_recipe("rehearsal", "cifar100", settings={"response_weight": 3})
     assert chosen.settings["response_weight"] == 3
     assert chosen.settings["epochs"] == 70
@@ -255,7 +255,7 @@ class Plain(LMRCClassifier):
 @pytest.mark.parametrize("changes", [{}, {"epochs": 2}, {"response_weight": 7.0}])
 @pytest.mark.parametrize("dataset", ["digits", "cifar100"])
 @pytest.mark.parametrize("experiment", ["incremental", "rehearsal"])
-def test_a_method_that_changes_nothing_has_the_settings_of_ours(
+def test_a_subclass_without_changes_has_the_settings_of_its_base(
     experiment, dataset, changes, tmp_path, monkeypatch
 ):
     (tmp_path / "derived.py").write_text(OWN)
@@ -268,9 +268,7 @@ def test_a_method_that_changes_nothing_has_the_settings_of_ours(
     assert found[::2] == found[1::2]
 
 
-def test_defaults_of_ones_own_class_win_over_the_recipe_but_not_over_the_user(
-    tmp_path, monkeypatch
-):
+def test_defaults_of_a_custom_class_override_the_recipe_but_not_the_user(tmp_path, monkeypatch):
     (tmp_path / "derived.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     methods = {"methods": ["derived.Keeping", "lmrc"], "seeds": 1}
@@ -287,7 +285,7 @@ def test_defaults_of_ones_own_class_win_over_the_recipe_but_not_over_the_user(
         assert keeping["epochs"] == keeping["first_epochs"] == lmrc["epochs"] == 3
 
 
-def test_without_exemplars_means_none_whatever_a_class_has_by_default(tmp_path, monkeypatch):
+def test_exemplar_free_runs_override_the_default_memory_of_a_class(tmp_path, monkeypatch):
     (tmp_path / "derived.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     for experiment, pools in (("incremental", [0]), ("rehearsal", [2, 5, 10])):
@@ -295,7 +293,7 @@ def test_without_exemplars_means_none_whatever_a_class_has_by_default(tmp_path, 
         assert [settings_of(recipe, run)["memory_per_class"] for run in plan(recipe)] == pools
 
 
-def test_what_is_no_step_of_the_ablation_and_what_keeps_no_images_is_refused_before_training():
+def test_methods_that_are_no_row_or_store_no_exemplars_are_refused_before_training():
     recipe = load_recipe("ablation", "digits", methods=["lmrc", "finetune"])
     with pytest.raises(UsageError, match="finetune is no row of ablation"):
         check_settings(recipe, plan(recipe), [])
@@ -307,7 +305,7 @@ def test_what_is_no_step_of_the_ablation_and_what_keeps_no_images_is_refused_bef
 
 @pytest.mark.parametrize(("order", "orders"), [("per-seed", 5), ("natural", 1), (3, 1)])
 @pytest.mark.parametrize("experiment", ["incremental", "softmax-suppression"])
-def test_an_order_of_classes_is_of_each_seed_or_of_all(experiment, order, orders):
+def test_the_order_of_classes_is_per_seed_or_common(experiment, order, orders):
     recipe, data = load_recipe(experiment, "digits", order=order), digits()
     streams = [open_stream(recipe, seed, data).order.tolist() for seed in range(5)]
     assert len({tuple(stream) for stream in streams}) == orders

@@ -84,13 +84,13 @@ def test_incremental_shows_its_records(incremental):
     assert "shuffled by the run&#39;s seed" in text
 
 
-def test_what_keeps_images_is_named_on_a_page_without_exemplars(tmp_path):
+def test_methods_that_store_images_are_named_on_an_exemplar_free_page(tmp_path):
     main("incremental", "digits", tmp_path, **SMALL, methods=["finetune", "joint"], tasks=2)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Methods that store images by themselves: Joint." in page
 
 
-def test_scikits_own_classifiers_run_beside_ours(tmp_path):
+def test_classifiers_of_scikit_learn_run_beside_ours(tmp_path):
     methods = ["finetune", "sklearn.linear_model.SGDClassifier", "sklearn.linear_model.Perceptron"]
     changes = SMALL | {"methods": methods, "tasks": 2}
     with pytest.raises(UsageError, match=r"SGDClassifier needs all .*: add --announce-classes"):
@@ -120,7 +120,7 @@ def test_classes_may_recur(tmp_path):
         main("incremental", "digits", tmp_path, **changes, tasks=3)
 
 
-def test_classes_may_mix(tmp_path):
+def test_task_boundaries_may_be_blurry(tmp_path):
     changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "tasks": 2}
     main("incremental", "digits", tmp_path, **changes, blurry=0.2)
     records = read_records(tmp_path)
@@ -180,7 +180,7 @@ def test_a_data_set_with_too_few_classes_is_refused(tmp_path):
         main("softmax-suppression", "digits", tmp_path, **SMALL, classes=11)
 
 
-def test_suppression_goes_on_where_it_stopped(suppression, tmp_path):
+def test_suppression_is_resumed(suppression, tmp_path):
     whole = (suppression / "records.jsonl").read_text()
     (tmp_path / "run.json").write_text((suppression / "run.json").read_text())
     lines = whole.splitlines(keepends=True)
@@ -199,7 +199,7 @@ def test_nothing_is_run_twice(suppression, no_training):
     ("experiment", "methods"),
     [("consolidation", ["LMRC", "LM"]), ("heads", ["LMRC", "LwF.MT", "LM"])],
 )
-def test_records_of_incremental_are_read_and_nothing_is_trained(
+def test_records_of_incremental_are_copied_and_nothing_is_trained(
     experiment, methods, incremental, tmp_path, no_training, capsys
 ):
     main(experiment, "digits", tmp_path, source=incremental, **SMALL)
@@ -213,7 +213,7 @@ def test_records_of_incremental_are_read_and_nothing_is_trained(
     assert note in (tmp_path / "report.html").read_text()
 
 
-def test_the_usual_folder_of_incremental_is_found(incremental, tmp_path, no_training):
+def test_the_default_folder_of_incremental_is_found(incremental, tmp_path, no_training):
     no_training.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "incremental-digits").symlink_to(incremental)
@@ -221,14 +221,14 @@ def test_the_usual_folder_of_incremental_is_found(incremental, tmp_path, no_trai
     assert (tmp_path / "runs" / "consolidation-digits" / "consolidation.png").exists()
 
 
-def test_records_with_other_settings_are_not_read(incremental, tmp_path, no_training, capsys):
+def test_records_with_other_settings_are_not_copied(incremental, tmp_path, no_training, capsys):
     with pytest.raises(RuntimeError, match="lmrc-s0, lwf-mt-s0, lm-s0 failed, see above"):
         main("heads", "digits", tmp_path, source=incremental, **{**SMALL, "epochs": 2})
     assert "LMRC with seed 0; LwF.MT with seed 0; LM" in (said := capsys.readouterr().err)
     assert "other settings (epochs), so trained here" in said
 
 
-def test_a_kept_model_answers_as_its_record_says(tmp_path):
+def test_a_kept_model_predicts_as_its_record_says(tmp_path):
     asked = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
     main("incremental", "digits", tmp_path, **asked)
     main("incremental", "digits", tmp_path, **asked | {"keep_models": False})  # takes nothing away
@@ -259,7 +259,7 @@ def test_a_kept_model_that_could_not_be_written_is_written_by_the_same_command(
     assert [r.record.task for r in read_records(tmp_path)] == [0, 1]
 
 
-def test_of_runs_that_were_finished_before_no_model_is_promised(
+def test_runs_that_were_finished_before_have_no_kept_model(
     incremental, tmp_path, no_training, capsys
 ):
     shutil.copytree(incremental, tmp_path, dirs_exist_ok=True)
@@ -270,7 +270,7 @@ def test_of_runs_that_were_finished_before_no_model_is_promised(
     assert "trained" not in out
 
 
-def test_a_folder_to_read_from_must_hold_records(tmp_path):
+def test_a_folder_to_copy_from_must_hold_records(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no records\.jsonl: give a run folder"):
         main("heads", "digits", tmp_path / "out", source=tmp_path, **SMALL)
 
@@ -286,14 +286,14 @@ def test_a_command_that_is_refused_leaves_no_folder_behind(tmp_path, made):
     assert not made or not list(out.iterdir())
 
 
-def test_a_folder_that_was_there_is_not_taken_away(incremental, tmp_path):
+def test_an_existing_folder_is_not_removed(incremental, tmp_path):
     shutil.copy(incremental / "run.json", tmp_path)
     with pytest.raises(OSError, match="no folder"):
         main("incremental", "cifar100", tmp_path, **SMALL, data_dir=tmp_path / "nowhere")
     assert (tmp_path / "run.json").exists()
 
 
-def test_heads_shows_choice_given_and_confusion(incremental, tmp_path):
+def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, tmp_path):
     main("heads", "digits", tmp_path, source=incremental, **SMALL)
     shown = rows(tmp_path)
     for method in ("LMRC", "LwF.MT", "LM"):
@@ -364,7 +364,7 @@ def test_capacity_shows_found_and_expected(tmp_path):
     assert "That is an error" in text
 
 
-def test_capacity_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+def test_capacity_is_resumed(tmp_path, monkeypatch, capsys):
     main("capacity", None, tmp_path, quiet=True, **{**COUNTS, "seeds": 1})
     asked = []
 
@@ -378,7 +378,7 @@ def test_capacity_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert "[4/4] d = 12, T = 0.2, seed 1: 7 label vectors" in capsys.readouterr().err
 
 
-def test_another_experiment_or_other_settings_keep_out_of_a_folder(incremental, tmp_path):
+def test_a_folder_refuses_another_experiment_or_other_settings(incremental, tmp_path):
     with pytest.raises(FileExistsError, match="holds incremental, not heads"):
         main("heads", "digits", incremental, **SMALL)
     with pytest.raises(FileExistsError, match=r"with other settings \(epochs, limit\)"):
@@ -388,7 +388,7 @@ def test_another_experiment_or_other_settings_keep_out_of_a_folder(incremental, 
         main("incremental", "digits", tmp_path, **SMALL)
 
 
-def test_a_folder_keeps_all_commands_that_it_takes_to_fill_it_again(tmp_path, monkeypatch):
+def test_a_folder_keeps_all_commands_that_reproduce_it(tmp_path, monkeypatch):
     def command(*options, **asked):
         monkeypatch.setattr("sys.argv", ["lmrc", "reproduce", "incremental", *options])
         main("incremental", "digits", tmp_path, **{**SMALL, "limit": 3, **asked})
@@ -409,7 +409,9 @@ def test_a_folder_keeps_all_commands_that_it_takes_to_fill_it_again(tmp_path, mo
     assert again == [both[1], "incremental --methods lm --seeds 2"]
 
 
-def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_path, no_training):
+def test_a_page_with_fewer_seeds_does_not_wait_for_an_earlier_command(
+    incremental, tmp_path, no_training
+):
     out = shutil.copytree(incremental, tmp_path / "runs")
     asked = read_description(out)
     (command,) = asked.commands
@@ -442,7 +444,7 @@ def test_who_asks_for_fewer_seeds_does_not_wait_for_the_others(incremental, tmp_
 
 
 @pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])
-def test_new_settings_of_a_method_keep_out_of_folders_that_have_it(
+def test_a_folder_refuses_new_settings_of_a_method_that_it_has(
     incremental, tmp_path, no_training, method, keeps_out
 ):
     """As when a later lmrc has found a better strength for one of the methods."""
@@ -473,9 +475,7 @@ def test_one_run_per_core_by_default(monkeypatch, threads, runs, jobs):
     assert default_jobs(runs, "cpu") == jobs
 
 
-def test_who_runs_several_on_a_gpu_is_told_of_mps_where_it_is_not_there(
-    tmp_path, monkeypatch, capsys
-):
+def test_mps_is_suggested_where_several_runs_share_a_gpu(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     workers.suggest_mps("cpu")
     assert capsys.readouterr().err == ""

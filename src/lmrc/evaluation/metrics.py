@@ -1,7 +1,7 @@
 """What is measured over a stream of tasks: pure functions on arrays.
 
 Accuracies are shares from 0 to 1. In a `matrix`, a[i][j] is the accuracy on the test samples of
-task j after learning task i, for j ≤ i. What stands above the diagonal is not read, so rows may
+task j after learning task i, for j ≤ i. Entries above the diagonal are not read, so rows may
 be ragged: row i needs i + 1 entries.
 """
 

@@ -124,7 +124,7 @@ def evaluate(
         Pass ``classes=`` all classes of the stream to the first `partial_fit`, for learners such
         as scikit-learn's `SGDClassifier` that must know them from the start.
     start : int, default=0
-        Tasks that the learner has learnt already: go on with the next.
+        Number of tasks that the learner has learnt already: start with the next.
 
     Yields
     ------

@@ -170,9 +170,9 @@ def _check_processes(
 def _count(out: Path, quiet: bool, **changes: Any) -> None:
     """Run `capacity`: no data set, no training."""
     recipe = load_capacity_recipe(**changes)
-    asked = json.loads(json.dumps(asdict(recipe)))
+    plain = json.loads(json.dumps(asdict(recipe)))
     # More dimensions and thresholds only add to the result.
-    _open_folder(out, "capacity", asked, free=("dims", "thresholds"))
+    _open_folder(out, "capacity", plain, free=("dims", "thresholds"))
     total = len(recipe.counts)
     known = read_capacity_records(out) if (out / RECORDS).exists() else []
     done = len({(r.dim, r.threshold, r.seed) for r in known} & set(recipe.counts))
@@ -229,7 +229,7 @@ def _no_empty_folder(out: Path) -> Iterator[None]:
 def _open_folder(
     out: Path,
     experiment: str,
-    asked: dict[str, Any],
+    recipe: dict[str, Any],
     *,
     paper: dict[str, float] | None = None,
     free: Sequence[str] = (),
@@ -240,7 +240,7 @@ def _open_folder(
     different results. A command that includes all runs of an earlier one replaces it.
     """
     out.mkdir(parents=True, exist_ok=True)
-    commands, notes = [Command.of(shlex.join(["lmrc", *sys.argv[1:]]), asked)], []
+    commands, notes = [Command.of(shlex.join(["lmrc", *sys.argv[1:]]), recipe)], []
     if (out / DESCRIPTION).exists():
         before = read_description(out)
         if before.experiment != experiment:
@@ -248,10 +248,10 @@ def _open_folder(
                 f"{out} holds {before.experiment}, not {experiment}: choose another folder "
                 "with --out"
             )
-        then = _comparable(before.recipe, asked)
-        compared = [name for name in asked if name not in (*_FREE, *free)]
+        then = _comparable(before.recipe, recipe)
+        compared = [name for name in recipe if name not in (*_FREE, *free)]
         differs = dict.fromkeys(  # in order, each once
-            part for name in compared for part in _differing(then.get(name), asked[name], name)
+            part for name in compared for part in _differing(then.get(name), recipe[name], name)
         )
         if differs and (out / RECORDS).exists():
             raise FileExistsError(
@@ -268,10 +268,10 @@ def _open_folder(
         )
     description = Description(
         experiment,
-        asked["title"],
-        asked["question"],
+        recipe["title"],
+        recipe["question"],
         commands,
-        recipe=asked | _all_runs(commands),
+        recipe=recipe | _all_runs(commands),
         notes=notes,
         paper=paper or {},
     )
@@ -301,24 +301,24 @@ def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:
     }
 
 
-def _comparable(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+def _comparable(before: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe of a folder, reduced to what concerns the methods that were run.
 
     Methods and variants may be added, with settings of their own.
     """
     variants = before.get("variants", {})
     used = {variants.get(name, {}).get("method", name) for name in before.get("methods", ())}
-    now = asked.get("by_method", {})
+    now = recipe.get("by_method", {})
     # Older folders have no settings by method.
     own = {name: settings for name, settings in now.items() if name not in used}
     own |= {n: settings for n, settings in before.get("by_method", now).items() if n in used}
-    return {**before, "by_method": own, "variants": asked.get("variants", {}) | variants}
+    return {**before, "by_method": own, "variants": recipe.get("variants", {}) | variants}
 
 
 def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path) -> None:
     """Open the run folder, and copy records that another one has."""
-    asked = json.loads(json.dumps(asdict(recipe)))
-    description = _open_folder(out, recipe.experiment, asked, paper=paper_values(recipe))
+    plain = json.loads(json.dumps(asdict(recipe)))
+    description = _open_folder(out, recipe.experiment, plain, paper=paper_values(recipe))
     if recipe.experiment in READERS:
         _read_from(recipe, runs, source, out, description)
 

@@ -1,7 +1,7 @@
 """Reports of `incremental` (Fig. 3), `consolidation` (Fig. 4 b, c) and `heads`.
 
-They show the same kind of records: the accuracy of methods as tasks arrive, what Response
-Consolidation brings, and which task is predicted. The demo is shown as `incremental` is.
+They show the same kind of records: the accuracy of methods over the tasks, the effect of Response
+Consolidation, and which task is predicted. The demo is shown as `incremental` is.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def read_lines(folder: Path, parse: Callable[[bytes], Read]) -> list[Read]:
     path = folder / RECORDS
     found: list[Read] = []
     with _open(path) as file:
-        # Not as text: it would also break at separators that may stand inside a JSON string, and
+        # Not as text: it would also break at separators that may be inside a JSON string, and
         # the unfinished line may end within a character.
         for number in count(1):
             line = file.readline(MAX_BYTES + 1)

@@ -73,7 +73,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
         across, down, corner = down, across, "setting"
         cells = [list(column) for column in zip(*cells, strict=True)]
     rows = [[html.breakable(name), *row] for name, row in zip(down, cells, strict=True)]
-    caption = "Settings that differ between the methods; –: none of the method, or without effect."
+    caption = "Settings that differ between the methods; –: no such setting, or without effect."
     table = html.table(caption, [corner, *across], rows, "text")
     return table + Markup("<h3>The same for all methods that have it</h3>") + settings_list(common)
 

@@ -39,14 +39,14 @@ def test_images_that_cannot_be_rotated_are_refused_before_any_is_decoded(
     assert not (tmp_path / "out" / "records.jsonl").exists()
 
 
-def test_images_are_brought_to_a_size(wide, tmp_path):
+def test_images_are_resized(wide, tmp_path):
     own(wide, tmp_path / "out", methods=["lmrc+"], size=6)
     assert {record.settings["size"] for record in read_records(tmp_path / "out")} == {6}
     with pytest.raises(FileExistsError, match=r"other settings \(size\)"):
         own(wide, tmp_path / "out", methods=["lm"], size=(6, 8))
 
 
-def test_a_run_does_not_go_on_with_other_images(wide, tmp_path):
+def test_a_run_is_not_resumed_with_other_images(wide, tmp_path):
     out = tmp_path / "out"
     own(wide, out, methods=["lm"])
     (wide / "a" / "0.png").rename(wide / "b" / "10.png")
@@ -72,7 +72,7 @@ def test_own_arrays_are_run_and_refused_where_they_cannot_be_rotated(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:the .* images would take")
-def test_a_machine_with_less_memory_goes_on_where_another_stopped(wide, tmp_path, monkeypatch):
+def test_a_run_is_resumed_on_a_machine_with_less_memory(wide, tmp_path, monkeypatch):
     out = tmp_path / "out"
     own(wide, out, methods=["lm"])
     with monkeypatch.context() as small:

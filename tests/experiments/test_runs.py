@@ -174,7 +174,7 @@ def test_killed_whenever_a_record_appears(call):
     assert_nothing_is_left(out)
 
 
-def test_training_that_goes_astray_is_told_in_a_line(call):
+def test_diverged_training_is_reported_in_one_line(call):
     words = ["incremental", "--methods", "own.DivergingClassifier", "--epochs", 1, "--seeds", 1]
     for run_it, jobs in ((call, 1), (run, 2)):  # what processes of their own say is theirs
         code, errors = run_it(*words, "--jobs", jobs)
@@ -183,7 +183,7 @@ def test_training_that_goes_astray_is_told_in_a_line(call):
         assert "Traceback" not in errors
 
 
-def test_a_full_disk_is_told_in_a_line_and_the_run_goes_on_later(call, limit_disk):
+def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(call, limit_disk):
     words = ["incremental", "--methods", "finetune", "--epochs", 1, "--seeds", 1]
     limit_disk(1000)  # for a lock, and no model
     code, errors = call(*words)
@@ -195,7 +195,7 @@ def test_a_full_disk_is_told_in_a_line_and_the_run_goes_on_later(call, limit_dis
     assert_nothing_is_left(Path("runs/incremental-digits"))
 
 
-def test_a_run_goes_on_with_another_way_to_compute(call):
+def test_a_run_is_resumed_with_other_execution_parameters(call):
     words = ["incremental", "--methods", "own.UncompiledClassifier", "--epochs", 1, "--seeds", 1]
     code, errors = call(*words)
     assert code != 0
@@ -209,7 +209,7 @@ def test_a_run_goes_on_with_another_way_to_compute(call):
     assert call(*words, "--set", "compile=perhaps")[0] == 2
 
 
-def test_killed_in_the_midst_of_a_batch_and_between_record_and_model(call):
+def test_killed_during_a_task_and_between_record_and_model(call):
     """The moments that matter, each met exactly; with methods of one's own, too."""
     methods = "own.StoppingClassifier,own.ForeignClassifier"
     words = ["incremental", "--methods", methods, "--epochs", 2, "--seeds", 1]
@@ -254,7 +254,7 @@ def test_parallel_runs_give_the_same_records_even_if_killed(call):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_dies_is_told_and_does_not_take_the_others_down(jobs):
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(jobs):
     words = ["incremental", "--methods", "own.FragileClassifier,lmrc", "--epochs", 1, "--seeds", 1]
     words += ["--jobs", jobs, "--out", "parts"]
     code, errors = run(*words, FAIL="yes")
@@ -298,7 +298,7 @@ def test_an_existing_folder_takes_more_seeds_and_methods_and_nothing_else(call):
     assert_nothing_is_left(out)
 
 
-def test_records_that_were_taken_away_are_made_again(call, monkeypatch):
+def test_removed_records_are_made_again(call, monkeypatch):
     """As the message about a damaged line advises: the model on disk is then ahead of them."""
     words = ["incremental", "--methods", "own.FragileClassifier", "--epochs", 1, "--seeds", 1]
     words += ["--out", "parts"]
@@ -314,7 +314,7 @@ def test_records_that_were_taken_away_are_made_again(call, monkeypatch):
     assert len(whole_lines(out)) == TASKS
 
 
-def test_a_record_taken_from_the_midst_is_made_again(call):
+def test_a_record_removed_from_the_middle_is_made_again(call):
     words = ["incremental", "--methods", "lm", "--epochs", 1, "--seeds", 1, "--out", "whole"]
     assert call(*words)[0] == 0
     out = Path("whole")
@@ -326,7 +326,7 @@ def test_a_record_taken_from_the_midst_is_made_again(call):
     assert (out / "table.csv").read_text() == page
 
 
-def test_model_of_a_finished_run_is_removed_after_a_kill_left_it(tmp_path, monkeypatch):
+def test_the_model_of_a_finished_run_is_removed_after_a_kill(tmp_path, monkeypatch):
     recipe = load_recipe("incremental", "digits", methods=["lmrc", "lm"], seeds=1)
     monkeypatch.setattr(runs, "finished", lambda _, run: TASKS if run.method == "lmrc" else 3)
     whole, half = runs.plan(recipe)
