@@ -135,7 +135,7 @@ def test_limit_goes_on_to_the_next_where_a_file_is_unreadable(pets):
     assert (dataset.y_train == "cat").sum() == 3
 
 
-def test_images_of_several_sizes_become_64_or_what_is_asked_for(pets):
+def test_images_of_several_sizes_become_64_or_the_given_size(pets):
     paint(pets / "dog" / "wide.png", 7, size=(90, 30))
     assert folder(pets).X_train.shape[1:] == (64, 64, 3)
     assert folder(pets, size=16).X_train.shape[1:] == (16, 16, 3)
@@ -178,7 +178,7 @@ def test_odd_files_are_ignored_without_a_word(pets):
     assert len(dataset.y_train) + len(dataset.y_test) == 16
 
 
-def test_images_beside_the_classes_are_counted_and_one_is_named(pets):
+def test_images_outside_of_class_folders_are_reported(pets):
     for name in ("zebra.PNG", "ape.png", ".hidden.png"):
         paint(pets / name, 7)
     with pytest.warns(UserWarning, match=r"left out 2 image.* beside .*pets, such as ape\.png: "):

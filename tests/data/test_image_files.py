@@ -89,26 +89,29 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(prediction_rules, "STEPS", 5)
 
 
-@pytest.mark.parametrize("pool", [0, 3])
+@pytest.mark.parametrize("per_class", [0, 3])
 @pytest.mark.parametrize("method", [LMRCClassifier, LMRCPlusClassifier])
 def test_what_is_streamed_is_learnt_as_what_is_in_memory(
-    pictures, method, pool, few_at_once, request
+    pictures, method, per_class, few_at_once, request
 ):
     there, _ = read(pictures)
     request.getfixturevalue("little_memory")
     streamed, _ = read(pictures)
     learnt = []
     for data in (there, streamed):
-        settings = {"backbone": "cnn", "epochs": 2, "batch_size": 7, "memory_per_class": pool}
+        settings = {"backbone": "cnn", "epochs": 2, "batch_size": 7, "memory_per_class": per_class}
         model = method(**settings, augment="crop", random_state=0, device="cpu")
         before = torch.get_rng_state()
         for task in ClassStream(data, tasks=2):
             model.partial_fit(task.X_train, task.y_train)
         assert torch.equal(before, torch.get_rng_state())
-        kept = {**model.network_.state_dict(), **model.statistics_, **model.classifiers_}
+        groups = [getattr(model, name) for name in model.saved_tensors]
+        kept = {
+            name: t for group in [model.network_.state_dict(), *groups] for name, t in group.items()
+        }
         learnt.append((kept, model.predict(data.X_test).tolist()))
-    (kept, answers), (kept_streamed, answers_streamed) = learnt
-    assert answers == answers_streamed
+    (kept, predicted), (kept_streamed, predicted_streamed) = learnt
+    assert predicted == predicted_streamed
     assert kept.keys() == kept_streamed.keys()
     for name, value in kept.items():
         assert torch.equal(value, kept_streamed[name]), name

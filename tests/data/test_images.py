@@ -49,7 +49,7 @@ def test_the_formats_people_have_are_read(tmp_path, suffix, exact):
     ],
 )
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tiff", "webp"])
-def test_images_are_turned_as_the_camera_was_held(tmp_path, suffix, orientation, dark_at):
+def test_images_are_rotated_by_their_exif_orientation(tmp_path, suffix, orientation, dark_at):
     path = tmp_path / f"a.{suffix}"
     corner().save(path, exif=exif(orientation))
     pixels = read_image(path)

@@ -190,7 +190,7 @@ def test_a_cifar_archive_that_unpacks_without_end_is_refused(data, cifar, little
 
 
 def nested():
-    """Return lists within lists, each twice the same one: to go through them takes for ever."""
+    """Return lists within lists, each twice the same one: to visit them takes for ever."""
     lists = [0]
     for _ in range(200):
         lists = [lists, lists]

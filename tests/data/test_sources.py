@@ -55,7 +55,7 @@ def test_a_missing_set_is_downloaded_into_the_data_folder(
     assert (data / "cifar-100-python.tar.gz").read_bytes() == content
 
     (server[1] / remote.name).unlink()
-    assert len(load_dataset("cifar100").y_train) == 6  # not asked for again
+    assert len(load_dataset("cifar100").y_train) == 6  # not downloaded again
 
 
 def test_the_second_address_is_tried_where_the_first_fails(server, data):

@@ -201,7 +201,7 @@ def test_test_samples_up_to_a_batch_come_in_the_order_of_the_data_set(letters):
     assert X[:, 0].tolist() == [102, 103, 104, 105, 106]
 
 
-def test_only_the_batch_asked_for_is_read():
+def test_only_the_selected_task_is_read():
     class Counting(np.ndarray):
         rows_read = 0
 

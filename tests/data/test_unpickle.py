@@ -135,7 +135,7 @@ RECONSTRUCT = b"cnumpy.core.multiarray\n_reconstruct\n"
         (RECONSTRUCT + RECONSTRUCT + b"K\x00\x85U\x01b\x87R", "of the class"),
     ],
 )
-def test_the_allowed_names_cannot_be_turned_against_us(content, why):
+def test_the_allowed_names_cannot_be_misused(content, why):
     with pytest.raises(PlainPickleError, match=why):
         load_plain_pickle(b"\x80\x02" + content + b".")
 
@@ -149,12 +149,12 @@ def test_an_array_larger_than_its_content_is_refused():
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02", b"PK\x03\x04 not a pickle", b"\x80\x02]"])
-def test_damaged_pickles_are_said_to_be(content):
+def test_damaged_pickles_are_reported(content):
     with pytest.raises(PlainPickleError, match="not a whole pickle"):
         load_plain_pickle(content)
 
 
-def test_a_truncated_pickle_is_said_to_be():
+def test_a_truncated_pickle_is_reported():
     whole = pickle.dumps({"data": np.arange(1000)}, protocol=2)
     with pytest.raises(PlainPickleError, match="not a whole pickle"):
         load_plain_pickle(whole[:-500])

@@ -70,7 +70,7 @@ def test_files_of_others_are_never_touched(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "do not lose"
 
 
-def test_what_is_not_there_is_said(tmp_path):
+def test_a_missing_model_is_reported(tmp_path):
     with pytest.raises(ModelFileError, match="no such folder"):
         folder.read(tmp_path / "none")
     with pytest.raises(ModelFileError, match=r"no manifest\.json"):

@@ -177,7 +177,7 @@ def test_what_is_the_machine_s_is_not_taken_from_a_file(model):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"[" + b"[]," * 4_000_000 + b"0]", "too large"),
         (b" " * (17 * 2**20), "too large"),
@@ -185,9 +185,9 @@ def test_what_is_the_machine_s_is_not_taken_from_a_file(model):
         (b"[" * 100_000, "cannot be read"),
     ],
 )
-def test_a_manifest_that_would_take_all_memory_is_refused_in_a_short_line(model, text, said):
+def test_a_manifest_that_would_take_all_memory_is_rejected_in_a_short_line(model, text, message):
     (model / "manifest.json").write_bytes(text)
-    with pytest.raises(ModelFileError, match=said) as refused:
+    with pytest.raises(ModelFileError, match=message) as refused:
         lmrc.load(model)
     assert len(str(refused.value)) <= files.MAX_MESSAGE
 

@@ -69,7 +69,7 @@ def test_a_damaged_record_of_unfinished_training_says_so(model):
     assert unfinished.is_there(model)
 
 
-def test_a_model_whose_first_task_is_unfinished_is_said_to_be(tmp_path):
+def test_a_model_whose_first_task_is_unfinished_is_reported(tmp_path):
     with folder.writing(tmp_path / "m"):
         unfinished.write(tmp_path / "m", {}, {})
     with pytest.raises(ModelFileError, match="--resume"):

@@ -39,7 +39,7 @@ def model(tmp_path):
     return tmp_path / "m"
 
 
-def test_as_many_versions_are_kept_as_asked_and_share_what_did_not_change(model):
+def test_the_given_number_of_versions_is_kept_and_they_share_unchanged_files(model):
     assert [v["number"] for v in folder.versions(model)] == [2, 3]
     assert [v["note"] for v in folder.versions(model)] == [{"n": 2}, {"n": 3}]
     assert [name.split("-")[0] for name in names(model)] == [
@@ -63,7 +63,7 @@ def test_a_model_that_cannot_be_read_can_be_replaced(model):
     assert folder.read(model)[0] == {"n": 5}
 
 
-def test_rollback_goes_back_one_and_the_newer_data_is_gone(model):
+def test_rollback_goes_back_one_and_deletes_the_newer_data(model):
     with folder.writing(model):
         folder.roll_back(model, is_fine)
     assert folder.read(model)[0] == {"n": 2}

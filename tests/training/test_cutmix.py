@@ -29,7 +29,7 @@ def numbered(n, copies=1):
     return numbers[:, None, None, None].expand(-1, 3, 20, 20).contiguous()
 
 
-def drawn(sizes, ranks=SINGLE_PROCESS, seed=0):
+def sampled(sizes, ranks=SINGLE_PROCESS, seed=0):
     cutmix = CutMix(sizes, ranks, CPU)
     cutmix.sample_epoch(torch.Generator().manual_seed(seed))
     return cutmix
@@ -37,7 +37,7 @@ def drawn(sizes, ranks=SINGLE_PROCESS, seed=0):
 
 @pytest.mark.parametrize("copies", [1, 4])
 def test_a_partner_is_as_far_from_the_end(copies):
-    n, cutmix = 5, drawn([5] * 40)
+    n, cutmix = 5, sampled([5] * 40)
     shares = []
     for start in range(0, 200, n):
         x, lam = cutmix(numbered(n, copies), torch.arange(start, start + n), copies)
@@ -56,13 +56,13 @@ def test_a_partner_is_as_far_from_the_end(copies):
 
 def test_the_area_of_a_rectangle_is_uniform():
     """Of a side √a, 1 − √a / 4 lies inside on average: the mean of (√a − a / 4)² is 0.32."""
-    cutmix, n = drawn([2] * 4000), 8000
+    cutmix, n = sampled([2] * 4000), 8000
     _, lam = cutmix(torch.zeros(n, 1, 64, 64), torch.arange(n), 1)
     assert float((1 - lam)[lam < 1].mean()) == pytest.approx(0.5 - 0.2 + 1 / 48, abs=0.02)
 
 
-def test_several_mini_batches_at_once_are_mixed_as_each():
-    cutmix, x = drawn([4] * 6), numbered(24)
+def test_cutmix_of_several_mini_batches_at_once_is_that_of_each():
+    cutmix, x = sampled([4] * 6), numbered(24)
     at_once, lams = cutmix(x, torch.arange(24), 1)
     for i in range(0, 24, 4):
         alone, lam = cutmix(x[i : i + 4], torch.arange(i, i + 4), 1)
@@ -73,7 +73,7 @@ def test_several_mini_batches_at_once_are_mixed_as_each():
 def test_each_rank_takes_partners_from_its_own_part():
     for rank in range(3):
         ranks = Ranks(rank, 3)
-        cutmix, share = drawn([10] * 20, ranks), ranks.shard(10)
+        cutmix, share = sampled([10] * 20, ranks), ranks.shard(10)
         n = share.stop - share.start
         for start in range(0, 200, 10):
             x, _ = cutmix(numbered(n), start + torch.arange(share.start, share.stop), 1)
@@ -174,7 +174,7 @@ def test_statistics_are_of_whole_images():
         (LMRCPlusClassifier, {"memory_per_class": 3, "first_epochs": 3, "predict_with": "lda"}),
     ],
 )
-def test_methods_learn_mixed_images_the_same_each_time(method, settings):
+def test_training_with_cutmix_is_reproducible(method, settings):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     y = np.arange(40) % 4
@@ -210,7 +210,7 @@ def test_a_step_of_a_classifier_runs_the_network_once_and_learns_both_classes():
 
 
 @pytest.mark.parametrize("method", [FineTuneClassifier, LwFClassifier, LMRCClassifier])
-def test_losses_of_mixed_targets_are_the_mixed_losses(method):
+def test_losses_with_soft_targets_are_the_mixed_losses(method):
     """Of all terms, those of the old network's outputs included: they do not see the targets."""
     model = method(label_dim=5) if method is LMRCClassifier else method()
     model.heads_, model.classes_ = [np.array([0, 1]), np.array([2, 3])], np.arange(4)
@@ -250,5 +250,5 @@ def test_a_rank_has_partners_and_targets_of_its_part():
         assert same.all()
 
 
-def test_mixed_images_were_learnt_mirrored_too():
+def test_cutmix_includes_flips():
     assert flips("cutmix")

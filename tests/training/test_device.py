@@ -7,15 +7,15 @@ from lmrc.training.device import Execution, deterministic_algorithms, pick_devic
 from lmrc.training.graphed import _fastest_algorithms
 
 
-@pytest.mark.parametrize("asked", ["auto", "cuda", torch.device("cuda")])
-def test_a_gpu_has_its_number_as_tensors_on_it_have(asked, monkeypatch):
+@pytest.mark.parametrize("device", ["auto", "cuda", torch.device("cuda")])
+def test_a_gpu_has_an_index_as_its_tensors_have(device, monkeypatch):
     # Else a network there would seem to be on another device, and be copied each task.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert pick_device(asked) == torch.device("cuda", 1)
+    assert pick_device(device) == torch.device("cuda", 1)
 
 
-def test_the_gpu_that_is_asked_for_is_taken(monkeypatch):
+def test_a_given_gpu_is_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert pick_device("cuda:3") == torch.device("cuda", 3)
 
@@ -31,7 +31,7 @@ def a_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("a_gpu")
-def test_a_repeatable_gpu_picks_nothing_by_its_speed():
+def test_a_deterministic_gpu_does_not_benchmark():
     work = 1e10
     assert Execution.pick("cuda", "bf16", "auto", work).compiled
     with deterministic_algorithms(True):
@@ -58,7 +58,7 @@ def test_torchs_switches_are_as_they_were_even_after_an_error():
 
 
 @pytest.mark.usefixtures("a_gpu")
-def test_who_has_asked_torch_for_errors_gets_them():
+def test_deterministic_errors_of_the_user_stay_errors():
     torch.use_deterministic_algorithms(True)
     try:
         with deterministic_algorithms(True):
@@ -68,7 +68,7 @@ def test_who_has_asked_torch_for_errors_gets_them():
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_cpu_is_repeatable_as_it_is():
+def test_a_cpu_is_deterministic_anyway():
     with deterministic_algorithms(True):
         assert torch.are_deterministic_algorithms_enabled() == torch.cuda.is_available()
         assert "deterministic" not in Execution.pick("cpu", "fp32", True).described()

@@ -74,7 +74,7 @@ def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
 
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
-def test_the_frozen_network_answers_as_the_network_does(dtype, off):
+def test_the_folded_network_has_the_same_outputs(dtype, off):
     model, _ = taught(backbone="resnet18", learning_rate=1e-3)
     network, x = model.network_, torch.from_numpy(images(6)[0]).permute(0, 3, 1, 2).cuda()
     with torch.no_grad():
@@ -119,7 +119,7 @@ def test_lmrc_plus_predicts_by_statistics_on_a_gpu_as_on_a_cpu():
 
 def test_graphs_of_earlier_tasks_that_python_clears_away_do_not_spoil_a_capture():
     before = gc.get_threshold()
-    gc.set_threshold(1)  # at every turn
+    gc.set_threshold(1)  # at every allocation
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # as a capture that fails ends in one
@@ -164,7 +164,7 @@ def test_a_compiled_backbone_gives_what_the_eager_one_gives(backbone):
 
 @pytest.mark.parametrize("inputs", [1, 40, 160])
 @pytest.mark.parametrize("rotations", ["none", "one", "all"])
-def test_blocks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, monkeypatch):
+def test_chunks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, monkeypatch):
     monkeypatch.setattr(prefetch, "MAX_INPUTS", inputs)  # 10 mini-batches, 2 with four rotations
     settings = {"rotations": rotations, "memory_per_class": 5, "swa_epochs": 2}
     settings |= {"class_weight": "balanced", "augment": "crop+flip"}
@@ -213,7 +213,7 @@ def moves(**settings):
 
 @pytest.mark.parametrize("compiled", ["auto", True])
 def test_weights_move_as_in_the_eager_step(compiled):
-    """Answers hardly show it where a gradient is missing or comes a step late; its weight does."""
+    """A missing or late gradient hardly shows in outputs; in its weight it does."""
     expected, got = moves(compile=False), moves(compile=compiled)
     for name, move in expected.items():
         # Rounding comes to 0.03, a missing gradient to 1, one of the step before to 0.25 and more.
@@ -240,7 +240,7 @@ class Kept(Checkpoint):
 @pytest.mark.parametrize(("precision", "off"), [("fp32", 3e-2), ("bf16", 0.1)])
 def test_a_captured_training_goes_on_from_where_it_was(precision, off):
     x, y = images(2)
-    kept, answers = Kept(), []
+    kept, outputs = Kept(), []
     for _ in range(2):  # the second time from the second epoch on
         model = LMRCClassifier(
             backbone="resnet18",
@@ -253,9 +253,9 @@ def test_a_captured_training_goes_on_from_where_it_was(precision, off):
         )
         model.checkpoint = kept
         model.partial_fit(x, y)
-        answers.append(model.decision_function(x))
+        outputs.append(model.decision_function(x))
         assert len(model.history_) == 6
-    np.testing.assert_allclose(*answers, atol=off)
+    np.testing.assert_allclose(*outputs, atol=off)
     assert all(t.dtype == torch.float32 for n, t in kept.tensors.items() if "momentum" in n)
 
 
@@ -275,7 +275,7 @@ def test_inputs_that_do_not_fit_stay_in_the_hosts_memory_and_it_says_so(monkeypa
 
 
 class AsksForValues(nn.Module):
-    """A backbone that no graph can hold: it looks at a number on the GPU."""
+    """A backbone that no graph can hold: it reads a value from the GPU."""
 
     def __init__(self):
         super().__init__()

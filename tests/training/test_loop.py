@@ -82,7 +82,7 @@ def test_the_loss_falls_and_records_say_what_happened():
     assert records[-1]["loss"] < records[0]["loss"]
 
 
-def test_chance_in_the_network_is_seeded_and_the_users_generator_is_left_alone():
+def test_dropout_is_seeded_and_the_global_generator_is_restored():
     def trained():
         torch.manual_seed(7)
         network = nn.Sequential(nn.Linear(2, 16), nn.Dropout(0.5), nn.Linear(16, 1))
@@ -94,15 +94,15 @@ def test_chance_in_the_network_is_seeded_and_the_users_generator_is_left_alone()
     assert torch.equal(trained(), trained())
 
 
-def test_chance_in_the_network_is_another_at_every_step_and_epoch():
-    network, drawn = nn.Linear(2, 1), []
+def test_dropout_differs_at_every_step_and_epoch():
+    network, sampled = nn.Linear(2, 1), []
 
     def losses(batch):
-        drawn.append(torch.rand(()).item())
+        sampled.append(torch.rand(()).item())
         return squared_error(network)(batch)
 
     run(network, losses)
-    assert len(drawn) == len(set(drawn)) == 9  # three epochs of three steps
+    assert len(sampled) == len(set(sampled)) == 9  # three epochs of three steps
 
 
 def test_frozen_weights_stay():
@@ -114,7 +114,7 @@ def test_frozen_weights_stay():
     assert not torch.equal(network[1].weight, before[1])
 
 
-def test_a_network_is_in_training_mode_whatever_was_asked_of_it_between_epochs():
+def test_a_network_is_in_training_mode_whatever_happens_between_epochs():
     network, modes = nn.Linear(2, 1), []
 
     def losses(batch):

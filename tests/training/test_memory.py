@@ -9,7 +9,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def pool(n_per_class, classes, per_class, memory=None, seed=0):
+def updated(n_per_class, classes, per_class, memory=None, seed=0):
     y = torch.tensor(classes).repeat_interleave(n_per_class)
     x = torch.arange(float(len(y)))[:, None] + 1000 * y[:, None]
     start = Memory.empty(x) if memory is None else memory
@@ -17,39 +17,39 @@ def pool(n_per_class, classes, per_class, memory=None, seed=0):
 
 
 def test_holds_so_many_of_each_class_with_their_labels():
-    memory = pool(30, [0, 1, 2], 5)
+    memory = updated(30, [0, 1, 2], 5)
     assert torch.bincount(memory.y).tolist() == [5, 5, 5]
     assert torch.equal((memory.x[:, 0] // 1000).long(), memory.y)
     assert len(memory.x.unique()) == 15
 
 
 def test_a_small_class_is_kept_whole():
-    assert torch.bincount(pool(3, [0, 1], 5).y).tolist() == [3, 3]
+    assert torch.bincount(updated(3, [0, 1], 5).y).tolist() == [3, 3]
 
 
 def test_what_is_kept_stays():
-    first = pool(30, [0, 1], 5)
-    second = pool(30, [2, 3], 5, first, seed=1)
+    first = updated(30, [0, 1], 5)
+    second = updated(30, [2, 3], 5, first, seed=1)
     assert torch.bincount(second.y).tolist() == [5, 5, 5, 5]
     assert torch.equal(second.x[:10], first.x)
-    assert len(first) == 10, "the earlier pool is not changed in place"
+    assert len(first) == 10, "the earlier buffer is not changed in place"
 
 
-def test_a_class_that_comes_again_is_filled_up_not_redrawn():
-    first = pool(3, [0], 5)
-    second = pool(30, [0, 1], 5, first, seed=1)
+def test_a_class_that_recurs_is_filled_up_not_sampled_again():
+    first = updated(3, [0], 5)
+    second = updated(30, [0, 1], 5, first, seed=1)
     assert torch.bincount(second.y).tolist() == [5, 5]
     assert set(first.x[:, 0].tolist()) <= set(second.x[:, 0].tolist())
 
 
-def test_a_smaller_pool_gives_images_up():
-    memory = pool(30, [2], 2, pool(30, [0, 1], 5))
+def test_a_smaller_buffer_drops_exemplars():
+    memory = updated(30, [2], 2, updated(30, [0, 1], 5))
     assert torch.bincount(memory.y).tolist() == [2, 2, 2]
 
 
-def test_the_draw_is_random_and_by_seed():
-    draws = [set(pool(30, [0], 5, seed=seed).x[:, 0].tolist()) for seed in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
+def test_exemplars_depend_on_the_seed():
+    samples = [set(updated(30, [0], 5, seed=seed).x[:, 0].tolist()) for seed in (0, 0, 1)]
+    assert samples[0] == samples[1] != samples[2]
 
 
 def test_bytes_beside_floats_are_scaled():

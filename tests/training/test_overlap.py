@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from lmrc.training import compiling
 from lmrc.training.batches import Batches
 from lmrc.training.device import Execution
 from lmrc.training.loop import Optimisation, train
-from lmrc.training.overlap import overlapped
+from lmrc.training.overlap import OverlappedGradients, overlapped
 
 CPU = torch.device("cpu")
 
@@ -131,8 +132,32 @@ def test_a_backward_pass_after_the_training_is_an_error():
         out.sum().backward()
 
 
-def test_gradients_inside_a_loss_are_not_those_of_a_step():
-    """As for adversarial examples: a step trains on them, not on how they were found."""
+def adversarial(trained, batch):
+    """Train on inputs that were moved along their gradient."""
+    inputs = batch.x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(F.cross_entropy(trained(inputs), batch.y), [inputs])
+    harder = batch.x + 0.01 * gradient.sign()
+    return {"new": F.cross_entropy(trained(harder), batch.y, reduction="none")}
+
+
+def gradient_penalty(trained, batch):
+    """Penalise the gradient of the inputs: its own gradient is needed."""
+    inputs = batch.x.clone().requires_grad_()
+    new = F.cross_entropy(trained(inputs), batch.y, reduction="none")
+    (gradient,) = torch.autograd.grad(new.sum(), [inputs], create_graph=True)
+    return {"new": new, "penalty": gradient.square().sum()}
+
+
+def weight_gradients(trained, batch):
+    """Weigh the loss by the gradient of a layer's weight."""
+    new = F.cross_entropy(trained(batch.x), batch.y, reduction="none")
+    weight = trained.encoder.backbone.layer2[0].conv1.weight
+    (gradient,) = torch.autograd.grad(new.sum(), [weight], retain_graph=True)
+    return {"new": new * gradient.detach().norm().tanh()}
+
+
+@pytest.mark.parametrize("losses", [adversarial, gradient_penalty, weight_gradients])
+def test_losses_may_call_autograd_themselves(losses):
     rng = torch.Generator().manual_seed(0)
     x = torch.rand(12, 3, 8, 8, generator=rng)
     plan = Optimisation(2, 0.01, (), 0.9, 0.0)
@@ -140,18 +165,32 @@ def test_gradients_inside_a_loss_are_not_those_of_a_step():
     def learnt(graph):
         trained = network()
         data = Batches(x, torch.arange(12) % 4, n_known=0, batch_size=4, augment="none", device=CPU)
-
-        def losses(batch):
-            inputs = batch.x.clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(F.cross_entropy(trained(inputs), batch.y), [inputs])
-            harder = batch.x + 0.01 * gradient.sign()
-            return {"new": F.cross_entropy(trained(harder), batch.y, reduction="none")}
-
         execution = Execution(CPU, bf16=False, graph=graph, compiled=False)
-        records = list(train(trained, losses, data, plan, seed=int, execution=execution))
+        run = train(trained, partial(losses, trained), data, plan, seed=int, execution=execution)
+        records = list(run)
         return [record["loss"] for record in records]
 
     assert learnt(True) == pytest.approx(learnt(False), rel=1e-3)
+
+
+def test_gradients_are_overlapped_from_the_second_step_on(monkeypatch):
+    trained, computed = network(), []
+    compute = OverlappedGradients._compute
+
+    def seen(self, place, *how):
+        computed.append(place)
+        compute(self, place, *how)
+
+    def losses(batch):
+        return {"new": F.cross_entropy(trained(batch.x), batch.y, reduction="none")}
+
+    monkeypatch.setattr(OverlappedGradients, "_compute", seen)
+    x = torch.rand(12, 3, 8, 8)
+    data = Batches(x, torch.arange(12) % 4, n_known=0, batch_size=4, augment="none", device=CPU)
+    execution = Execution(CPU, bf16=False, graph=True, compiled=False)
+    plan = Optimisation(2, 0.01, (), 0.9, 0.0)
+    list(train(trained, losses, data, plan, seed=int, execution=execution))
+    assert len(computed) == 5 * (2 * 3 - 1)  # five layers, all steps but the first
 
 
 @pytest.mark.parametrize(

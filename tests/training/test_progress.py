@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("verbose", "stream"), [(0, Terminal()), (1, io.StringIO())])
-def test_nothing_is_shown_unless_asked_for_and_on_a_terminal(verbose, stream, monkeypatch):
+def test_progress_is_shown_if_verbose_and_on_a_terminal_only(verbose, stream, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     LMRCClassifier(epochs=2, verbose=verbose).fit(X, Y)
     assert stream.getvalue() == ""

@@ -19,7 +19,7 @@ def served(rotations, augment="none", seed=0):
         yield batches.at(positions)
 
 
-def test_all_rotations_come_together_each_with_its_label_and_turn():
+def test_all_rotations_come_together_each_with_its_label():
     for plain, rotated in zip(served("none"), served("all"), strict=True):
         n = len(plain.y)
         assert plain.rotation is None
@@ -29,7 +29,7 @@ def test_all_rotations_come_together_each_with_its_label_and_turn():
             assert np.array_equal(image, np.rot90(plain.x[i % n], turn, axes=(1, 2)))
 
 
-def test_one_turn_is_drawn_by_the_epochs_seed():
+def test_one_rotation_is_sampled_by_the_epochs_seed():
     turns = []
     for plain, rotated in zip(served("none"), served("one"), strict=True):
         turns += rotated.rotation.tolist()

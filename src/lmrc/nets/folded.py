@@ -1,8 +1,8 @@
 """A ResNet for inference on a GPU: BatchNorm folded into the convolutions, one kernel each.
 
-The frozen network answers every mini-batch, and nothing in it changes meanwhile: its batch
-normalisation is a scale and a shift of each channel, which the weights of the convolution before it
-can take up. cuDNN then adds the bias and the shortcut and cuts off at zero in the same kernel.
+The old network is run on every mini-batch and does not change: its batch normalisation is a scale
+and a shift per channel, which can be folded into the convolution before it. cuDNN then computes
+bias, shortcut and ReLU in the same kernel.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def fold(backbone: nn.Module, dtype: torch.dtype) -> nn.Module | None:
     ----------
     backbone : nn.Module
     dtype : torch.dtype
-        To compute in.
+        Of the computation.
 
     Returns
     -------
     nn.Module or None
-        None where the backbone is of a kind that is not known here.
+        None for other backbones.
     """
     return FoldedResNet(backbone, dtype) if _is_known(backbone) else None
 
 
 def _is_known(backbone: nn.Module) -> TypeGuard[ResNet]:
-    """Say whether it is a ResNet as we build it, and not one that a user has altered."""
+    """Tell whether it is one of our ResNets, not altered by a user."""
     if type(backbone) is not ResNet:
         return False
     levels = [getattr(backbone, f"layer{level}") for level in range(1, 5)]
@@ -76,9 +76,9 @@ class FoldedBlock(nn.Module):
         if isinstance(block.downsample, nn.Sequential):
             conv, bn = block.downsample
             assert isinstance(conv, nn.Conv2d)
-            assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, of several processes
+            assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, with several ranks
             self.shortcut = FoldedConv(conv, bn, dtype)
-            # By itself, its bias would be a kernel that goes through all the map once more.
+            # Its bias alone would be one more kernel over the whole map.
             self.conv2.bias = self.conv2.bias + self.shortcut.bias
             self.shortcut.bias = None
 

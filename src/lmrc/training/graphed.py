@@ -32,7 +32,8 @@ class GraphedStep(Step):
     """Steps that are captured once for each size of mini-batch, then replayed.
 
     The first steps of a size run eagerly, so results are those of `Step`. A step that cannot be
-    captured runs eagerly throughout, with a warning.
+    captured runs eagerly throughout, with a warning. Weight gradients are overlapped from the
+    second step on, unless the losses call autograd themselves.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ class GraphedStep(Step):
     ) -> None:
         super().__init__(*args, **settings)
         self.prepare, self.overlap = prepare, overlap
+        self.is_watched = overlap is None
         self.usual_size = self.batches.sizes[0]
         self.n_eager = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
@@ -62,9 +64,25 @@ class GraphedStep(Step):
 
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
+        if not self.is_watched:
+            self._watched_step(batch)
+            return
         if self.overlap:
             self.overlap.begin()
         super().__call__(batch)
+
+    def _watched_step(self, batch: MiniBatch) -> None:
+        """Take a plain step, as all are then if the losses call autograd themselves."""
+        overlap, self.overlap, self.is_watched = self.overlap, None, True
+        assert overlap is not None
+        with uncompiled(), overlap.watched() as passes:
+            loss = self.loss(batch)
+            calls_autograd = bool(passes)
+            self.learn(batch, loss)
+        if calls_autograd:
+            overlap.disable()
+        else:
+            self.overlap = overlap
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the sum of the loss terms."""
@@ -113,9 +131,10 @@ class GraphedStep(Step):
     def _eager_step(self, size: int, start: int) -> None:
         wait(self.stream, self.side_stream)  # which may still read inputs that are replaced now
         self.batches.load_next()
+        is_watched = self.is_watched  # else it is the watched step, whose algorithms are others
         self(self.batches.at(self.positions(start, size)))
         wait(self.side_stream, self.stream)
-        self.n_eager[size] += 1
+        self.n_eager[size] += is_watched
 
     def _is_captured(self, size: int) -> bool:
         """Tell whether the step of a size is captured; capture it after the warm-up."""

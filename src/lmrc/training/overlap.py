@@ -7,6 +7,7 @@ on a side stream. All weights are cast to bfloat16 at once, at the start of a st
 These gradients bypass autograd, which could add them to others of the same weight, as for EWC's
 penalty, before they are ready: `OverlappedGradients.join` does that. Until then inputs and
 gradients must not be overwritten: they are held here, and compiled code may not reuse memory.
+Losses that call autograd themselves would miss these gradients: `watched` finds them out.
 """
 
 from __future__ import annotations
@@ -46,8 +47,36 @@ class OverlappedGradients:
             DetachedWeight(used, partial(self._compute, place))
             for place, used in enumerate(self.used)
         ]
-        for layer, weight in zip(layers, self.detached, strict=True):
+        self.layers = layers
+        self.enable()
+
+    def enable(self) -> None:
+        """Overlap the gradients of all layers."""
+        for layer, weight in zip(self.layers, self.detached, strict=True):
             layer.detach_weight(weight)
+
+    def disable(self) -> None:
+        """Leave all gradients to autograd."""
+        for layer in self.layers:
+            layer.attach_weight()
+
+    @contextmanager
+    def watched(self) -> Iterator[list[None]]:
+        """Leave a step's gradients to autograd; list the backward passes through the layers."""
+        passes: list[None] = []
+
+        def watch(module: nn.Module, inputs: Any, out: Tensor) -> None:
+            if out.requires_grad:
+                out.register_hook(lambda _: passes.append(None))  # type: ignore[no-untyped-call]
+
+        self.disable()
+        hooks = [layer.register_forward_hook(watch) for layer in self.layers]
+        try:
+            yield passes
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.enable()
 
     def begin(self) -> None:
         """Begin a step: cast the weights."""
@@ -99,9 +128,8 @@ def overlapped(network: nn.Module, bf16: bool) -> Iterator[OverlappedGradients |
     try:
         yield overlap
     finally:
+        overlap.disable()
         overlap.detached.clear()  # each refers back to it
-        for layer in layers:
-            layer.attach_weight()
 
 
 def _layers(backbone: nn.Module) -> list[Conv2d]:

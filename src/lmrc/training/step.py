@@ -62,8 +62,15 @@ class Step:
 
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
+        self.learn(batch, self.loss(batch))
+
+    def loss(self, batch: MiniBatch) -> Tensor:
+        """Return each term of the loss, by a forward pass."""
         with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
-            loss = self.terms(batch)
+            return self.terms(batch)
+
+    def learn(self, batch: MiniBatch, loss: Tensor) -> None:
+        """Update the weights by the gradients of a loss."""
         self.optimiser.zero_grad(set_to_none=True)
         self.backward(loss)
         self.update()
