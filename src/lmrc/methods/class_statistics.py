@@ -48,7 +48,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         return self.test_time_flip and flips(self.augmentation_)
 
     @property
-    def _forward_passes(self) -> int:  # type: ignore[override]  # of each image
+    def _forward_passes(self) -> int:  # of each image
         return self._n_rotations * (1 + self._flips)
 
     def after_task(self, network: Network, samples: Memory) -> None:

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from lmrc.data.inputs import Inputs
 from lmrc.labels.mapping import LabelMapping
-from lmrc.methods.amending import AmendableClasses
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.declared import LMRCParameters
-from lmrc.methods.label_vectors import warn_if_nearly_full
+from lmrc.methods.label_vectors import LabelVectors, warn_if_nearly_full
 from lmrc.methods.rng import LABELS
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.nets.network import Network
@@ -23,7 +22,7 @@ from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses
 
 
-class LMRCClassifier(LMRCParameters, AmendableClasses, IncrementalClassifier):
+class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
     """Label Mapping with Response Consolidation, as in the paper.
 
     Every class has a random unit vector, its label vector. Every task gets a head of its own,
@@ -140,13 +139,6 @@ class LMRCClassifier(LMRCParameters, AmendableClasses, IncrementalClassifier):
             return known
         return torch.cat([c if has else known for has in with_exemplars], dim=1)
 
-    def _with_exemplars(self, k: int) -> list[bool]:
-        """Return of each of the first k heads whether there are exemplars of all its classes."""
-        stored = self.memory_.classes if self.memory_ else frozenset()
-        sizes = self._head_sizes[:k]
-        ends = itertools.accumulate(sizes)
-        return [stored.issuperset(range(end - n, end)) for n, end in zip(sizes, ends, strict=True)]
-
     @staticmethod
     def _expected(targets: Tensor, vectors: Tensor) -> Tensor:
         """Return the label vector of each sample's class, (n, 1, d): a mixture with CutMix."""
@@ -176,30 +168,3 @@ class LMRCClassifier(LMRCParameters, AmendableClasses, IncrementalClassifier):
             Columns as ``classes_``, in −1 … 1. `predict` takes the highest (Eq. 3).
         """
         return self._all_scores(X)
-
-    def _check_prediction_rule(self) -> None:
-        """Refuse, with a ValueError, a prediction rule that the model has nothing for."""
-
-    def check_saved(self) -> None:
-        """Refuse label vectors and a threshold that do not fit."""
-        vectors = self.labels_.get("vectors", torch.zeros(0))
-        wanted = self._label_vectors_shape()
-        if tuple(vectors.shape) != wanted or vectors.dtype != torch.float32:
-            raise ValueError(f"its label vectors are not of shape {wanted} in float32")
-        constraint = self.parameters["threshold"].constraint
-        if constraint and not constraint.test(self.threshold_):
-            raise ValueError(f"its threshold is {self.threshold_!r}")
-
-    def _label_vectors_shape(self) -> tuple[int, ...]:
-        return (len(self.classes_), self.label_dim)
-
-    @property
-    def label_vectors_(self) -> NDArray[np.float32]:
-        """Label vectors, rows as ``classes_``."""
-        if "network_" not in vars(self):
-            raise AttributeError("label_vectors_ is there once a task has been learnt")
-        return np.array(self.labels_["vectors"].cpu().numpy())
-
-    @property
-    def _n_outputs(self) -> int:  # type: ignore[override]  # values of a forward pass
-        return len(self.heads_) * self.label_dim

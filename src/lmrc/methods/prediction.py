@@ -29,12 +29,18 @@ class Prediction(ClassifierMixin):
     network_: Network
     classes_: NDArray[Any]
     precision: Any
-    _forward_passes: int = 1  # of each sample: rotated, flipped
-    _n_outputs: int = 1  # values of each pass
     scores: Callable[[Network, Tensor], Tensor]
     #: `predict` returns the class with the highest score: `lmrc.evaluate` then needs one pass.
     #: A subclass that overrides `predict` or public scores says it again, or loses it.
     predict_is_argmax = True
+
+    @property
+    def _forward_passes(self) -> int:  # of each sample: rotated, flipped
+        return 1
+
+    @property
+    def _n_outputs(self) -> int:  # values of each pass
+        return 1
 
     def _score_parts(
         self, X: Any, scores: Callable[[Network, Tensor], Tensor] | None = None

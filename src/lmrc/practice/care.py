@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.data.folders import class_name
-from lmrc.methods.amending import reweighed
+from lmrc.methods.label_vectors import reweighed
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.practice.info import exemplars_of
