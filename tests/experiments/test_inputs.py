@@ -76,7 +76,7 @@ def test_a_run_is_resumed_on_a_machine_with_less_memory(wide, tmp_path, monkeypa
     out = tmp_path / "out"
     own(wide, out, methods=["lm"])
     with monkeypatch.context() as small:
-        small.setattr(folders, "memory_at_hand", lambda: 100)  # images stay files there
+        small.setattr(folders, "available_memory", lambda: 100)  # images stay files there
         own(wide, out, methods=["lm", "finetune"])
     own(wide, out, methods=["lm", "finetune", "lmrc"])
     assert len(read_records(out)) == 6
