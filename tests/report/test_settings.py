@@ -23,6 +23,7 @@ def test_parameters_newer_than_a_record_have_their_defaults(description, records
     assert "swa epochs" in differing.rsplit("Settings that differ", 1)[1]
     assert "auto: jitter+cutout for colour images" in differing
     assert "<dt>swa epochs</dt>" not in same
+    assert "rotations" in differing.rsplit("Settings that differ", 1)[1]  # LMRC has none
     assert "<dt>batch size</dt>" in same
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
 from markupsafe import Markup
 
+from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
@@ -56,6 +57,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
             chosen["augment"] = before if now in kinds else THEN.join([*kinds, str(now)])
         if description.recipe.get("order") == "per-seed":
             chosen["order"] = "shuffled by the run's seed"
+    _fill_in_extensions(settings.values())
     values: dict[str, dict[str, Any]] = {}
     for chosen in settings.values():
         for key, value in chosen.items():
@@ -76,6 +78,15 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
     caption = "Settings that differ between the methods; –: no such setting, or without effect."
     table = html.table(caption, [corner, *across], rows, "text")
     return table + Markup("<h3>The same for all methods that have it</h3>") + settings_list(common)
+
+
+def _fill_in_extensions(methods: Collection[dict[str, Any]]) -> None:
+    """Beside LMRC+, let LMRC have what it lacks: its extensions, switched off."""
+    if any(chosen.get("classifier") == "LMRCPlusClassifier" for chosen in methods):
+        extensions = LMRCPlusParameters.parameters.items()
+        for chosen in methods:
+            if chosen.get("classifier") == "LMRCClassifier":
+                chosen |= {name: p.off for name, p in extensions if p.off is not None}
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:
