@@ -139,13 +139,13 @@ def run_each(commands, seconds):
     It says the exit code and, where lmrc raised the error itself, its type; else where it came
     from.
     """
-    errors, tell = [], cli._tell
+    errors, print_error = [], cli._print_error
 
     def note(error, code):
         errors.append(error)
-        tell(error, code)
+        print_error(error, code)
 
-    cli._tell = note
+    cli._print_error = note
     for words in commands:
         errors.clear()
         # No one handles these signals: the process ends. Others may keep the processor busy.

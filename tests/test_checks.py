@@ -1,4 +1,4 @@
-"""Every classifier here satisfies the public checks, and the checks notice those that do not."""
+"""Every classifier of lmrc passes the public checks, and the checks detect broken ones."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from lmrc import (
 CLASSIFIERS = {
     "lmrc": LMRCClassifier(epochs=3, random_state=0),
     "lm": LMRCClassifier(epochs=3, random_state=0, response_weight=0.0),
-    "lmrc with pool": LMRCClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "lmrc with exemplars": LMRCClassifier(epochs=3, random_state=0, memory_per_class=3),
     "lmrc with own backbone": LMRCClassifier(
         epochs=3,
         random_state=0,
@@ -27,7 +27,7 @@ CLASSIFIERS = {
     "lmrc+": LMRCPlusClassifier(
         epochs=3, first_epochs=None, random_state=0, rotations="none", predict_with="lda"
     ),
-    "lmrc+ with pool": LMRCPlusClassifier(
+    "lmrc+ with exemplars": LMRCPlusClassifier(
         epochs=3,
         first_epochs=None,
         random_state=0,
@@ -38,11 +38,11 @@ CLASSIFIERS = {
         memory_per_class=3,
     ),
     "finetune": FineTuneClassifier(epochs=3, random_state=0),
-    "finetune with pool": FineTuneClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "finetune with exemplars": FineTuneClassifier(epochs=3, random_state=0, memory_per_class=3),
     "ewc": EWCClassifier(epochs=3, random_state=0),
-    "ewc with pool": EWCClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "ewc with exemplars": EWCClassifier(epochs=3, random_state=0, memory_per_class=3),
     "lwf-mc": LwFClassifier(epochs=3, random_state=0),
-    "lwf-mc with pool": LwFClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "lwf-mc with exemplars": LwFClassifier(epochs=3, random_state=0, memory_per_class=3),
     "lwf-mt": LwFClassifier(heads="multi", epochs=3, random_state=0),
     "joint": JointClassifier(epochs=3, random_state=0),
 }
@@ -55,7 +55,7 @@ def test_classifier(name, check):
 
 
 class Moves(LMRCClassifier):
-    """Draws all label vectors anew with every task."""
+    """Samples all label vectors anew in every task."""
 
     def expand(self, network, n_new):
         super().expand(network, n_new)
@@ -64,37 +64,37 @@ class Moves(LMRCClassifier):
 
 
 class Learns(FineTuneClassifier):
-    """Adapts its weights while it predicts."""
+    """Changes its weights in prediction."""
 
     def scores(self, network, x):
         network.head.bias.mul_(0.9)
         return super().scores(network, x)
 
 
-class Crowd(FineTuneClassifier):
-    """Scores a row by the company it is in."""
+class Centred(FineTuneClassifier):
+    """Scores depend on the other rows."""
 
     def scores(self, network, x):
         scores = super().scores(network, x)
         return scores - scores.mean(0)
 
 
-class Upside(FineTuneClassifier):
-    """Lets the lowest score win."""
+class Negated(FineTuneClassifier):
+    """Predicts the lowest score."""
 
     def scores(self, network, x):
         return -super().scores(network, x)
 
 
 class Narrow(FineTuneClassifier):
-    """Scores the classes of the first task alone."""
+    """Scores only the classes of the first task."""
 
     def scores(self, network, x):
         return super().scores(network, x)[:, :2]
 
 
 class InPlace(FineTuneClassifier):
-    """Trains the model that is in use."""
+    """Changes the current model during training."""
 
     def expand(self, network, n_new):
         super().expand(network, n_new)
@@ -111,7 +111,7 @@ class Hoards(FineTuneClassifier):
 
 
 class HoardsInSecret(FineTuneClassifier):
-    """Keeps the samples where no file would show them."""
+    """Keeps the samples in an attribute that is not saved."""
 
     def _remember(self, x, targets):
         super()._remember(x, targets)
@@ -119,22 +119,22 @@ class HoardsInSecret(FineTuneClassifier):
 
 
 class Counts(FineTuneClassifier):
-    """Remembers how often it was asked."""
+    """Counts its predictions."""
 
     def predict(self, X):
-        self.asked = getattr(self, "asked", 0) + 1
+        self.calls = getattr(self, "calls", 0) + 1
         return super().predict(X)
 
 
 class Reckless(FineTuneClassifier):
-    """Draws from the global generator."""
+    """Takes seeds from the global RNG."""
 
     def _seed(self, *purpose):
         return int(torch.randint(0, 2**31, ()))
 
 
 class Amnesic(LMRCClassifier):
-    """Forgets its batch number on the way to disk."""
+    """Does not save its number of tasks."""
 
     saved_values = tuple(name for name in LMRCClassifier.saved_values if name != "n_tasks_")
     n_tasks_ = 0
@@ -143,29 +143,29 @@ class Amnesic(LMRCClassifier):
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Moves, checks.check_old_classes_keep_their_place),
+        (Moves, checks.check_old_classes_keep_their_position),
         (Learns, checks.check_predict_changes_nothing),
-        (Crowd, checks.check_rows_are_independent),
-        (Upside, checks.check_highest_score_wins),
+        (Centred, checks.check_rows_are_independent),
+        (Negated, checks.check_highest_score_wins),
         (Narrow, checks.check_highest_score_wins),
         (InPlace, checks.check_interrupted_task_changes_nothing),
-        (Hoards, checks.check_growth_is_by_head_alone),
-        (HoardsInSecret, checks.check_growth_is_by_head_alone),
+        (Hoards, checks.check_model_grows_by_heads_only),
+        (HoardsInSecret, checks.check_model_grows_by_heads_only),
         (Counts, checks.check_predict_changes_nothing),
         (Reckless, checks.check_same_seed_same_model),
     ],
 )
-def test_checks_notice(broken, check):
+def test_checks_detect_a_broken_classifier(broken, check):
     with pytest.raises(AssertionError):
         check(broken(epochs=3, random_state=0))
 
 
-def test_saving_check_notices_what_is_not_saved(monkeypatch):
+def test_saving_check_detects_an_attribute_that_is_not_saved(monkeypatch):
     from lmrc.methods import persistence
 
     monkeypatch.setitem(persistence.CLASSES, "Amnesic", Amnesic)
     with pytest.raises(AssertionError):
-        checks.check_saved_model_goes_on(Amnesic(epochs=3, random_state=0))
+        checks.check_saved_model_continues(Amnesic(epochs=3, random_state=0))
 
 
 def test_blobs_are_separable():

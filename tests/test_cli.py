@@ -47,7 +47,7 @@ def test_version(call):
     assert call("--version") == (0, f"lmrc {lmrc.__version__}\n", "")
 
 
-def test_nothing_asked_shows_help(call):
+def test_no_command_shows_help(call):
     code, out, _ = call()
     assert code == 2
     assert "Usage: lmrc" in out
@@ -60,7 +60,7 @@ COMPLETE = {"_LMRC_COMPLETE": "complete_bash", "COMP_WORDS": "lmrc pred", "COMP_
     ("words", "environment"),
     [(["--help"], {}), (["learn", "--help"], {}), (["--version"], {}), ([], COMPLETE)],
 )
-def test_help_and_completion_load_nothing_heavy(words, environment):
+def test_help_and_completion_import_nothing_heavy(words, environment):
     script = (
         "import sys, atexit; from lmrc.cli import main; sys.argv[0] = 'lmrc';"
         f"atexit.register(lambda: print([m for m in {HEAVY} if m in sys.modules])); main()"
@@ -96,7 +96,7 @@ def test_shells_complete_commands():
     assert done.stdout.split() == ["predict"]
 
 
-def test_who_reads_no_further_hears_no_complaint():
+def test_a_closed_pipe_is_no_error():
     read, write = os.pipe()
     os.close(read)
     call = [sys.executable, "-m", "lmrc", "--help"]
@@ -127,7 +127,10 @@ def test_warnings_are_one_line(call, monkeypatch):
         (["reproduce", "rehearsal", "--memory", "20,many"], "'many' is no whole number"),
         (["reproduce", "capacity", "--epochs", "3"], "--epochs makes no sense for capacity"),
         (["reproduce", "capacity", "--dataset", "mnist"], "counts label vectors"),
-        (["reproduce", "incremental", "--memory", "20"], "rehearsal is the experiment with a pool"),
+        (
+            ["reproduce", "incremental", "--memory", "20"],
+            "rehearsal is the experiment with a pool",
+        ),
         (["reproduce", "softmax-suppression", "--tasks", "3"], "two tasks"),
         (["reproduce", "consolidation", "--methods", "ewc"], "LMRC against LM"),
         (["reproduce", "rehearsal", "--from", "."], "only consolidation and heads"),
@@ -146,7 +149,7 @@ def test_warnings_are_one_line(call, monkeypatch):
         (["report", "nowhere"], "nowhere"),
     ],
 )
-def test_wrong_use_is_one_line_and_code_2(call, words, told):
+def test_wrong_usage_is_one_line_and_code_2(call, words, told):
     code, out, err = call(*words)
     assert code == 2
     assert out == ""
@@ -162,10 +165,10 @@ def test_wrong_use_is_one_line_and_code_2(call, words, told):
         (ValueError("so\nand so"), "lmrc: so and so\n"),
         (FileExistsError("runs/x is taken"), "lmrc: runs/x is taken\n"),
         (RuntimeError(), "lmrc: RuntimeError\n"),
-        (KeyError("a"), "lmrc: KeyError: 'a' (lmrc --debug … shows where)\n"),
+        (KeyError("a"), "lmrc: KeyError: 'a' (lmrc --debug … prints the traceback)\n"),
     ],
 )
-def test_failed_work_is_one_line_and_code_1(call, demo_fails, error, line):
+def test_failure_is_one_line_and_code_1(call, demo_fails, error, line):
     demo_fails(error)
     assert call("demo") == (1, "", line)
 
@@ -189,7 +192,7 @@ def test_ctrl_c_is_one_line_and_code_130(call, demo_fails):
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such signals")
 @pytest.mark.parametrize("second", ["while the first is dealt with", "while Python ends"])
-def test_two_interrupts_end_as_one_does(second):
+def test_two_interrupts_end_like_one(second):
     script = """if True:
         import os, signal, sys
         from lmrc import cli, interrupts
@@ -203,9 +206,9 @@ def test_two_interrupts_end_as_one_does(second):
 
             __del__ = __call__
 
-        ignore, interrupt = interrupts.ignore, Interrupt()
+        ignore, interrupt = interrupts.ignore_further, Interrupt()
         if sys.argv[1] == "while the first is dealt with":
-            interrupts.ignore = lambda: (interrupt(), ignore())
+            interrupts.ignore_further = lambda: (interrupt(), ignore())
         sys.kept = cli.app = interrupt  # until the very end
         cli.main()
     """
@@ -214,7 +217,7 @@ def test_two_interrupts_end_as_one_does(second):
     assert "Traceback" not in done.stderr
 
 
-def test_demo_passes_on_what_was_asked(monkeypatch, call):
+def test_demo_passes_its_options_on(monkeypatch, call):
     asked = {}
     monkeypatch.setattr(
         "lmrc.experiments.demo.main", lambda out, **rest: asked.update(out=out, **rest)
@@ -236,7 +239,7 @@ def asked(monkeypatch):
     return asked
 
 
-def test_reproduce_passes_on_what_was_asked(call, asked):
+def test_reproduce_passes_its_options_on(call, asked):
     words = (
         "--dataset cifar100 --methods lmrc,ewc --methods joint --memory 20,50 --order 1993 "
         "--validate 0.1 --set response-weight=3 --set halve_at=[5,6] --set precision=bf16 "
@@ -289,7 +292,7 @@ def test_an_order_may_be_a_file(call, asked, tmp_path, order):
 
 
 @pytest.mark.parametrize("text", ["3 1 2", "[]", "[[1], []]", "[1, [2]]", "[1.5]", "[true]", "{}"])
-def test_a_file_that_holds_no_order_is_refused(call, asked, tmp_path, text):
+def test_an_invalid_order_file_is_refused(call, asked, tmp_path, text):
     (tmp_path / "order.json").write_text(text)
     code, _, error = call("reproduce", "incremental", "--order", str(tmp_path / "order.json"))
     assert code == 2
@@ -300,12 +303,12 @@ def test_a_file_that_holds_no_order_is_refused(call, asked, tmp_path, text):
     assert "'no.json' is none of natural, per-seed, a seed such as 1993, or a JSON file" in error
 
 
-def test_heads_may_be_told_where_to_read(call, asked):
+def test_heads_may_read_another_run(call, asked):
     assert call("reproduce", "heads", "--from", "there", "--order", "natural")[0] == 0
     assert (asked["source"], asked["order"], asked["dataset"]) == (Path("there"), "natural", None)
 
 
-def test_report_makes_the_page_again_and_prints_the_table(call, tmp_path):
+def test_report_rebuilds_the_page_and_prints_the_table(call, tmp_path):
     folder = tmp_path / "run"
     words = "--dataset digits --limit 5 --epochs 1 --seeds 1 --methods lm --quiet --out"
     first = call("reproduce", "incremental", *words.split(), str(folder))
@@ -316,14 +319,14 @@ def test_report_makes_the_page_again_and_prints_the_table(call, tmp_path):
     assert (folder / "report.html").read_bytes() == page
 
 
-def test_report_of_a_folder_that_is_no_run(call, tmp_path):
+def test_report_of_a_folder_without_a_run(call, tmp_path):
     code, _, err = call("report", str(tmp_path))
     assert code == 1
     assert f"{tmp_path} holds no run.json: name a folder that lmrc reproduce" in err
 
 
 @pytest.mark.parametrize("wrong", [("--methods", "lmcr"), ("--dataset", "cifar10")])
-def test_what_reproduce_does_not_know_is_wrong_use(wrong, call, tmp_path):
+def test_unknown_methods_and_data_sets_are_wrong_usage(wrong, call, tmp_path):
     code, _, err = call("reproduce", "incremental", *wrong, "--out", str(tmp_path / "runs"))
     assert (code, wrong[1] in err) == (2, True)
     assert not (tmp_path / "runs").exists()

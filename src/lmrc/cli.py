@@ -1,6 +1,6 @@
-"""The command line: thin verbs over the package.
+"""The command line: thin commands over the package.
 
-What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
+Imports that a command needs are inside it, so that ``lmrc --help`` is fast.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from lmrc.interrupts import INTERRUPTED
 from lmrc.outside import cut, say
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
-from lmrc.practice.usage import typed
+from lmrc.practice.usage import options_given
 
 app = typer.Typer(
     name="lmrc",
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,  # main() has its own way with errors
+    pretty_exceptions_enable=False,  # main() prints errors
 )
 
 for _command in COMMANDS:
     app.command()(_command)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"lmrc {__version__}")
         raise typer.Exit
 
@@ -48,14 +48,16 @@ def root(
     context: typer.Context,
     version: Annotated[
         bool,
-        Flag("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+        Flag(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
-    debug: Annotated[bool, Flag("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, Flag("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
     """Class-incremental learning without keeping old data.
 
-    Example: lmrc learn pets.lmrc week1/ makes a model of the images in week1, and
-    lmrc predict pets.lmrc photo.jpg asks it. docs/tutorial.md walks through it all.
+    Example: lmrc learn pets.lmrc week1/ trains a model on the images in week1, and
+    lmrc predict pets.lmrc photo.jpg predicts the class of a photo. Tutorial: docs/tutorial.md
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -65,16 +67,18 @@ def root(
 @app.command()
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for the page and the records.", file_okay=False)
+        Path, typer.Option(help="Folder for the report and the records.", file_okay=False)
     ] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 1,
-    epochs: Annotated[int, typer.Option(help="Passes over each task.", min=1)] = 12,
+    seeds: Annotated[
+        int, typer.Option(help="Runs of each method, with different seeds.", min=1)
+    ] = 1,
+    epochs: Annotated[int, typer.Option(help="Epochs per task.", min=1)] = 12,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Teach a network ten digits, two at a time, and show what it forgets.
+    """Learn ten digits in five tasks with several methods, and show what each forgets.
 
     Compares LMRC+, LMRC, LM, fine-tuning, and LMRC with ten exemplars per class, and writes a
-    page with tables and figures. A minute per seed.
+    report with tables and figures. Takes a minute per seed.
 
     Example: lmrc demo --seeds 5 --out runs/five-seeds
     """
@@ -84,7 +88,7 @@ def demo(
 
 
 class Experiment(StrEnum):
-    """What can be reproduced, in the order of the paper; then what goes beyond it."""
+    """Experiments in the order of the paper, then those beyond it."""
 
     softmax_suppression = "softmax-suppression"
     incremental = "incremental"
@@ -100,128 +104,130 @@ class Experiment(StrEnum):
 def reproduce(
     context: typer.Context,
     experiment: Annotated[
-        Experiment, typer.Argument(help="Which figure or table.", metavar="EXPERIMENT")
+        Experiment, typer.Argument(help="The experiment to run.", metavar="EXPERIMENT")
     ],
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="digits, mnist, cifar100, imagenet200, folder:PATH or npz:PATH; by default "
-            "digits, and mnist for softmax-suppression."
+            help="digits, mnist, cifar100, imagenet200, folder:PATH or npz:PATH.",
+            show_default="digits; mnist for softmax-suppression",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder; runs/EXPERIMENT-DATASET by default.", file_okay=False),
+        typer.Option(help="Run folder.", show_default="runs/EXPERIMENT-DATASET", file_okay=False),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each method.", min=1)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each method, with different seeds.", min=1)
+    ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="Short names or dotted paths, one or several."),
+        typer.Option(help="One or more methods: short names or dotted paths."),
     ] = None,
     backbone: Annotated[
         str | None, typer.Option(help="mlp, cnn, resnet18, resnet34, resnet18-wide.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a task.")] = None,
-    tasks: Annotated[int | None, typer.Option(min=1, help="Tasks.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per task.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Number of tasks.")] = None,
     first_classes: Annotated[
         int | None,
-        typer.Option(min=1, help="Classes of the first task; the others have equally many each."),
+        typer.Option(min=1, help="Classes in the first task; the others share the rest equally."),
     ] = None,
     memory: Annotated[
-        list[str] | None, typer.Option(help="Exemplars of each class, one number or several.")
+        list[str] | None, typer.Option(help="Exemplars per class, one or more numbers.")
     ] = None,
     memory_total: Annotated[
-        list[str] | None, typer.Option(help="Exemplars of all classes together, likewise.")
+        list[str] | None, typer.Option(help="Exemplars in total, one or more numbers.")
     ] = None,
     size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Bring the images of a folder to SIZE×SIZE, or HEIGHTxWIDTH pixels; by default as "
-            "they are, if all are alike and small, else 64.",
+            help="Resize the images of a folder to SIZE×SIZE or HEIGHTxWIDTH pixels.",
+            show_default="original size if all are equal and small, else 64",
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images per class.")] = None,
     validate: Annotated[
         float | None,
         typer.Option(
-            help="Score on this share of each class's training images, held out, and leave the "
-            "test set alone: to choose settings by."
+            help="Share of each class's training images to hold out and score on, instead of the "
+            "test set: to choose hyper-parameters."
         ),
     ] = None,
     order: Annotated[
         str | None,
         typer.Option(
-            help="natural, per-seed, a seed for all runs, or a JSON file: a list of labels, or a "
-            "list of those of each task, where classes may recur."
+            help="Class order: natural, per-seed, one seed for all runs, or a JSON file with a "
+            "list of labels or a list of tasks (lists of labels; classes may recur)."
         ),
     ] = None,
     blurry: Annotated[
         float | None,
-        typer.Option(help="Share of each class's training images that come with other tasks."),
+        typer.Option(help="Share of each class's training images that is moved to other tasks."),
     ] = None,
     disjoint: Annotated[
         float | None,
-        typer.Option(help="With --blurry: share of the classes that do not mix (i-Blurry)."),
+        typer.Option(help="With --blurry: share of the classes that stay disjoint (i-Blurry)."),
     ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A parameter of the methods that have it, such as response_weight=3; can be "
-            "repeated.",
+            help="A parameter of the methods, such as response_weight=3; can be repeated.",
         ),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="Run folder of incremental whose records consolidation and heads read.",
+            help="Run folder of incremental, whose records consolidation and heads read.",
             file_okay=False,
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where the data set's files are.", file_okay=False)
+        Path | None, typer.Option(help="Folder with the files of the data set.", file_okay=False)
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs side by side; by default one per core, on a GPU one."),
+        typer.Option(min=1, help="Parallel runs.", show_default="one per core; on a GPU, 1"),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device: auto, cuda, mps or cpu.")] = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="[ADDRESS]",
-            help="Make the runs tasks of a Ray cluster: the one at this address, or else the one "
-            "that this machine belongs to, or a new one of it alone.",
+            help="Run on a Ray cluster: the one at this address; without an address, the one that "
+            "this machine belongs to, or a new one on this machine.",
         ),
     ] = None,
     gpus_per_run: Annotated[
         float | None,
-        typer.Option(min=0, help="With --ray; 0.25 packs four runs on a GPU. 1 if not given."),
+        typer.Option(min=0, help="With --ray: 0.25 packs four runs on a GPU.", show_default="1"),
     ] = None,
     announce_classes: Annotated[
         bool,
         Flag(
             "--announce-classes",
-            help="Tell learners all classes at their first task, as scikit-learn's own need it.",
+            help="Pass all classes to the first partial_fit, as scikit-learn's estimators require.",
         ),
     ] = False,
     keep_models: Annotated[
         bool,
-        Flag("--keep-models", help="Keep the model that each run ends with, under trained/."),
+        Flag("--keep-models", help="Save the final model of each run under trained/."),
     ] = False,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Run an experiment of the paper, or go on with one that was stopped.
+    """Run an experiment of the paper, or continue one that was interrupted.
 
     softmax-suppression is Fig. 1, incremental Fig. 3, rehearsal Table 1, capacity Figs. 4a and 5,
-    consolidation Figs. 4b and 4c; heads shows which head wins against which. Beyond the paper,
-    ablation goes from LMRC to LMRC+ step by step, and rotations shows what quarter turns cost.
+    consolidation Figs. 4b and 4c; heads shows how often each head wins on each task's images.
+    Beyond the paper, ablation adds the parts of LMRC+ to LMRC one by one, and rotations compares
+    LMRC+ with and without rotations.
 
-    Settings are the paper's; an option replaces one of them. Each finished task is a line
-    in the folder's records, and nothing that is in them is run again.
+    Settings are the paper's unless an option changes them. Each finished task is a line in the
+    folder's records; what is recorded is not run again.
 
     Example: lmrc reproduce incremental --dataset digits --seeds 3
 
@@ -231,7 +237,7 @@ def reproduce(
     from lmrc.experiments import options
 
     try:
-        options.check_options(experiment.value, typed(context))
+        options.check_options(experiment.value, options_given(context))
         changes = {
             "seeds": seeds,
             "methods": options.several(methods),
@@ -277,7 +283,7 @@ def report(
     ],
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
-    """Make the tables, figures and page of a run folder again, from its records alone.
+    """Rebuild the report (page, tables, figures) of a run folder from its records.
 
     Example: lmrc report runs/incremental-digits
     """
@@ -286,32 +292,32 @@ def report(
     description, contents = read_contents(folder)
     page = write_contents(folder, description, contents)
     if not quiet:
-        say(*contents.markdown.split("\n"), "", f"The page with figures and tables: {page}")
+        say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 
 
 def main() -> None:
     """Run the command line and end the process.
 
-    The exit code is 0 if all is well, 1 if the work failed, 2 for wrong use and 130 for Ctrl-C.
-    An error is one line on standard error; with ``--debug``, anywhere, its traceback.
+    The exit code is 0 for success, 1 for failure, 2 for wrong usage and 130 for Ctrl-C. An error
+    is one line on standard error; with ``--debug``, at any position, its traceback.
     """
-    for name in ("stdout", "stderr"):  # who starts us may have closed them
+    for name in ("stdout", "stderr"):  # the parent process may have closed them
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-    for stream in (sys.stdout, sys.stderr):  # file names may be in no encoding at all
+    for stream in (sys.stdout, sys.stderr):  # file names may not be valid text
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    arguments = [word for word in sys.argv[1:] if word != "--debug"]  # wherever it stands
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]  # at any position
     debug = len(arguments) < len(sys.argv) - 1
-    interrupts.listen()
+    interrupts.install_handler()
     try:
-        # Not standalone: typer would frame errors and print several lines.
-        with warnings.catch_warnings(), _together(arguments):
+        # Not standalone: typer would print errors in a frame of several lines.
+        with warnings.catch_warnings(), _process_group(arguments):
             warnings.showwarning = _show_warning
             code = app(one_by_one(arguments), standalone_mode=False, prog_name="lmrc")
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):  # which of them, or 130 at once, is up to typer
+    except (KeyboardInterrupt, typer.Abort):  # typer raises either, or returns 130
         code = INTERRUPTED
-    except BrokenPipeError:  # who read our output has had enough: lmrc predict … | head
+    except BrokenPipeError:  # the reader has closed the pipe: lmrc predict … | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except Exception as error:
@@ -319,26 +325,26 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         else:
-            _tell(error, code)
+            _print_error(error, code)
     if code == INTERRUPTED:
-        interrupts.ignore()
+        interrupts.ignore_further()
         print("lmrc: interrupted", file=sys.stderr)
     sys.exit(code)
 
 
-def _together(arguments: list[str]) -> AbstractContextManager[object]:
-    """Join the other processes, if ``torchrun`` has started several."""
+def _process_group(arguments: list[str]) -> AbstractContextManager[object]:
+    """Return the process group if ``torchrun`` has started several processes."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
     from lmrc.training import ranks
 
     if ranks.started_by_torchrun() and not {"learn", "reproduce"} & set(arguments):
-        raise RuntimeError("torchrun is for learn and reproduce: run this command without it")
+        raise RuntimeError("torchrun is only for learn and reproduce: run this command without it")
     return ranks.process_group()
 
 
-def _tell(error: Exception, code: int) -> None:
-    """Print an error on one line; of several processes, wrong use is for the first to tell."""
+def _print_error(error: Exception, code: int) -> None:
+    """Print an error on one line; wrong usage only in the first of several processes."""
     rank = _rank()
     if not rank:
         say(f"lmrc: {_one_line(error)}", file=sys.stderr)
@@ -362,15 +368,15 @@ def _is_own(error: Exception) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    if hasattr(error, "format_message"):  # wrong use: the classes are click's or typer's own
+    if hasattr(error, "format_message"):  # wrong usage: an error of click or typer
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "lmrc"
-        # Their messages do not always name the value; what was typed does.
-        typed = shlex.join(["lmrc", *sys.argv[1:]])
+        # Their messages do not always contain the value; the command does.
+        command_line = shlex.join(["lmrc", *sys.argv[1:]])
         said = error.format_message().rstrip(".").replace("Value error, ", "")
-        message = f"{typed}: {said} (see {command} --help)"
+        message = f"{command_line}: {said} (see {command} --help)"
     elif isinstance(error, (ValueError, OSError, RuntimeError)) or _is_own(error):
         message = str(error) or type(error).__name__
-    else:  # not foreseen, so the message alone may say nothing
-        message = f"{type(error).__name__}: {error} (lmrc --debug … shows where)"
+    else:  # unexpected: the message alone may be unclear
+        message = f"{type(error).__name__}: {error} (lmrc --debug … prints the traceback)"
     return cut(" ".join(message.split()))

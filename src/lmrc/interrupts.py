@@ -1,4 +1,4 @@
-"""Ctrl-C: once stops the work, twice ends the process at once; the exit code is the same."""
+"""Ctrl-C: the first stops the work, a second ends the process at once, with the same exit code."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-def listen() -> None:
-    """Let a second interrupt end the process, where it would break into what the first one ends.
+def install_handler() -> None:
+    """Let a second interrupt end the process, since it would disturb the handling of the first.
 
-    Where interrupts are ignored, or handled by someone else, that stays.
+    If interrupts are ignored or have another handler, nothing is changed.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGINT, _stop)
+            signal.signal(signal.SIGINT, _interrupt)
 
 
-def ignore() -> None:
-    """Take no more interrupts: the process is ending."""
+def ignore_further() -> None:
+    """Ignore further interrupts: the process is ending."""
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGINT, _end)
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGINT, _exit)
     raise KeyboardInterrupt
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    os._exit(INTERRUPTED)  # whatever is being written is there whole or not at all
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(INTERRUPTED)  # files are written atomically

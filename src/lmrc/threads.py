@@ -1,4 +1,4 @@
-"""Threads for work on many small matrices."""
+"""Threads for computations on many small matrices."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-_one_at_a_time = threading.Lock()
+_limit_lock = threading.Lock()
 
 
 class Threads:
     """Worker threads with one BLAS thread each, started when first needed.
 
-    BLAS's own threads wait for one another in every product, which takes long where other
-    programs use the processor, too; and they leave all other work to a single thread.
+    BLAS's own threads wait for one another in every product, which is slow if other programs use
+    the processor, too; and everything but the products runs in a single thread.
 
     Parameters
     ----------
-    most : int
-        As many threads as this, or as the machine has processors.
+    max_workers : int
+        Maximum number of threads; at most one per processor is used.
     """
 
-    def __init__(self, most: int) -> None:
-        self._workers = min(most, os.cpu_count() or 1)
+    def __init__(self, max_workers: int) -> None:
+        self._workers = min(max_workers, os.cpu_count() or 1)
 
     def __enter__(self) -> Threads:
         self._open = ExitStack()
@@ -38,10 +38,10 @@ class Threads:
         self._open.close()
 
     def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        """Call a function for each set of arguments, side by side."""
+        """Call a function for each set of arguments, in parallel."""
         if self._pool is None:
-            # The limit is the whole process's: two at a time might not restore the old one.
-            self._open.enter_context(_one_at_a_time)
+            # The limit is global to the process: two users at a time might not restore the old one.
+            self._open.enter_context(_limit_lock)
             self._open.enter_context(threadpool_limits(1, user_api="blas"))
             self._pool = self._open.enter_context(ThreadPoolExecutor(self._workers))
         return list(self._pool.map(function, *arguments))

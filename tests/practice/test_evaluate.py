@@ -6,16 +6,16 @@ import pytest
 
 import lmrc
 from lmrc.evaluation.model import reject_threshold
-from lmrc.practice.batch import read_source
+from lmrc.practice.source import read_source
 
 
-def test_evaluate_prints_classes_and_writes_a_page(place, model, call):
+def test_evaluate_prints_classes_and_writes_a_report(place, model, call):
     code, out, err = call("evaluate", model, "test")
     assert (code, err) == (0, "")
     assert "| **all** | 40 |" in out
     assert "The task-ID accuracy is" in out
     page = place / "runs" / "evaluate-m" / "report.html"
-    assert f"The page: {page.relative_to(place)}" in out
+    assert f"Report: {page.relative_to(place)}" in out
     text = page.read_text("utf-8")
     assert "task-aware accuracy" in text
     for words in (
@@ -30,7 +30,7 @@ def test_evaluate_prints_classes_and_writes_a_page(place, model, call):
     assert page.read_text("utf-8") == text
 
 
-def test_the_page_shows_what_was_left_to_the_model_as_it_chose(place, call):
+def test_the_report_shows_the_values_chosen_for_auto(place, call):
     fast = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "--quiet")
     assert call("learn", "m", "week1", "--set", "schedule=cosine", *fast)[0] == 0
     assert call("evaluate", "m", "test")[0] == 0
@@ -42,10 +42,10 @@ def test_the_page_shows_what_was_left_to_the_model_as_it_chose(place, call):
     assert "<dt>halve at</dt>" not in settings
 
 
-def test_json_has_the_figures(place, model, call):
+def test_json_has_the_metrics(place, model, call):
     figures = json.loads(call("evaluate", model, "test", "--json", "--out", "page")[1])
-    batch = read_source(place / "test", shape=(1, 8, 8))
-    assert figures["accuracy"] == pytest.approx(lmrc.load(model).score(batch.X, batch.y))
+    samples = read_source(place / "test", shape=(1, 8, 8))
+    assert figures["accuracy"] == pytest.approx(lmrc.load(model).score(samples.X, samples.y))
     assert set(figures["per_class"]) == {"one", "zero", "three", "two"}
     assert (place / "page" / "classes.csv").read_text().startswith("class,images,accuracy\n")
 
@@ -61,47 +61,47 @@ def test_unknown_images_give_a_threshold(place, model, call):
     assert "--unknown other --out" in (place / "runs/evaluate-m/report.html").read_text("utf-8")
 
 
-def test_where_no_threshold_tells_unknown_images_apart_it_is_said(place, model, call):
-    assert "tells them well apart" not in call("evaluate", model, "test", "--unknown", "other")[1]
+def test_a_useless_threshold_is_reported(place, model, call):
+    assert "no threshold separates" not in call("evaluate", model, "test", "--unknown", "other")[1]
     out = call("evaluate", model, "test", "--unknown", "test")[1]
-    assert "no similarity tells them well apart; the best: --reject-below" in out
+    assert "no threshold separates known from unknown images well; the best: --reject-below" in out
 
 
-def test_a_threshold_does_what_is_said_of_it_however_near_similarities_are():
+def test_a_threshold_separates_similarities_that_are_very_close():
     known, unknown = np.float32([0.99998, 0.99999, 0.99997]), np.float32([0.99994, 0.99995])
     threshold, kept, rejected = reject_threshold(known, unknown)
     assert (kept, rejected) == (1.0, 1.0)
     assert unknown.max() < float(str(threshold)) <= known.min()
 
 
-def test_a_threshold_is_the_one_for_which_the_mean_of_both_shares_is_highest():
+def test_a_threshold_maximises_balanced_accuracy():
     """All known images and 45 % of the unknown ones, not 70 % of each (more by their product)."""
     known = np.repeat([0.2, 0.9], [3, 7])
     unknown = np.repeat([0.1, 0.3, 0.95], [9, 5, 6])
     assert reject_threshold(known, unknown) == pytest.approx((0.15, 1.0, 0.45))
 
 
-def test_classes_that_the_model_does_not_know_are_left_out(place, model, call):
+def test_unknown_classes_are_skipped(place, model, call):
     shutil.copytree(place / "other" / "four", place / "test" / "four")
     _, out, err = call("evaluate", model, "test")
-    assert "left out 10 image(s) of classes that the model does not know: four" in err
+    assert "skipped 10 image(s) of classes unknown to the model: four" in err
     assert "| **all** | 40 |" in out
     code, _, err = call("evaluate", model, "other")
     assert code == 1
-    assert "holds no class that the model knows, but four" in err
+    assert "has none of the model's classes, only four" in err
 
 
-def test_images_set_aside_are_the_ones_tested(place, model, call):
+def test_test_images_are_preferred(place, model, call):
     shutil.copytree(place / "week1", place / "mixed" / "train")
     shutil.copytree(place / "test", place / "mixed" / "test")
     assert "| **all** | 40 |" in call("evaluate", model, "mixed")[1]
 
 
-def test_folders_of_others_are_not_overwritten(place, model, call):
+def test_folders_of_other_experiments_are_not_overwritten(place, model, call):
     (place / "page").mkdir()
     (place / "page" / "records.jsonl").write_text("{}\n")
     code, _, err = call("evaluate", model, "test", "--out", "page")
     assert code == 1
     assert "another experiment" in err
     (place / "void").mkdir()
-    assert "needs some" in call("evaluate", model, "test", "--unknown", "void")[2]
+    assert "needs at least one" in call("evaluate", model, "test", "--unknown", "void")[2]

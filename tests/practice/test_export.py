@@ -21,10 +21,10 @@ def classifier(shape, backbone, n_classes=5):
     return model, X
 
 
-def test_the_file_answers_as_the_model_does_for_any_batch(place, model, call):
+def test_outputs_equal_the_models_for_any_batch_size(place, model, call):
     code, out, err = call("export", model, "made/anew/m.onnx")
     assert (code, err) == (0, "")
-    assert "takes uint8 images of shape (n, 8, 8, 1), gives similarities" in out
+    assert "input: uint8 images of shape (n, 8, 8, 1), output: similarities" in out
     session = onnxruntime.InferenceSession("made/anew/m.onnx")
     properties = session.get_modelmeta().custom_metadata_map
     clf = lmrc.load(model)
@@ -46,7 +46,7 @@ def test_the_file_answers_as_the_model_does_for_any_batch(place, model, call):
 def test_backbones_and_heads_of_several_sizes(shape, backbone):
     model, X = classifier(shape, backbone)
     content = export.to_onnx(model)
-    export.check_answers(model, content)
+    export.check_outputs(model, content)
     session = onnxruntime.InferenceSession(content)
     (answers,) = session.run(None, {"images": X})
     np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
@@ -64,44 +64,44 @@ def plus():
 
 
 @pytest.mark.parametrize("way", prediction_rules.RULES)
-def test_rotations_and_statistics_are_in_the_file(way, monkeypatch):
+def test_rotations_and_prediction_rules_are_exported(way, monkeypatch):
     monkeypatch.setattr(prediction_rules, "STEPS", 3)
     model, X = plus()
     content = export.to_onnx(model.set_params(predict_with=way))
-    export.check_answers(model, content)
+    export.check_outputs(model, content)
     (answers,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
     np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
 
 
-def test_scores_that_torch_rounds_roughly_itself_are_no_reason_to_refuse(monkeypatch):
+def test_rounding_errors_of_torch_itself_are_tolerated(monkeypatch):
     monkeypatch.setattr(prediction_rules, "STEPS", 3)
     model, _ = plus()
     model.classifiers_["linear_bias"] += (
         3e3  # of all classes: they win as before, with fewer digits
     )
     content = export.to_onnx(model)
-    export.check_answers(model, content)
+    export.check_outputs(model, content)
     model.classifiers_["linear_bias"][:, 0] += 10
     with pytest.raises(export.ExportError):
-        export.check_answers(model, content)
+        export.check_outputs(model, content)
 
 
-def test_a_file_that_disagrees_is_not_written(place, model, call, monkeypatch):
+def test_a_file_with_other_outputs_is_not_written(place, model, call, monkeypatch):
     other, _ = classifier((8, 8), "mlp", n_classes=4)
     content = export.to_onnx(other)
     monkeypatch.setattr(export, "to_onnx", lambda model: content)
     code, _, err = call("export", model, "m.onnx")
     assert code == 1
-    assert "disagrees with torch" in err
+    assert "outputs differ from torch's by" in err
     assert not (place / "m.onnx").exists()
 
 
-def test_ties_may_go_either_way_and_nothing_else_may():
+def test_only_ties_may_be_predicted_differently():
     expected = np.array([[0.5, 0.50005, 0.1]])
     export.compare(expected, np.array([[0.50005, 0.5, 0.1]]))
-    with pytest.raises(export.ExportError, match="disagrees"):
+    with pytest.raises(export.ExportError, match="differ"):
         export.compare(expected, np.array([[0.5, 0.51, 0.1]]))
-    with pytest.raises(export.ExportError, match="disagrees"):
+    with pytest.raises(export.ExportError, match="differ"):
         export.compare(expected, np.array([[0.5, np.nan, 0.1]]))
     with pytest.raises(export.ExportError, match=r"\(1, 2\)"):
         export.compare(expected, expected[:, :2])
@@ -114,11 +114,11 @@ def test_models_of_vectors_are_refused(place, call):
     lmrc.LMRCClassifier(epochs=1).fit(X, y).save("vectors")
     code, _, err = call("export", "vectors", "v.onnx")
     assert code == 1
-    assert "takes arrays of shape (3,): export is for models of grey and colour images" in err
+    assert "are arrays of shape (3,): only models of grey or colour images can be exported" in err
 
 
-def test_a_file_within_the_model_is_refused(place, model, call):
+def test_a_file_inside_the_model_is_refused(place, model, call):
     code, _, err = call("export", model, f"{model}/manifest.json")
     assert code == 2
-    assert "within the model" in err
+    assert "inside the model's folder" in err
     assert call("info", model)[0] == 0

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import lmrc
-from lmrc.practice.later import put_off
+from lmrc.practice.lazy_imports import import_lazily
 
 
 @pytest.fixture
@@ -39,21 +39,21 @@ def test_predict_imports_no_more_than_it_needs(tmp_path):
     assert (done.returncode, done.stdout.splitlines()[4:]) == (0, ["[]"]), done.stderr
 
 
-def test_what_is_put_off_is_there_when_it_is_used(tmp_path, monkeypatch):
-    (tmp_path / "put_off_package").mkdir()
-    (tmp_path / "put_off_package" / "__init__.py").write_text("value = 3")
-    (tmp_path / "put_off_package" / "part.py").write_text("from put_off_package import value")
+def test_a_lazy_module_is_imported_when_used(tmp_path, monkeypatch):
+    (tmp_path / "lazy_package").mkdir()
+    (tmp_path / "lazy_package" / "__init__.py").write_text("value = 3")
+    (tmp_path / "lazy_package" / "part.py").write_text("from lazy_package import value")
     monkeypatch.syspath_prepend(tmp_path)
-    put_off("put_off_package", "no_such_package")
+    import_lazily("lazy_package", "no_such_package")
     assert "no_such_package" not in sys.modules
-    import put_off_package
+    import lazy_package
 
-    assert not hasattr(put_off_package, "__file__")  # still empty
-    from put_off_package import part
+    assert not hasattr(lazy_package, "__file__")  # still empty
+    from lazy_package import part
 
-    assert part.value == put_off_package.value == 3
+    assert part.value == lazy_package.value == 3
     with pytest.raises(AttributeError, match="nothing"):
-        _ = put_off_package.nothing
+        _ = lazy_package.nothing
 
 
 def test_class_similarity_and_head_of_files_folders_and_patterns(place, model, call):
@@ -73,7 +73,7 @@ def test_class_similarity_and_head_of_files_folders_and_patterns(place, model, c
     assert lines[0][1:] == [label, f"{best:.3f}", "head", str(head)]
 
 
-def test_json_has_one_object_a_line_and_the_best_classes(model, call):
+def test_json_has_one_object_per_line_with_the_best_classes(model, call):
     _, out, _ = call("predict", model, "test/one", "--json", "--top", "3")
     answers = [json.loads(line) for line in out.splitlines()]
     assert len(answers) == 10
@@ -108,7 +108,7 @@ def test_one_bad_file_does_not_stop_the_rest(place, model, call):
     assert [bool(row["error"]) for row in rows] == [True, True, False]
 
 
-def test_what_is_not_similar_enough_is_unknown(model, call):
+def test_reject_below_predicts_unknown(model, call):
     words = ["predict", model, "test/one/000.png", "--reject-below"]
     assert call(*words, "-1")[1] == call(*words[:-1])[1]
     assert "  unknown  " in call(*words, "1.01")[1]
@@ -116,7 +116,7 @@ def test_what_is_not_similar_enough_is_unknown(model, call):
     assert ",unknown," in call(*words, "1.01", "--csv")[1]
 
 
-def test_a_table_of_several_classes_names_what_an_unknown_image_is_nearest_to(model, call):
+def test_top_lists_the_nearest_classes_of_an_unknown_image(model, call):
     words = ["predict", model, "test/one/000.png", "--csv", "--top", "2"]
 
     def rows(*more):
@@ -128,7 +128,7 @@ def test_a_table_of_several_classes_names_what_an_unknown_image_is_nearest_to(mo
     assert [row["class"] for row in refused] == [row["class"] for row in rows()]
     words.remove("--csv")
     lines = call(*words, "--reject-below", "1.01")[1].splitlines()
-    assert lines[0] == "test/one/000.png  unknown, nearest to it:"
+    assert lines[0] == "test/one/000.png  unknown, nearest classes:"
     assert [line.split()[0] for line in lines[1:]] == [row["class"] for row in refused]
 
 
@@ -139,11 +139,11 @@ def test_standard_input_holds_paths(model, call, stdin):
     assert len(call("predict", model)[1].splitlines()) == 1
 
 
-def test_no_image_at_all_is_a_slip_unless_a_list_is_empty(model, call, stdin):
+def test_no_image_is_an_error_except_for_an_empty_list(model, call, stdin):
     stdin(b"")
     code, _, err = call("predict", model)
     assert code == 2
-    assert "name the images: standard input is empty" in err
+    assert "no images: standard input is empty" in err
     stdin(b"")
     assert call("predict", model, "-") == (0, "", "")
 
@@ -159,26 +159,26 @@ def test_standard_input_holds_an_image(place, model, call, stdin):
     assert "neither an image" in err
 
 
-def test_nothing_found_is_said(place, model, call):
+def test_empty_folders_and_patterns_are_reported(place, model, call):
     (place / "empty").mkdir()
     code, out, err = call("predict", model, "empty", "no*.jpg", "test/one/000.png")
     assert code == 1
     assert len(out.splitlines()) == 1
-    assert err == "lmrc: there are no images in empty\nlmrc: nothing matches no*.jpg\n"
+    assert err == "lmrc: empty contains no images\nlmrc: no file matches no*.jpg\n"
     assert json.loads(call("predict", model, "empty", "--json")[1])["path"] == "empty"
 
 
-def test_what_is_missing_is_not_to_be_removed(model, call):
+def test_a_missing_file_is_not_called_unreadable(model, call):
     err = call("predict", model, "gone.png")[2]
     assert "No such file or directory. Is its name right?" in err
 
 
-def test_columns_stand_below_each_other(model, call):
+def test_columns_are_aligned(model, call):
     out = call("predict", model, "test/one/000.png", "--top", "4")[1]
     assert len({line.index("  head ") for line in out.splitlines()}) == 1
 
 
-def test_columns_stand_below_each_other_in_all_scripts(place, call):
+def test_columns_are_aligned_in_all_scripts(place, call):
     """Chinese letters take two columns of a terminal each, an accent of its own none."""
     X, y = np.zeros((8, 8, 8), np.uint8), np.repeat(["狗", "cafe\u0301", "emu", "한국어한국어"], 2)
     lmrc.LMRCClassifier(backbone="mlp", epochs=1, random_state=0).fit(X, y).save("m")
@@ -190,9 +190,9 @@ def test_columns_stand_below_each_other_in_all_scripts(place, call):
     assert all(re.match(r" {10}\S", name) for name in names[1:])
 
 
-def test_many_images_are_read_bit_by_bit(model, call, monkeypatch):
+def test_many_images_are_read_in_chunks(model, call, monkeypatch):
     whole = call("predict", model, "test")
-    monkeypatch.setattr("lmrc.practice.predict.AT_A_TIME", 7)
+    monkeypatch.setattr("lmrc.practice.predict.CHUNK", 7)
     assert call("predict", model, "test")[1].split("\n")[0] == whole[1].split("\n")[0]
     assert len(call("predict", model, "test")[1].splitlines()) == 40
 
@@ -200,10 +200,10 @@ def test_many_images_are_read_bit_by_bit(model, call, monkeypatch):
 def test_wrong_use(model, call):
     code, _, err = call("predict", model, "x.png", "--json", "--csv")
     assert code == 2
-    assert "choose one" in err
+    assert "use one of them" in err
 
 
-def test_models_of_other_methods_and_inputs_say_what_to_do(place, call):
+def test_models_of_other_methods_and_inputs_are_refused_with_a_hint(place, call):
     X, y = np.zeros((4, 3), np.float32), np.array([0, 0, 1, 1])
     lmrc.LMRCClassifier(epochs=1).fit(X, y).save("vectors")
     assert "not image files" in call("predict", "vectors", "test/one/000.png")[2]
@@ -211,7 +211,7 @@ def test_models_of_other_methods_and_inputs_say_what_to_do(place, call):
     assert "use lmrc.load" in call("predict", "finetune", "test/one/000.png")[2]
 
 
-def test_rows_of_an_array_are_named_as_learn_takes_them(place, model, call):
+def test_predict_takes_the_arrays_of_learn(place, model, call):
     X = np.random.default_rng(0).standard_normal((300, 5)).astype(np.float32)
     np.savez("rows.npz", X=X, y=np.arange(300) % 3)
     assert call("learn", "v", "rows.npz", "--epochs", "1", "--quiet")[0] == 0

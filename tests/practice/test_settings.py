@@ -14,7 +14,7 @@ from lmrc.practice.defaults import DEFAULTS
 from lmrc.practice.settings import METHODS
 
 
-def test_any_parameter_can_be_set_and_stays(place, learn):
+def test_any_parameter_can_be_set_and_is_kept(place, learn):
     more = ("--set", "momentum=0.5", "--set", "halve-at=[1,2]", "--set", "precision=fp32")
     learn("week1", *more, "--set", "compile=false", "--set", "first_epochs=2", fast=True)
     learn("week2", "--set", "momentum=0.8")
@@ -33,32 +33,30 @@ def test_choices_may_be_in_capitals(place, learn):
     assert (model.rotations, model.augment) == ("none", "none")
 
 
-def test_settings_that_stay_are_told(place, learn, call):
+def test_settings_that_are_kept_are_printed(place, learn, call):
     words = ("--epochs", "1", "--learning-rate", "0.01", "--label-dim", "50")
-    assert "as before" not in learn("week1", *words)[1]
-    told = "as before, until named again: epochs 1, learning_rate 0.01\n"
+    assert "settings kept" not in learn("week1", *words)[1]
+    told = "settings kept from before: epochs 1, learning_rate 0.01\n"
     assert told in learn("week2")[1]
-    assert (
-        "as before, until named again: learning_rate 0.01\n" in learn("week2", "--epochs", "2")[1]
-    )
-    told = "settings that are not the defaults: batch_size 32, epochs 2, label_dim 50"
+    assert "settings kept from before: learning_rate 0.01\n" in learn("week2", "--epochs", "2")[1]
+    told = "settings other than the defaults: batch_size 32, epochs 2, label_dim 50"
     assert f"{told}, learning_rate 0.01\n" in call("info", "m")[1]
     found = json.loads(call("info", "m", "--json")[1])["settings_not_default"]
     assert found == {"batch_size": 32, "epochs": 2, "label_dim": 50, "learning_rate": 0.01}
 
 
-def test_a_model_of_defaults_has_no_settings_to_tell(place, call):
+def test_a_model_with_defaults_prints_no_settings(place, call):
     X, y = np.zeros((4, 6, 6), np.uint8), np.array(["ape", "yak"] * 2)
     clf = lmrc.LMRCClassifier(backbone="mlp", epochs=1).fit(X, y)
     clf.set_params(epochs=70).save("m")
-    assert "not the defaults" not in call("info", "m")[1]
+    assert "other than the defaults" not in call("info", "m")[1]
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--set", "momentun=0.5"), "no such parameter; did you mean momentum?"),
-        (("--set", "colour=red"), "no such parameter; it has augment, backbone"),
+        (("--set", "colour=red"), "no such parameter; use one of augment, backbone"),
         (("--set", "momentum"), "'momentum' is not NAME=VALUE"),
         (("--set", "epochs=3"), "use --epochs"),
         (("--set", "random_state=3"), "use --seed"),
@@ -69,12 +67,14 @@ def test_a_model_of_defaults_has_no_settings_to_tell(place, call):
         ),
         (("--learning-rate", "-1"), "learning_rate=-1.0 is not valid"),
         (("--threshold", "3"), "threshold=3.0 is not valid"),
+        (("--epochs", "0"), "epochs=0 is not valid; it must be a whole number of at least 1"),
+        (("--seed", "-1"), "random_state=-1 is not valid"),
         (("--backbone", "vgg"), "vgg"),
         (("--augment", "blur"), "blur"),
         (("--device", "tpu"), "device='tpu' is not known"),
     ],
 )
-def test_what_cannot_be_is_refused_before_an_image_is_read(place, learn, monkeypatch, words, told):
+def test_invalid_settings_are_refused_before_reading(place, learn, monkeypatch, words, told):
     def read(*_, **__):
         raise AssertionError("images are read")
 
@@ -86,22 +86,22 @@ def test_what_cannot_be_is_refused_before_an_image_is_read(place, learn, monkeyp
     assert not (place / "m").exists()
 
 
-def test_what_shapes_a_model_is_fixed_when_set_as_well(place, learn):
+def test_fixed_parameters_cannot_be_changed_by_set(place, learn):
     plus = ("--method", "lmrc+", "--rotations", "none", "--set", "predict_with=lda")
     learn("week1", "-q", *plus, fast=True)
     err = learn("week2", "--set", "statistics=shared", code=2)[2]
-    told = "--set statistics shapes the network and was fixed by the first learn of m (low-rank)"
+    told = "--set statistics was fixed by the first learn of m (low-rank)"
     assert told in err
     learn("week2", "--set", "statistics=low-rank")
 
 
-def test_class_weight_can_be_taken_back(place, learn):
+def test_class_weight_can_be_reset(place, learn):
     learn("week1", "--class-weight", "balanced", fast=True)
     learn("week2", "--class-weight", "none")
     assert lmrc.load("m").class_weight is None
 
 
-def test_every_parameter_has_one_way_to_be_chosen(call):
+def test_every_option_is_a_parameter_and_in_the_help(call):
     parameters = {n for c in METHODS.values() for n in inspect.signature(c).parameters}
     assert set(options.OPTIONS) <= parameters
     help_text = call("learn", "--help")[1]
@@ -110,7 +110,7 @@ def test_every_parameter_has_one_way_to_be_chosen(call):
 
 
 @pytest.mark.parametrize("name", ["epochs", "learning_rate", "response_weight", "rotations"])
-def test_help_tells_the_defaults_of_both_methods(name):
+def test_help_shows_the_defaults_of_both_methods(name):
     typed = inspect.signature(commands.learn, eval_str=True).parameters[name]
     (option,) = typed.annotation.__metadata__
     of_both = [cls().get_params() for cls in METHODS.values()]
@@ -130,7 +130,7 @@ def test_backbones_are_those_of_the_package():
     assert options.PARAMETERS["backbone"].choices == ("auto", *BACKBONES)
 
 
-def test_a_parameter_of_another_method_is_refused_by_its_option(place, learn):
-    assert "--rotations is for --method lmrc+" in learn("week1", "--rotations", "all", code=2)[2]
+def test_a_parameter_of_another_method_is_refused(place, learn):
+    assert "--rotations needs --method lmrc+" in learn("week1", "--rotations", "all", code=2)[2]
     said = learn("week1", "--set", "statistics=full", code=2)[2]
-    assert "--set statistics is for --method lmrc+" in said
+    assert "--set statistics needs --method lmrc+" in said

@@ -1,8 +1,8 @@
 """The parameters of LMRC, of LMRC+, and those of training, which all methods share.
 
 They are declared here and nowhere else: constructors, checks, the options of ``lmrc learn``, the
-settings that pages show and the docstrings are made from them. Baselines declare their own beside
-their losses, which works alike. Takes no torch.
+settings that pages show and the docstrings are made from them. Baselines declare theirs in the same
+way, beside their losses. Needs neither torch nor NumPy.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lmrc.methods.parameters import (
     parameter,
     path,
     real,
+    seed,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TrainingParameters(Parameters):
 
     backbone: str | nn.Module | Factory = parameter(
         default="auto",
-        help='The network. "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide" (twice the '
+        help='Backbone network. "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide" (twice the '
         'channels), or "auto", by the input\'s shape. A module is copied and trained; a factory '
         "that has a parameter `input_shape` is given it.",
         option="--backbone",
@@ -48,29 +49,29 @@ class TrainingParameters(Parameters):
     weights: str | os.PathLike[str] | None = parameter(
         default=None,
         constraint=path(),
-        help="Safetensors file to start the backbone from at the first task, such as that of a "
-        "torchvision ResNet. Sets how inputs are normalised: colour images as ImageNet's.",
+        help="Safetensors file with initial weights of the backbone, such as a torchvision ResNet. "
+        "Sets how inputs are normalised: colour images as ImageNet's.",
         option="--weights",
     )
     freeze: Literal[False, True, "later"] = parameter(
         default=False,
-        help="Train the heads alone and leave the backbone as it is: with good `weights`, the "
-        'way to learn from few images. "later": from the second task on, for many classes at '
-        "first and then a few at a time.",
+        help="Train only the heads and keep the backbone fixed. With pre-trained `weights`, the "
+        'way to learn from few images. "later": from the second task on, for a large first task '
+        "and small later ones.",
         option="--freeze",
     )
     memory_per_class: int = parameter(
         default=0,
         constraint=integer(0),
-        help="Exemplars of each class to store. 0 stores none. Where it is lowered, the others "
-        "are dropped before the next task.",
+        help="Exemplars to store per class. 0 is exemplar-free. If it is lowered, surplus "
+        "exemplars are deleted before the next task.",
         option="--memory-per-class",
     )
     memory_total: int = parameter(
         default=0,
         constraint=integer(0),
-        help="Instead of `memory_per_class`: exemplars of all classes together, the same number "
-        "of each, fewer as classes arrive.",
+        help="Exemplars to store in total, instead of `memory_per_class`. The same number per "
+        "class, fewer as classes arrive.",
     )
     exemplars: Literal["random", "herding"] = parameter(
         default="random",
@@ -81,43 +82,43 @@ class TrainingParameters(Parameters):
     class_weight: Mapping[Any, float] | str | None = parameter(
         default=None,
         constraint=class_weights(),
-        help='Weight of each class in the loss. "balanced": each counts alike, however few '
-        "samples it has. A dict gives the weights of labels, 1 for those that are not in it; "
-        "only their ratios matter. Some may be of classes yet to come, but not all. Class "
-        "statistics take all classes alike.",
+        help='Weight of each class in the loss. "balanced": all classes have the same total '
+        "weight, whatever their number of samples. A dict gives weights by label, 1 for others; "
+        "only their ratios matter. Some may be for future classes, but not all. Class statistics "
+        "are not weighted.",
         option="--class-weight",
         choices=("none", "balanced"),
     )
     epochs: int = parameter(
         default=70,
         constraint=integer(1),
-        help="Passes over the samples of each task.",
+        help="Epochs per task.",
         option="--epochs",
     )
     first_epochs: int | None = parameter(
         default=None,
         constraint=integer(1, or_none=True),
-        help="Epochs of the first task, if it is to have others.",
+        help="Epochs of the first task; None: as `epochs`.",
     )
     batch_size: int = parameter(
-        default=128, constraint=integer(2), help="Samples in a mini-batch.", option="--batch-size"
+        default=128, constraint=integer(2), help="Samples per mini-batch.", option="--batch-size"
     )
     learning_rate: float = parameter(
         default=0.05,
         constraint=real(0, closed=False),
-        help="Learning rate of the first epochs.",
+        help="Initial learning rate.",
         option="--learning-rate",
     )
     first_learning_rate: float | None = parameter(
         default=None,
         constraint=real(0, closed=False, or_none=True),
-        help="Learning rate of the first task, if it is to have another: nothing is forgotten "
-        "there.",
+        help="Initial learning rate of the first task, which has nothing to forget; None: as "
+        "`learning_rate`.",
     )
     schedule: Literal["halving", "cosine"] = parameter(
         default="halving",
-        help='How the learning rate falls. "cosine": up within one epoch, then down to 0 along a '
-        "cosine.",
+        help='Learning-rate schedule. "cosine": linear warm-up over one epoch, then cosine '
+        "decay to 0.",
     )
     halve_at: Sequence[float] = parameter(
         default=(50 / 70, 60 / 70),
@@ -127,13 +128,12 @@ class TrainingParameters(Parameters):
     )
     momentum: float = parameter(default=0.9, constraint=real(0, 1), help="Momentum of SGD.")
     weight_decay: float = parameter(
-        default=5e-4, constraint=real(0), help="Weight decay.", option="--weight-decay"
+        default=5e-4, constraint=real(0), help="Weight decay of SGD.", option="--weight-decay"
     )
     swa_epochs: int = parameter(
         default=0,
         constraint=integer(0),
-        help="Epochs at the end over which weights are averaged (stochastic weight averaging). 0 "
-        "takes them as they end.",
+        help="Last epochs whose weights are averaged (stochastic weight averaging, SWA). 0: none.",
     )
     augment: Literal[
         "auto", "none", "crop", "crop+flip", "resized-crop+flip", "jitter+cutout", "cutmix"
@@ -141,35 +141,38 @@ class TrainingParameters(Parameters):
         default="auto",
         help='Augmentation of images. "jitter+cutout" is crop, flip, colour jitter and Cutout; '
         '"cutmix" adds CutMix in half of the mini-batches. Both are for long training: with 30 '
-        'epochs, CIFAR-100 was learnt worse with "jitter+cutout". "auto": nothing for vectors '
-        "and grey images under 28 pixels, crop for other grey images, crop and flip for colour.",
+        'epochs, "jitter+cutout" lowered accuracy on CIFAR-100. "auto": none for vectors and grey '
+        "images under 28 pixels, crop for other grey images, crop and flip for colour.",
         option="--augment",
     )
     device: str | torch.device = parameter(
-        default="auto", help='"auto" takes cuda, mps or cpu, the first that is there.'
+        default="auto",
+        help='Device to compute on. "auto" is the first available of cuda, mps, cpu.',
     )
     precision: Literal["auto", "fp32", "bf16"] = parameter(
-        default="auto", help='"auto" is bf16 on GPUs that compute in it, fp32 elsewhere.'
+        default="auto",
+        help='Precision of training. "auto" is bf16 on GPUs that support it, fp32 elsewhere.',
     )
     compile: Literal["auto", True, False] = parameter(
         default="auto",
-        help="On a GPU the training step is captured as one CUDA graph, unless this is False. "
-        'True also compiles the network, on any device; "auto" does so on a GPU where training '
-        "is long.",
+        help="Whether to compile the network. On a GPU the training step is captured as one CUDA "
+        'graph, unless this is False. True compiles on any device; "auto" on a GPU if training is '
+        "long.",
     )
     deterministic: bool = parameter(
         default=False,
-        help="Whether a GPU, too, computes by algorithms that give the same bits each time. "
-        "Where torch has no such algorithm, it warns.",
+        help="Use deterministic algorithms on a GPU, too. torch warns if it has none for an "
+        "operation.",
     )
     random_state: int | np.random.RandomState | None = parameter(
         default=None,
-        help="Seed of all random numbers. An int makes results reproducible: bit by bit on a CPU "
+        constraint=seed(),
+        help="Seed of all random numbers. An int makes results reproducible: bit for bit on a CPU "
         "with the same number of threads; a GPU needs `deterministic`, too.",
         option="--seed",
     )
     verbose: int = parameter(
-        default=0, constraint=integer(0), help="1 shows progress on a terminal."
+        default=0, constraint=integer(0), help="1 shows a progress bar on a terminal."
     )
 
 
@@ -186,7 +189,7 @@ class LMRCParameters(TrainingParameters):
     threshold: float = parameter(
         default=0.15,
         constraint=real(-1, 1, closed=False),
-        help="Highest cosine T between two label vectors.",
+        help="Maximum cosine T between two label vectors.",
         option="--threshold",
     )
     max_tries: int = parameter(
@@ -213,7 +216,7 @@ class LMRCPlusParameters(LMRCParameters):
     response_weight = parameter(default=3.0)
     epochs = parameter(
         default=60,
-        help="Epochs of each task but the first: to train for shorter, give `first_epochs`, too.",
+        help="Epochs per task after the first. For shorter training, lower `first_epochs`, too.",
     )
     first_epochs = parameter(default=100)
     learning_rate = parameter(default=0.02)
@@ -222,22 +225,22 @@ class LMRCPlusParameters(LMRCParameters):
     augment = parameter(
         default="auto",
         help='Augmentation of images, as in LMRC; but "auto" is "jitter+cutout" for colour '
-        'images, and "cutmix" where a task has 1,500 mini-batches or more: with fewer, CutMix '
-        "does harm.",
+        'images, and "cutmix" for tasks with 1,500 mini-batches or more; with fewer, CutMix '
+        "lowers accuracy.",
     )
     rotations: Literal["none", "one", "all"] = parameter(
         default="all",
         off="none",
-        help='Learn square images in four rotations, each with label vectors of its own: "one" '
-        'rotates each at random, "all" takes all four, for four times the work. Prediction takes '
-        "all four.",
+        help='Train on four rotations of square images, each with its own label vectors. "one" '
+        'rotates each image at random; "all" uses all four, for four times the computation. '
+        "Prediction uses all four.",
         option="--rotations",
         fixed=True,
     )
     objective: Literal["cosine", "softmax", "both"] = parameter(
         default="both",
         off="cosine",
-        help="What a head minimises: the negative cosine to the sample's label vector (Eqs. 1, "
+        help="Loss of a head: the negative cosine to the sample's label vector (Eqs. 1, "
         "9), the cross-entropy over the cosines to all label vectors of the head that the class "
         "belongs to, or their sum. With exemplars the last two add a logit-adjusted "
         "cross-entropy over all heads.",
@@ -250,16 +253,16 @@ class LMRCPlusParameters(LMRCParameters):
     statistics: Literal["none", "shared", "low-rank", "full"] = parameter(
         default="low-rank",
         off="none",
-        help="Class statistics of the features, drift-compensated after each task: means, and "
-        "one covariance for all classes, or one for each, of low rank plus diagonal or whole. No "
-        "image.",
+        help="Class statistics of the features, drift-compensated after each task. Means and one "
+        "shared covariance, or one covariance per class: low rank plus diagonal, or full. No "
+        "images are stored.",
         fixed=True,
     )
     feature_layers: Literal[1, 2] = parameter(
         default=2,
         off=1,
-        help="How many of the network's last layers the features of the statistics come from. "
-        "ResNets have two; other networks give one.",
+        help="Number of last layers whose features the class statistics use. ResNets have two, "
+        "other networks one.",
         fixed=True,
     )
     predict_with: Literal["wta", "lda", "finetuned", "linear", "ensemble"] = parameter(
@@ -274,11 +277,11 @@ class LMRCPlusParameters(LMRCParameters):
     test_time_flip: bool = parameter(
         default=True,
         off=False,
-        help="Test-time augmentation: average over the image and its mirror image, for twice the "
-        "work, where `augment` flips, and not elsewhere.",
+        help="Test-time augmentation: average over the image and its horizontal flip, for "
+        "twice the computation. Only if `augment` includes flips.",
     )
     exemplar_repeats: int = parameter(
-        default=3, off=1, constraint=integer(1), help="How often each exemplar comes in an epoch."
+        default=3, off=1, constraint=integer(1), help="How often each exemplar is used per epoch."
     )
 
 

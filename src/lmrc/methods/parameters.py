@@ -12,7 +12,7 @@ A class that declares them needs no ``__init__``, and has them in its signature 
 Traceback (most recent call last):
 ValueError: Greeter: times=0 is not valid; it must be a whole number of at least 1
 
-Takes no torch: the command line reads its options from here.
+Needs neither torch nor NumPy: the command line reads its options from here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
-import numpy as np
-
-MAX_REAL = float(np.finfo(np.float32).max)
+MAX_REAL = (2 - 2**-23) * 2.0**127  # of a float32
 
 
 class Constraint(NamedTuple):
@@ -143,6 +141,14 @@ def class_weights() -> Constraint:
 def path() -> Constraint:
     """The path of a file, or None."""
     return Constraint(lambda v: v is None or isinstance(v, (str, os.PathLike)), "a path or None")
+
+
+def seed() -> Constraint:
+    """What scikit-learn calls a random state."""
+    return Constraint(
+        lambda v: v is None or hasattr(v, "randint") or (isinstance(v, Integral) and int(v) >= 0),
+        "a whole number of at least 0, a numpy.random.RandomState or None",
+    )
 
 
 def milestones() -> Constraint:
@@ -284,14 +290,14 @@ def _shown(value: Any) -> str:
 
 
 def _is_integer(value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         return False
     return abs(int(value)) < 2**63
 
 
 def _is_real(value: Any) -> bool:
     """Tell numbers that a float32 can hold."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
     if isinstance(value, Integral):
         return _is_integer(value)
@@ -299,4 +305,5 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_label(value: Any) -> bool:
-    return isinstance(value, (str, bool, np.bool_)) or (_is_real(value) and value == round(value))
+    is_bool = isinstance(value, bool) or type(value).__name__.startswith("bool")  # NumPy's, too
+    return isinstance(value, str) or is_bool or (_is_real(value) and value == round(value))

@@ -1,1 +1,1 @@
-"""A model in daily use: taught from folders, asked, looked after and shipped."""
+"""The commands for daily use: train from folders, predict, evaluate, maintain, export."""

@@ -1,4 +1,4 @@
-"""Training that survives the end of its process."""
+"""Checkpoints of a training in progress, in the model's folder."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from lmrc.training.checkpoint import Checkpoint, Records, pack_training, unpack_
 
 
 class FolderCheckpoint(Checkpoint):
-    """Keeps the state of training in the model's folder, once in a while.
+    """Saves the state of training in the model's folder at intervals.
 
     Parameters
     ----------
     folder : Path
-        Of the model.
+        The model's folder.
     content : mapping
-        What else to keep: plain JSON values.
-    kept : pair of dict or None
-        What an earlier process kept, to go on from.
+        JSON values to save with the state.
+    saved : pair of dict or None
+        The checkpoint of an earlier process, to resume from.
     every : float
-        Seconds between two states that are kept, at least.
+        Minimum number of seconds between two checkpoints.
 
     Attributes
     ----------
-    epochs_kept : int
-        How many epochs need not be learnt again.
-    tell : callable
-        Is told after each epoch how many are done; set it.
+    epochs_saved : int
+        Number of epochs in the last checkpoint.
+    on_epoch : callable
+        Called after each epoch with the number of epochs done; assign to it.
     """
 
     def __init__(
         self,
         folder: Path,
         content: Mapping[str, Any],
-        kept: unfinished.Kept | None = None,
+        saved: unfinished.Kept | None = None,
         *,
         every: float,
     ) -> None:
-        self.tell: Callable[[int], None] = lambda done: None
-        self.epochs_kept = len(kept[0].get("records", [])) if kept else 0
-        self.folder, self.content, self.kept, self.every = folder, content, kept, every
-        self.before = float(kept[0].get("seconds", 0)) if kept else 0.0
+        self.on_epoch: Callable[[int], None] = lambda done: None
+        self.epochs_saved = len(saved[0].get("records", [])) if saved else 0
+        self.folder, self.content, self.saved, self.every = folder, content, saved, every
+        self.seconds_before = float(saved[0].get("seconds", 0)) if saved else 0.0
         self.started = self.last = monotonic()
 
     @property
     def seconds(self) -> float:
-        """Time that learning has taken, in this process and before."""
-        return self.before + monotonic() - self.started
+        """Training time, including that of earlier processes."""
+        return self.seconds_before + monotonic() - self.started
 
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
-        """Put back what was kept; return the records of the epochs that are done."""
-        if self.kept is None or not self.kept[1]:
+        """Restore the checkpoint; return the records of its epochs."""
+        if self.saved is None or not self.saved[1]:
             return []
-        content, tensors = self.kept
+        content, tensors = self.saved
         try:
             unpack_training(tensors, network, optimiser)
             return [dict(record) for record in content["records"]]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelFileError(
-                f"what was kept of the interrupted learning in {self.folder} does not fit: "
-                f"--discard it ({error})"
+                f"the checkpoint in {self.folder} does not fit the network: delete it with "
+                f"--discard ({error})"
             ) from error
 
     def save(
@@ -77,14 +77,14 @@ class FolderCheckpoint(Checkpoint):
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
     ) -> None:
-        """Keep the state after the last of these records, if it is time."""
-        self.tell(len(records))
+        """Save the state after the last of these records, if it is time."""
+        self.on_epoch(len(records))
         if monotonic() - self.last < self.every:
             return
         content = {**self.content, "records": list(records), "seconds": self.seconds}
         try:
             unfinished.write(self.folder, content, pack_training(network, optimiser))
-            self.epochs_kept = len(records)
-        except OSError as error:  # a full disk is no reason to stop before the end
-            warn(f"cannot keep the state of training in {self.folder}, going on: {error}")
+            self.epochs_saved = len(records)
+        except OSError as error:  # a full disk need not stop the training
+            warn(f"cannot save a checkpoint in {self.folder}, training continues: {error}")
         self.last = monotonic()

@@ -1,6 +1,6 @@
-"""The commands of daily use, as the command line has them.
+"""The commands for daily use.
 
-What a command needs is imported when it runs, so that ``lmrc --help`` is quick.
+Imports that a command needs are inside it, so that ``lmrc --help`` is fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmrc.practice.options import (
     given,
     with_parameters,
 )
-from lmrc.practice.usage import UsageError, print_json, show, speaker, typed
+from lmrc.practice.usage import UsageError, options_given, print_json, printer, show
 
 
 @with_parameters
@@ -35,29 +35,34 @@ def learn(
     model: Annotated[
         Path,
         typer.Argument(
-            help="The model's folder; made if there is none.", metavar="MODEL", file_okay=False
+            help="The model's folder; created if it does not exist.",
+            metavar="MODEL",
+            file_okay=False,
         ),
     ],
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="A folder with a sub-folder of images for each class (or train/ and val/ with "
-            "these), a .csv with the columns path (or file, filename, image) and label (or class), "
-            "or an .npz with X and y.",
+            help="A folder with one sub-folder of images per class (or train/ and val/ with such "
+            "sub-folders), a .csv file with the columns path (or file, filename, image) and label "
+            "(or class), or an .npz file with X and y.",
             metavar="SOURCE",
             exists=True,
         ),
     ] = None,
     method: Annotated[
         Method | None,
-        Shape(help="The paper's, or one more accurate on photographs.", show_default="lmrc"),
+        Shape(
+            help="LMRC as in the paper, or LMRC+: slower, more accurate on photographs.",
+            show_default="lmrc",
+        ),
     ] = None,
     size: Annotated[
         str | None,
         Shape(
-            help="Bring images to SIZE×SIZE, or HEIGHTxWIDTH pixels.",
+            help="Resize images to SIZE×SIZE or HEIGHTxWIDTH pixels.",
             metavar="SIZE",
-            show_default="as they are, if all are alike and small; else 64",
+            show_default="original size if all are equal and small, else 64",
         ),
     ] = None,
     setting: Annotated[
@@ -65,32 +70,40 @@ def learn(
         Training(
             "--set",
             metavar="NAME=VALUE",
-            help="Another parameter of the classifier, such as momentum=0.8 or halve_at=[20,30]; "
-            "can be repeated.",
+            help="Any other parameter of the classifier, such as momentum=0.8 or "
+            "halve_at=[20,30]; can be repeated.",
         ),
     ] = None,
     val: Annotated[
         float,
-        typer.Option(min=0, max=0.9, help="Share of each class to hold out, if there is no val/."),
+        typer.Option(
+            min=0,
+            max=0.9,
+            help="Share of each class to hold out for validation if there is no val/.",
+        ),
     ] = 0.0,
     keep: Annotated[
         int | None,
-        typer.Option(min=1, max=100, show_default="as before, 2 at first", help="Versions kept."),
+        typer.Option(
+            min=1, max=100, show_default="as last time, 2 at first", help="Versions to keep."
+        ),
     ] = None,
     device: Device = "auto",
-    resume: Annotated[bool, Flag("--resume", help="Go on where it was stopped.")] = False,
-    discard: Annotated[bool, Flag("--discard", help="Drop what was stopped.")] = False,
+    resume: Annotated[bool, Flag("--resume", help="Continue an interrupted learn.")] = False,
+    discard: Annotated[
+        bool, Flag("--discard", help="Delete the state of an interrupted learn.")
+    ] = False,
     checkpoint_every: Annotated[
-        float, typer.Option(min=0, help="Seconds between states kept for --resume.")
+        float, typer.Option(min=0, help="Seconds between checkpoints for --resume.")
     ] = 60.0,
     quiet: Quiet = False,
     **parameters: Any,
 ) -> None:
-    """Teach a model the images in a folder: new classes, known ones, or both.
+    """Train a model on labelled images of new classes, known classes, or both.
 
-    The first learn makes the model and fixes what shapes it: backbone, size of images, label
-    vectors. Later ones add to it; the images learnt before are not needed any more. A learn that
-    is interrupted changes nothing, and goes on with --resume.
+    The first learn creates the model and fixes its architecture: backbone, image size, label
+    vectors. Each later learn adds a task; the images of earlier tasks are no longer needed. An
+    interrupted learn leaves the model unchanged and continues with --resume.
 
     Example: lmrc learn pets.lmrc week1/ --val 0.1
     """
@@ -104,19 +117,20 @@ def learn(
     except options.UsageError as error:
         raise typer.BadParameter(str(error), ctx=context) from error
     settings = given(parameters) | others
-    of_resume = {"model", "source", "--resume", "--checkpoint-every", "--quiet"}
-    if resume and not set(typed(context)) <= of_resume:
+    with_resume = {"model", "source", "--resume", "--checkpoint-every", "--quiet"}
+    if resume and not set(options_given(context)) <= with_resume:
         raise UsageError(
-            "--resume remembers its folder and options: write lmrc learn MODEL --resume alone, or "
-            "with the folder's new place if it was moved"
+            "--resume takes its options from the interrupted learn: use lmrc learn MODEL --resume, "
+            "or lmrc learn MODEL SOURCE --resume if the images were moved"
         )
     if source is None and not (resume or discard):
-        raise typer.BadParameter("name the folder to learn, after the model", ctx=context)
+        raise typer.BadParameter(
+            "SOURCE is missing: give a folder of images after the model", ctx=context
+        )
     request = None
     if source is not None:
-        place = str(source.absolute())
-        kind = method and method.value
-        request = Request(place, settings, sides, val, keep, device, kind)
+        name = method and method.value
+        request = Request(str(source.absolute()), settings, sides, val, keep, device, name)
     run(
         model,
         request,
@@ -124,7 +138,7 @@ def learn(
         discard=discard,
         checkpoint_every=checkpoint_every,
         quiet=quiet,
-        say=speaker(quiet),
+        say=printer(quiet),
     )
 
 
@@ -133,51 +147,51 @@ def predict(
     images: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Image files, folders or patterns; an .npz with X; - reads an image or a list of "
-            "paths from standard input.",
+            help="Image files, folders or glob patterns; an .npz file with X; - reads an image or "
+            "a list of paths from standard input.",
             metavar="IMAGE",
         ),
     ] = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Classes to name.")] = 1,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Number of classes to print.")] = 1,
     reject_below: Annotated[
         float | None,
-        typer.Option(help="Answer unknown below this similarity; evaluate --unknown finds one."),
+        typer.Option(
+            help="Predict unknown below this similarity; evaluate --unknown finds a value."
+        ),
     ] = None,
-    as_json: Annotated[bool, Flag("--json", help="One JSON object on each line.")] = False,
-    as_csv: Annotated[bool, Flag("--csv", help="A table with commas.")] = False,
+    as_json: Annotated[bool, Flag("--json", help="Print one JSON object per line.")] = False,
+    as_csv: Annotated[bool, Flag("--csv", help="Print CSV.")] = False,
     device: Device = "auto",
-    quiet: Annotated[
-        bool, Flag("--quiet", "-q", help="Do not name images that cannot be read.")
-    ] = False,
+    quiet: Annotated[bool, Flag("--quiet", "-q", help="Do not report unreadable images.")] = False,
 ) -> None:
-    """Name what is in images: class, similarity and head, best first.
+    """Predict the classes of images: class, similarity and head, best first.
 
-    A similarity is at most 1; models of lmrc+ have a score instead, which may be more. An image
-    that cannot be read does not stop the others; the exit code is 1 then.
+    A similarity is at most 1; models of lmrc+ print a score instead, which may be higher. Images
+    that cannot be read are skipped, and the exit code is 1.
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
     """
-    from lmrc.practice.later import put_off
+    from lmrc.practice.lazy_imports import import_lazily
 
-    put_off("scipy.stats", "pandas")
+    import_lazily("scipy.stats", "pandas")
     from lmrc.practice import predict as work
     from lmrc.practice.models import open_to_predict
 
     if as_json and as_csv:
-        raise UsageError("--json and --csv at once: choose one")
+        raise UsageError("--json and --csv cannot be combined: use one of them")
     if not images and sys.stdin.isatty():
-        raise UsageError("name the images, or send their paths to standard input")
+        raise UsageError("no images: name some, or write their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
-    if not images:  # a script whose list of images is empty has a slip in it
+    if not images:  # without "-", empty input is likely a mistake in a script
         first = next(found, None)
         if first is None:
-            raise UsageError("name the images: standard input is empty")
+            raise UsageError("no images: standard input is empty")
         found = chain([first], found)
-    asked = open_to_predict(model, device)
-    answers = work.predict(asked, found, top=top, reject_below=reject_below)
+    classifier = open_to_predict(model, device)
+    predictions = work.predict(classifier, found, top=top, reject_below=reject_below)
     form = "json" if as_json else "csv" if as_csv else "text"
-    width = work.widest([*asked.classes_, work.UNKNOWN])
-    if work.write_answers(answers, form, sys.stdout, quiet=quiet, width=min(width, 30)):
+    width = work.max_width([*classifier.classes_, work.UNKNOWN])
+    if work.write_predictions(predictions, form, sys.stdout, quiet=quiet, width=min(width, 30)):
         raise typer.Exit(1)
 
 
@@ -186,80 +200,82 @@ def evaluate(
     source: Annotated[
         Path,
         typer.Argument(
-            help="As for learn; of test/ or X_test, if any.", metavar="SOURCE", exists=True
+            help="As for learn; test/ or X_test if it has one.", metavar="SOURCE", exists=True
         ),
     ],
     unknown: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images of other things: finds a value for predict --reject-below.",
+            help="Folder of images of no known class: finds a value for predict --reject-below.",
             exists=True,
             file_okay=False,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the page; runs/evaluate-MODEL if not.", file_okay=False),
+        typer.Option(
+            help="Folder for the report.", show_default="runs/evaluate-MODEL", file_okay=False
+        ),
     ] = None,
     as_json: Json = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Test a model on labelled images and write a page about it.
+    """Test a model on labelled images and write a report.
 
     Example: lmrc evaluate pets.lmrc test/ --unknown other-animals/
     """
     from lmrc.practice.evaluate import evaluate as run
 
     folder = out or Path("runs") / f"evaluate-{model.absolute().stem}"
-    say = speaker(quiet or as_json)
+    say = printer(quiet or as_json)
     result = run(model, source, folder, unknown=unknown, device=device, say=say)
     if as_json:
         print_json(result)
 
 
 def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
-    """Say what a model knows and holds: classes, heads, size, exemplars, room for more.
+    """Show what a model contains: classes, heads, size, exemplars, room for more classes.
 
     Example: lmrc info pets.lmrc
     """
     from lmrc.practice import info as work
 
-    show(model, work.describe, work.tell_info, as_json, quiet)
+    show(model, work.describe, work.print_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
-    """List the versions of a model that are kept, one for each learn, newest first.
+    """List the stored versions of a model, one per learn, newest first.
 
     Example: lmrc log pets.lmrc
     """
     from lmrc.practice import log as work
 
-    show(model, work.history, work.tell_log, as_json, quiet)
+    show(model, work.history, work.print_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:
-    """Go back to the version before the newest, which is gone then.
+    """Delete the newest version of a model and return to the one before.
 
     Example: lmrc rollback pets.lmrc
     """
-    from lmrc.practice import care
+    from lmrc.practice import maintenance
 
-    care.roll_back(model, speaker(quiet))
+    maintenance.roll_back(model, printer(quiet))
 
 
 def forget(
     model: Model,
-    name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
+    name: Annotated[str, typer.Argument(help="Name of the class.", metavar="CLASS")],
     quiet: Quiet = False,
 ) -> None:
-    """Take a class out of a model: label vector, statistics, exemplars; in old versions, too.
+    """Remove a class (label vector, statistics, exemplars) from all versions of a model.
 
     Example: lmrc forget pets.lmrc fish
     """
-    from lmrc.practice import care
+    from lmrc.practice import maintenance
 
-    care.forget(model, name, speaker(quiet))
+    maintenance.forget(model, name, printer(quiet))
 
 
 def prune(
@@ -267,28 +283,28 @@ def prune(
     keep: Annotated[int, typer.Option(min=1, help="Versions to keep.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Remove earlier versions now, with the images that they may hold.
+    """Delete earlier versions of a model, with the exemplars in them.
 
     Example: lmrc prune pets.lmrc
     """
-    from lmrc.practice import care
+    from lmrc.practice import maintenance
 
-    care.prune(model, keep, speaker(quiet))
+    maintenance.prune(model, keep, printer(quiet))
 
 
 def rename(
     model: Model,
-    name: Annotated[str, typer.Argument(help="The class.", metavar="CLASS")],
-    to: Annotated[str, typer.Argument(help="What it shall be called.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the class.", metavar="CLASS")],
+    to: Annotated[str, typer.Argument(help="New name.", metavar="NAME")],
     quiet: Quiet = False,
 ) -> None:
-    """Give a class another name; in old versions, too.
+    """Rename a class in all versions of a model.
 
     Example: lmrc rename pets.lmrc fihs fish
     """
-    from lmrc.practice import care
+    from lmrc.practice import maintenance
 
-    care.rename(model, name, to, speaker(quiet))
+    maintenance.rename(model, name, to, printer(quiet))
 
 
 def export(
@@ -298,16 +314,16 @@ def export(
     ],
     quiet: Quiet = False,
 ) -> None:
-    """Write a model as an ONNX file that runs without torch and lmrc.
+    """Export a model as an ONNX file that runs without torch and lmrc.
 
-    Its answers are compared with the model's first. Needs more packages:
+    Its outputs are first compared with the model's. Needs additional packages:
     pip install 'torch>=2.7' onnx onnxruntime onnxscript
 
     Example: lmrc export pets.lmrc pets.onnx
     """
     from lmrc.practice.export import export as run
 
-    run(model, out, say=speaker(quiet))
+    run(model, out, say=printer(quiet))
 
 
 COMMANDS = (learn, predict, evaluate, info, log, rollback, prune, rename, forget, export)

@@ -1,4 +1,4 @@
-"""Settings that are not the defaults, for the reader. Takes no torch: ``lmrc info`` shows them."""
+"""Settings that differ from the defaults. Needs no torch, for ``lmrc info``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from lmrc.methods.catalog import METHODS
 from lmrc.methods.parameters import defaults
 
-#: By the name of the classifier, those that the commands work with.
+#: Default parameters by class name, for the classifiers of ``lmrc learn``.
 DEFAULTS: dict[str, dict[str, Any]] = {
     method.path.rpartition(".")[2]: defaults(method.options)
     for method in METHODS.values()
@@ -16,30 +16,30 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def unusual(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are not the defaults of a classifier.
+def non_default(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from the defaults of a classifier.
 
-    Without the backbone, which is told anyway, and without what a model does not keep.
+    Without the backbone, which is printed anyway, and without what a model does not store.
     """
     usual = DEFAULTS[method]
-    untold = {"backbone", "weights", "device", "verbose"}
+    left_out = {"backbone", "weights", "device", "verbose"}
     if not settings["random_state"]:  # 0 is the default of the commands
-        untold.add("random_state")
+        left_out.add("random_state")
     return {
         name: value
         for name, value in sorted(settings.items())
         # JSON has no tuples.
-        if name not in untold
+        if name not in left_out
         and (tuple(value) if isinstance(value, list) else value) != usual[name]
     }
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
-    """Return settings for the reader.
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as text.
 
-    >>> in_words({"epochs": 1, "freeze": True, "first_epochs": None})
+    >>> format_settings({"epochs": 1, "freeze": True, "first_epochs": None})
     'epochs 1, freeze True, first_epochs as epochs'
     """
     later = {n: f"as {n.removeprefix('first_')}" for n in settings if n.startswith("first_")}
-    told = {n: later.get(n) if v is None else v for n, v in settings.items()}
-    return ", ".join(f"{name} {value}" for name, value in told.items())
+    values = {n: later.get(n) if v is None else v for n, v in settings.items()}
+    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""``lmrc evaluate``: how well a model does on labelled images."""
+"""``lmrc evaluate``: accuracy of a model on labelled images."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.experiments.environment import hardware, versions
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
-from lmrc.practice.batch import form_of, read_source, refuse_inside
 from lmrc.practice.models import backbone_name, open_to_predict, prediction_rule, spelt_as_known
+from lmrc.practice.source import image_form, read_source, refuse_inside
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.page import read_contents, write_contents
@@ -32,17 +32,19 @@ from lmrc.report.records import (
     write_description,
 )
 
-QUESTION = "Each image is shown to the model, whose heads all answer; {}. How often is it right?"
-TELLS_APART = 0.65  # mean of the shares kept and rejected; chance, whatever the threshold, is 0.5
-#: What wins, by the classifier's ``predict_with``.
-WINS = {
-    "wta": "the class whose label vector is nearest to its own head's response wins",
-    "lda": "the class wins that is the likeliest by the statistics of the features",
-    "finetuned": "the class whose label vector is nearest to its fine-tuned head wins",
-    "linear": "the class wins that is the likeliest by a linear classifier of the features, which "
-    "was trained on pseudo-features, and on those of exemplars where there are any",
-    "ensemble": "the class wins whose label vector is near to its fine-tuned head, and "
-    "which is likely by a linear classifier of the features",
+QUESTION = "How accurate is the model on these images? Prediction rule: {}."
+MIN_BALANCED_ACCURACY = (
+    0.65  # of a useful threshold: mean of shares kept and rejected; 0.5 is random
+)
+#: Prediction rules in words, by the classifier's ``predict_with``.
+RULES = {
+    "wta": "Winner-Take-All, the class whose label vector is nearest to its own head's response",
+    "lda": "linear discriminant analysis (LDA) on the class statistics of the features",
+    "finetuned": "Winner-Take-All with heads fine-tuned on pseudo-features",
+    "linear": "a linear classifier of the features, trained on pseudo-features and on exemplars if "
+    "there are any",
+    "ensemble": "ensemble, the sum of the standardised scores of the fine-tuned heads and of a "
+    "linear classifier of the features",
 }
 
 
@@ -55,7 +57,7 @@ def evaluate(
     device: str = "auto",
     say: Say = print,
 ) -> dict[str, Any]:
-    """Score a model and write a page about it; return the main figures.
+    """Score a model and write a report; return the main metrics.
 
     Parameters
     ----------
@@ -64,22 +66,22 @@ def evaluate(
     source : Path
         Labelled images, as `lmrc learn` takes them.
     out : Path
-        Folder for the page.
+        Folder for the report.
     unknown : Path or None
-        Images of none of the model's classes: a threshold to tell them is looked for.
+        Images of none of the model's classes, to find a threshold for rejecting such images.
     device : str
-        Where to compute.
+        Device to compute on.
     say : callable
-        Takes each line of the result.
+        Called with each line of output.
     """
-    refuse_inside(out, source, "the page", "choose another folder with --out")
+    refuse_inside(out, source, "the report", "choose another folder with --out")
     _refuse_other(out)
     model = open_to_predict(path, device)
     X, y = _read(model, source)
     started = perf_counter()
     similarities = model.similarities(X)
     score = score_model(similarities, model.heads_, y, perf_counter() - started)
-    figures: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "images": score.n,
         "accuracy": score.accuracy,
         "top5": score.top5,
@@ -89,29 +91,29 @@ def evaluate(
     }
     notes = []
     if unknown is not None:
-        strangers = model.similarities(_read_unlabelled(model, unknown)).max(axis=1)
-        threshold, kept, rejected = reject_threshold(similarities.max(axis=1), strangers)
-        figures["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
-        found = (kept + rejected) / 2 >= TELLS_APART
+        of_unknown = model.similarities(_read_unlabelled(model, unknown)).max(axis=1)
+        threshold, kept, rejected = reject_threshold(similarities.max(axis=1), of_unknown)
+        metrics["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
+        useful = (kept + rejected) / 2 >= MIN_BALANCED_ACCURACY
         notes.append(
-            ("" if found else "no similarity tells them well apart; the best: ")
+            ("" if useful else "no threshold separates known from unknown images well; the best: ")
             + f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
-            f"{percent(rejected)} of the {len(strangers):,} unknown ones"
+            f"{percent(rejected)} of the {len(of_unknown):,} unknown ones"
         )
     score = replace(score, settings=_settings(model), made_with=_made_with(model))
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
     page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     _, contents = read_contents(out)
-    for line in (*contents.markdown.split("\n"), contents.findings[0], *notes, f"The page: {page}"):
+    for line in (*contents.markdown.split("\n"), contents.findings[0], *notes, f"Report: {page}"):
         say(line)
-    return {**figures, "page": str(page)}
+    return {**metrics, "page": str(page)}
 
 
 def _settings(model: LMRCClassifier) -> dict[str, Any]:
-    """Return the model's settings, and what it made of those that were left to it."""
-    picked = {"backbone": backbone_name(model), "augment": model.augmentation_}
-    return {**pack(model)[0]["settings"], **picked}
+    """Return the model's settings, with the values it chose for those on ``"auto"``."""
+    chosen = {"backbone": backbone_name(model), "augment": model.augmentation_}
+    return {**pack(model)[0]["settings"], **chosen}
 
 
 def _made_with(model: LMRCClassifier) -> str:
@@ -124,29 +126,27 @@ def _refuse_other(out: Path) -> None:
         return
     if not (out / DESCRIPTION).exists() or read_description(out).experiment != EXPERIMENT:
         raise FileExistsError(
-            f"{out} holds the records of another experiment; choose another folder with --out."
+            f"{out} contains records of another experiment: choose another folder with --out"
         )
 
 
 def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
-    """Read all labelled samples of known classes: where some are set aside for tests, those."""
-    batch = read_source(source, shape=model.input_shape_, test=True)
-    X, y = (batch.X_val, batch.y_val) if len(batch.y_val) else (batch.X, batch.y)
-    batch.warn_of_files()
+    """Read the labelled samples of known classes; only the test samples if the source has some."""
+    samples = read_source(source, shape=model.input_shape_, test=True)
+    X, y = (samples.X_val, samples.y_val) if len(samples.y_val) else (samples.X, samples.y)
+    samples.warn_about_files()
     y = spelt_as_known(y, model.classes_)
     known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
     if not known.all():
-        strange = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])
+        unknown = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])
         if not known.any():
-            raise ValueError(f"{source} holds no class that the model knows, but {strange}")
-        warn(
-            f"left out {(~known).sum()} image(s) of classes that the model does not know: {strange}"
-        )
+            raise ValueError(f"{source} has none of the model's classes, only {unknown}")
+        warn(f"skipped {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
     return X[known], y[known]
 
 
 def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:
-    form, pixels, skipped = form_of(model.input_shape_), [], []
+    form, pixels, skipped = image_form(model.input_shape_), [], []
     for file in list_images(folder):
         try:
             pixels.append(read_image(file, *form))
@@ -155,7 +155,7 @@ def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:
     if skipped:
         warn(describe_skipped(skipped))
     if not pixels:
-        raise ValueError(f"{folder} holds no image that can be read: --unknown needs some")
+        raise ValueError(f"{folder} has no readable image: --unknown needs at least one")
     return np.stack(pixels)
 
 
@@ -168,12 +168,12 @@ def _write(
         "heads": len(model.heads_),
         "backbone": backbone_name(model),
         "input shape": list(model.input_shape_),
-        "images stored in the model": len(model.memory_) if model.memory_ else 0,
+        "exemplars": len(model.memory_) if model.memory_ else 0,
     }
     description = Description(
         EXPERIMENT,
         title,
-        QUESTION.format(WINS[prediction_rule(model)]),
+        QUESTION.format(RULES[prediction_rule(model)]),
         [Command(command)],
         recipe=settings,
         notes=notes,

@@ -1,4 +1,4 @@
-"""``lmrc info``: what a model knows and holds. Takes no torch: manifest and heads of files tell."""
+"""``lmrc info``: what a model contains. Needs no torch: reads the manifest and file headers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from typing import Any
 
 from lmrc.labels import theory
 from lmrc.nets.auto import pick
-from lmrc.practice.defaults import DEFAULTS, in_words, unusual
+from lmrc.practice.defaults import DEFAULTS, format_settings, non_default
 from lmrc.practice.log import well_formed
-from lmrc.practice.usage import Say, bytes_in_words, count
+from lmrc.practice.usage import Say, count, format_bytes
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
 
-NO_IMAGES = "no images are stored in this model"
-
-
-MOST_ROOM = 10**9  # classes; more is no number that anyone wants to read
+NO_EXEMPLARS = "exemplars: none, no images are stored in this model"
+MAX_ROOM = 10**9  # classes; a larger estimate is printed as "over" this number
 BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return what there is to know about a model: plain values.
+    """Return a description of a model as JSON values.
 
-    Files are verified. Whether all values fit together is for who loads the model to say.
+    Checksums are verified; whether all values fit together is checked when the model is loaded.
     """
     (description, files), versions = store.outline(path), store.versions(path)
     method = description.get("class")
     if not isinstance(method, str) or method not in DEFAULTS:
         raise ModelFileError(
-            f"{path} is a model of {method!r:.100}: the commands work with LMRC alone, use "
+            f"{path} is a model of {method!r:.100}: the commands are for LMRC and LMRC+ only, use "
             "lmrc.load in Python"
         )
     with well_formed(path):
@@ -47,9 +45,9 @@ def describe(path: Path) -> dict[str, Any]:
         if dim != settings["label_dim"] or bool(rotations) != (
             settings.get("rotations", "none") != "none"
         ):
-            raise ValueError(f"label vectors of shape {vectors} beside other settings")
+            raise ValueError(f"label vectors of shape {vectors} do not fit the settings")
         likely = theory.likely(dim, threshold, settings["max_tries"])
-        # With rotations each head has a mapping of its own: this many classes fit in the next.
+        # With rotations each head has its own label mapping: so many classes fit into the next.
         left = likely // math.prod(rotations) if rotations else max(0, likely - len(classes))
         backbone = settings["backbone"]
         return {
@@ -66,8 +64,8 @@ def describe(path: Path) -> dict[str, Any]:
             ),
             "bytes": store.size_of(versions[-1:]),
             "bytes_of_all_versions": store.size_of(versions),
-            "images_stored": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
-            "earlier_versions_with_images": earlier_with_images(versions),
+            "exemplars": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
+            "earlier_versions_with_exemplars": earlier_with_exemplars(versions),
             "statistics": settings.get("statistics", "none"),
             "statistics_bytes": sum(
                 size
@@ -77,50 +75,50 @@ def describe(path: Path) -> dict[str, Any]:
             "rotations": settings.get("rotations", "none"),
             "label_dim": dim,
             "threshold": threshold,
-            "label_vectors_left": min(left, MOST_ROOM),
+            "label_vectors_left": min(left, MAX_ROOM),
             "versions": len(versions),
             "unfinished": unfinished.is_there(path),
             "being_changed_by": store.changing(path),
             "settings": settings,
-            "settings_not_default": unusual(method, settings),
+            "settings_not_default": non_default(method, settings),
         }
 
 
 def _settings(method: str, stored: Any) -> dict[str, Any]:
-    """Return all settings; of an older lmrc, those that it did not have are the defaults."""
+    """Return all settings; those that an older lmrc did not have get their defaults."""
     usual = {name: value for name, value in DEFAULTS[method].items() if name != "device"}
     settings: dict[str, Any] = usual | dict(stored)
     if unknown := settings.keys() - usual.keys():
-        raise ValueError(f"settings that lmrc does not have: {sorted(unknown)[0]}")
+        raise ValueError(f"unknown setting: {sorted(unknown)[0]}")
     return settings
 
 
 def _heads(classes: list[Any], head_sizes: list[int]) -> list[list[Any]]:
     """Return the classes of each head."""
     if len(set(classes)) != len(classes) or min(head_sizes) < 1 or sum(head_sizes) != len(classes):
-        raise ValueError(f"{len(classes)} classes do not make heads of {head_sizes}")
+        raise ValueError(f"{len(classes)} classes do not fit heads of {head_sizes} classes")
     ends = itertools.accumulate(head_sizes)
     return [classes[end - size : end] for end, size in zip(ends, head_sizes, strict=True)]
 
 
 def _input_shape(shape: list[int]) -> list[int]:
     if len(shape) not in (1, 3) or not all(type(side) is int and side > 0 for side in shape):
-        raise ValueError(f"inputs cannot be of shape {shape}")
+        raise ValueError(f"invalid input shape {shape}")
     return shape
 
 
-def earlier_with_images(versions: list[store.Version]) -> int:
-    """Return how many versions before the newest hold images."""
+def earlier_with_exemplars(versions: list[store.Version]) -> int:
+    """Return how many versions before the newest contain exemplars."""
     return sum(exemplars_of(version) is not None for version in versions[:-1])
 
 
 def exemplars_of(version: store.Version) -> Any:
-    """Return what a version's manifest says of its file of exemplars; None where it has none."""
+    """Return the manifest entry of a version's exemplar file; None if it has none."""
     return version["files"].get("exemplars", version["files"].get("pool"))
 
 
-def tell_info(path: Path, say: Say) -> None:
-    """Say what there is to know about a model."""
+def print_info(path: Path, say: Say) -> None:
+    """Print a description of a model."""
     info = describe(path)
     n_classes, n_heads = len(info["classes"]), len(info["heads"])
     say(f"{path}: {count(n_classes, 'class', 'classes')}, {count(n_heads, 'head')}")
@@ -129,32 +127,32 @@ def tell_info(path: Path, say: Say) -> None:
     channels, *sides = info["input_shape"]
     if sides:
         kind = {1: "grey", 3: "colour"}.get(channels, f"{channels}-channel")
-        say(f"takes {kind} images, brought to {sides[0]}×{sides[1]} pixels (height × width)")
+        say(f"input: {kind} images, resized to {sides[0]}×{sides[1]} pixels (height × width)")
     else:
-        say(f"takes vectors of {channels} features")
-    say(f"backbone {info['backbone']}, {info['parameters']:,} parameters")
-    more = f", {bytes_in_words(info['bytes_of_all_versions'])} with all {info['versions']} versions"
-    say(f"{bytes_in_words(info['bytes'])} on disk{more if info['versions'] > 1 else ''}")
-    stored = info["images_stored"]
-    say(f"{count(stored, 'image')} stored in this model" if stored else NO_IMAGES)
-    if earlier := info["earlier_versions_with_images"]:
-        too = "images are also" if stored else "but some are"
-        kept = f"{count(earlier, 'earlier version')} that the folder keeps"
-        say(f"{too} in {kept} (lmrc prune removes what is earlier)")
+        say(f"input: vectors of {channels} features")
+    say(f"backbone: {info['backbone']}, {info['parameters']:,} parameters in all")
+    more = f"; all {info['versions']} versions: {format_bytes(info['bytes_of_all_versions'])}"
+    say(f"size on disk: {format_bytes(info['bytes'])}{more if info['versions'] > 1 else ''}")
+    exemplars = info["exemplars"]
+    say(f"exemplars: {exemplars:,} training samples are stored" if exemplars else NO_EXEMPLARS)
+    if earlier := info["earlier_versions_with_exemplars"]:
+        also = "also " if exemplars else ""
+        versions = count(earlier, "earlier version")
+        say(f"exemplars are {also}stored in {versions} (lmrc prune deletes earlier versions)")
     if info["statistics"] != "none":
-        kept = bytes_in_words(info["statistics_bytes"])
-        say(f"statistics of the classes' features are stored ({info['statistics']}, {kept})")
-    each = "" if info["rotations"] == "none" else " in each task, in four rotations"
+        size = format_bytes(info["statistics_bytes"])
+        say(f"class statistics of the features: {info['statistics']}, {size}")
+    each = "" if info["rotations"] == "none" else " per task, each in four rotations"
     left = info["label_vectors_left"]
-    about = "over" if left == MOST_ROOM else "about"
+    about = "over" if left == MAX_ROOM else "about"
     say(
         f"room for {about} {count(left, 'more class', 'more classes')}{each}: "
         f"label vectors of {info['label_dim']} dimensions, threshold {info['threshold']:g}"
     )
     if info["settings_not_default"]:
-        say(f"settings that are not the defaults: {in_words(info['settings_not_default'])}")
+        say(f"settings other than the defaults: {format_settings(info['settings_not_default'])}")
     if info["being_changed_by"]:
-        at_it = "a task is being learnt" if info["unfinished"] else "it is being changed"
-        say(f"{at_it} by {info['being_changed_by']}")
+        activity = "a task is being learnt" if info["unfinished"] else "it is being changed"
+        say(f"{activity} by {info['being_changed_by']}")
     elif info["unfinished"]:
-        say(f"a task is unfinished: {store.learn_command(path)} --resume goes on with it")
+        say(f"a task is unfinished: continue it with {store.learn_command(path)} --resume")

@@ -1,4 +1,4 @@
-"""``lmrc learn``: a task from a user's files, into a model on disk."""
+"""``lmrc learn``: learn a task from a user's files and store the model."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.nets.pretrained import channels_of
-from lmrc.practice.batch import Batch, read_source, refuse_inside
-from lmrc.practice.cautions import warn_about
 from lmrc.practice.checkpoint import FolderCheckpoint
-from lmrc.practice.defaults import in_words
-from lmrc.practice.info import earlier_with_images
+from lmrc.practice.data_warnings import warn_about
+from lmrc.practice.defaults import format_settings
+from lmrc.practice.info import earlier_with_exemplars
 from lmrc.practice.models import open_model, spelt_as_known
-from lmrc.practice.settings import METHODS, SMALL_STEP, as_before, begun, changed
+from lmrc.practice.settings import (
+    METHODS,
+    SMALL_BATCH_SIZE,
+    new_model,
+    settings_kept,
+    with_settings,
+)
+from lmrc.practice.source import LabelledSamples, read_source, refuse_inside
 from lmrc.practice.usage import (
     Say,
     UsageError,
-    bytes_in_words,
     count,
+    format_bytes,
     percent,
+    printer,
     progress_lines,
-    speaker,
     warn,
 )
 from lmrc.store import folder as store
@@ -39,30 +45,30 @@ from lmrc.store.folder import ModelFileError
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
-KEEP = 2  # versions, where no one says
-SMALL = 2000  # images to begin with; for fewer, steps of 128 would be too few to learn from
+KEEP = 2  # versions, by default
+FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asked to learn: all that `lmrc learn --resume` needs to know.
+    """The arguments of `lmrc learn`, as `--resume` needs them again.
 
     Attributes
     ----------
     source : str
-        The folder or file, as an absolute path.
+        Absolute path of the folder or file.
     settings : dict
-        Parameters of the classifier that the user named; the others are the model's.
+        Parameters of the classifier that were given; the others are the model's.
     size : int, (height, width) or None
-        Of images, named at the first task.
+        Image size; for the first task only.
     val : float
-        Share of the images that is held out.
+        Share of the images to hold out for validation.
     keep : int or None
-        Versions that the model keeps; None for as many as were asked for last, or else `KEEP`.
+        Versions to keep; None for as many as last time, at first `KEEP`.
     device : str
-        Where to compute.
+        Device to compute on.
     method : {"lmrc", "lmrc+"} or None
-        Of a new model: "lmrc" where None.
+        Method of a new model; None is "lmrc".
     """
 
     source: str
@@ -84,105 +90,105 @@ def learn(
     quiet: bool = False,
     say: Say = print,
 ) -> None:
-    """Learn a task and make the model on disk know it, all of it or nothing.
+    """Learn a task and store the model as a new version, completely or not at all.
 
     Parameters
     ----------
     path : Path
-        The model; begun where there is none.
+        The model; created if it does not exist.
     request : Request or None
-        What to learn; None with `discard` alone, and with `resume`, which remembers it: there a
-        request says where the source is now.
+        What to learn. None with `discard` alone, and with `resume`, which has stored it; there a
+        request only says where the source is now.
     resume : bool, default=False
-        Go on with the task that was interrupted.
+        Continue the interrupted task.
     discard : bool, default=False
-        Drop it.
+        Delete the state of the interrupted task.
     checkpoint_every : float, default=60.0
-        Seconds between two epochs whose state is kept.
+        Minimum number of seconds between two checkpoints.
     quiet : bool, default=False
         Show no progress.
     say : callable, default=print
-        Takes each line of what was found and of what came of it.
+        Called with each line of output.
     """
     ranks = current()
     if request is not None:
-        refuse_inside(path, Path(request.source), "the model", "put it elsewhere")
-    if not ranks.is_first:  # of several processes, the first alone writes and speaks
-        quiet, say, checkpoint_every = True, speaker(quiet=True), math.inf
+        refuse_inside(path, Path(request.source), "the model", "choose another folder")
+    if not ranks.is_first:  # of several processes, only the first writes and prints
+        quiet, say, checkpoint_every = True, printer(quiet=True), math.inf
     with store.writing(path) if ranks.is_first else nullcontext(path) as place:
         if discard and ranks.is_first:
             if unfinished.is_there(place):
-                say(f"what was unfinished in {place} is dropped")
+                say(f"the unfinished task of {path} is discarded")
             unfinished.discard(place)
-        kept = ranks.broadcast(lambda: _interrupted(place, resume))
-        if kept is not None:
-            request = _gone_on_with(place, kept, request)
+        saved = ranks.broadcast(lambda: _interrupted(place, resume))
+        if saved is not None:
+            request = _resumed_request(place, saved, request)
         if request is None:
             return
         model = _model(place, request)
         if ranks.is_first:
             store.remove_leftovers(place)
         known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
-        batch = _read(request, model)
-        _tell_found(batch, known, say)
-        if len(known) and (stays := as_before(model, request.settings)):
-            say(f"as before, until named again: {in_words(stays)}")
-        warn_about(batch, model)
-        if not len(known) and "batch_size" not in request.settings and len(batch.y) < SMALL:
-            model.set_params(batch_size=SMALL_STEP)
-        content = {"request": asdict(request), "digest": batch.digest()}
-        ranks.check_same(content, f"what {request.source} holds")
-        if kept is None:
+        samples = _read(request, model)
+        _print_samples(samples, known, say)
+        if len(known) and (kept := settings_kept(model, request.settings)):
+            say(f"settings kept from before: {format_settings(kept)}")
+        warn_about(samples, model)
+        if not len(known) and "batch_size" not in request.settings and len(samples.y) < FEW_IMAGES:
+            model.set_params(batch_size=SMALL_BATCH_SIZE)
+        content = {"request": asdict(request), "digest": samples.digest()}
+        ranks.check_same(content, f"the content of {request.source}")
+        if saved is None:
             if ranks.is_first:
                 unfinished.write(place, content, {})
-        elif kept[0].get("digest") != content["digest"]:
+        elif saved[0].get("digest") != content["digest"]:
             raise ModelFileError(
-                f"{request.source} is not what was being learnt when that was interrupted: put it "
-                f"back, or drop what was learnt ({store.learn_command(path)} --discard)"
+                f"{request.source} has changed since the interrupted learn: restore it, or discard "
+                f"the unfinished task ({store.learn_command(path)} --discard)"
             )
-        checkpoint = FolderCheckpoint(place, content, kept, every=checkpoint_every)
-        if checkpoint.epochs_kept:
-            say(f"going on after {checkpoint.epochs_kept} of {count(model._epochs, 'epoch')}")
-        hushed = quiet or sys.stderr.isatty()  # a terminal has a bar
-        checkpoint.tell = progress_lines(model._epochs, checkpoint.epochs_kept, hushed)
-        _train(model, batch, checkpoint, place, quiet)
+        checkpoint = FolderCheckpoint(place, content, saved, every=checkpoint_every)
+        if checkpoint.epochs_saved:
+            say(f"resuming after {checkpoint.epochs_saved} of {count(model._epochs, 'epoch')}")
+        silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
+        checkpoint.on_epoch = progress_lines(model._epochs, checkpoint.epochs_saved, silent)
+        _train(model, samples, checkpoint, place, quiet)
         if not ranks.is_first:
             return
-        note = _note(model, batch, known, checkpoint.seconds)
-        note["keep"] = request.keep or _kept_before(place)
+        note = _note(model, samples, known, checkpoint.seconds)
+        note["keep"] = request.keep or _keep_before(place)
         _write(place, model, note)
-        _tell_learnt(place, model, note, say)
+        _print_result(place, model, note, say)
 
 
 def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
-    """Return the interrupted task if it is to go on; there must be none if it is not."""
-    kept = unfinished.read(place)
-    if resume and kept is None:
-        raise UsageError(f"nothing of {place} is unfinished: name a folder to learn")
-    if kept is not None and not resume:
-        source, epochs = _remembered(place, kept).source, len(kept[0].get("records", []))
+    """Return the interrupted task to resume, if any; refuse one that is not resumed."""
+    saved = unfinished.read(place)
+    if resume and saved is None:
+        raise UsageError(f"{place} has no unfinished task to resume: give a folder to learn")
+    if saved is not None and not resume:
+        source, epochs = _saved_request(place, saved).source, len(saved[0].get("records", []))
         raise UsageError(
-            f"learning {source} was interrupted after {count(epochs, 'kept epoch')}: go on with "
-            f"{store.learn_command(place)} --resume, or drop it with --discard"
+            f"learning {source} was interrupted, {count(epochs, 'epoch')} saved: continue with "
+            f"{store.learn_command(place)} --resume, or discard it with --discard"
         )
-    return kept
+    return saved
 
 
-def _gone_on_with(place: Path, kept: unfinished.Kept, now: Request | None) -> Request:
-    """Return what was asked; its source may be elsewhere by now, where `now` says."""
-    request = _remembered(place, kept)
-    if now is not None:
-        request = replace(request, source=now.source)
+def _resumed_request(place: Path, saved: unfinished.Kept, new: Request | None) -> Request:
+    """Return the request of the interrupted task, with the source of the new one if given."""
+    request = _saved_request(place, saved)
+    if new is not None:
+        request = replace(request, source=new.source)
     if not Path(request.source).exists():
         raise UsageError(
-            f"there is no {request.source}: put it back, or say where it is now "
+            f"{request.source} does not exist: restore it, or give its new place "
             f"({store.learn_command(place)} NEWPLACE --resume)"
         )
     return request
 
 
-def _remembered(place: Path, kept: unfinished.Kept) -> Request:
-    content, _ = kept
+def _saved_request(place: Path, saved: unfinished.Kept) -> Request:
+    content, _ = saved
     records, seconds = content.get("records", []), content.get("seconds", 0)
     try:
         request = Request(**content["request"])
@@ -190,17 +196,17 @@ def _remembered(place: Path, kept: unfinished.Kept) -> Request:
         if type(seconds) not in (int, float) or not all(
             type(value) in (int, float) for record in records for value in record.values()
         ):
-            raise TypeError("epochs that are no numbers")
+            raise TypeError("a record that is not a number")
         return request
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(
-            f"what is unfinished in {place} was asked by another lmrc: go on with that, or "
-            f"--discard it ({error})"
+            f"the unfinished task of {place} is from another version of lmrc: resume it with that, "
+            f"or discard it with --discard ({error})"
         ) from error
 
 
 def _check_request(request: Request) -> None:
-    """Refuse, with a TypeError, what no command asks for; settings are checked as all are."""
+    """Raise a TypeError for values that no command writes; settings are checked elsewhere."""
     sides = request.size if isinstance(request.size, list | tuple) else [request.size, request.size]
     if not (
         isinstance(request.source, str)
@@ -212,23 +218,23 @@ def _check_request(request: Request) -> None:
         and (request.keep is None or (type(request.keep) is int and request.keep > 0))
         and (request.method is None or request.method in METHODS)
     ):
-        raise TypeError("options that lmrc learn does not take")
+        raise TypeError("invalid options")
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
-    """Return the model as it is to learn: that on disk with the user's settings, or a new one."""
-    # The first of several processes reads it for all: the others may not see its folder.
+    """Return the model to train: the one on disk with the user's settings, or a new one."""
+    # The first of several processes reads it for all: others may not have access to the folder.
     content = current().broadcast(lambda: store.read(place) if store.holds_model(place) else None)
     if content is None:
-        return begun(request.method, request.settings, request.device)
+        return new_model(request.method, request.settings, request.device)
     model = open_model(place, request.device, content)
-    return changed(model, place, request.settings, size=request.size, method=request.method)
+    return with_settings(model, place, request.settings, size=request.size, method=request.method)
 
 
-def _read(request: Request, model: LMRCClassifier) -> Batch:
+def _read(request: Request, model: LMRCClassifier) -> LabelledSamples:
     shape = getattr(model, "input_shape_", None)
     weights = None if shape else request.settings.get("weights")
-    batch = read_source(
+    samples = read_source(
         Path(request.source),
         shape=shape,
         size=request.size,
@@ -236,34 +242,37 @@ def _read(request: Request, model: LMRCClassifier) -> Batch:
         val=request.val,
         square=model.rotations != "none",
     )
-    known = getattr(model, "classes_", batch.y[:0])
-    y, y_val = (spelt_as_known(labels, known) for labels in (batch.y, batch.y_val))
-    batch = replace(batch, y=y, y_val=y_val)
-    taught = {*batch.y.tolist(), *known.tolist()}
-    strange = sorted({str(label) for label in batch.y_val.tolist() if label not in taught})
-    if strange:
+    known = getattr(model, "classes_", samples.y[:0])
+    y, y_val = (spelt_as_known(labels, known) for labels in (samples.y, samples.y_val))
+    samples = replace(samples, y=y, y_val=y_val)
+    seen = {*y.tolist(), *known.tolist()}
+    if unseen := sorted({str(label) for label in y_val.tolist() if label not in seen}):
         raise ValueError(
-            f"{', '.join(strange[:5])}: {request.source} has images to validate with but none to "
-            "learn from, and the model knows no such class: remove them"
+            f"{request.source} has validation images of {', '.join(unseen[:5])}, but neither "
+            "training images nor a known class of that name: remove them"
         )
-    return batch
+    return samples
 
 
 def _train(
-    model: LMRCClassifier, batch: Batch, checkpoint: FolderCheckpoint, place: Path, quiet: bool
+    model: LMRCClassifier,
+    samples: LabelledSamples,
+    checkpoint: FolderCheckpoint,
+    place: Path,
+    quiet: bool,
 ) -> None:
     model.set_params(verbose=0 if quiet else 1)
     model.checkpoint = checkpoint
     try:
-        model.partial_fit(batch.X, batch.y)
+        model.partial_fit(samples.X, samples.y)
     except KeyboardInterrupt:
         command = store.learn_command(place)
-        model_is = "the model is as before" if store.holds_model(place) else "there is no model yet"
-        warn(f"{model_is}; {command} --resume goes on, --discard drops it")
+        state = "the model is unchanged" if store.holds_model(place) else "there is no model yet"
+        warn(f"{state}: continue with {command} --resume, or discard the task with --discard")
         raise
     except Exception as error:
-        # What went astray would do so again; where nothing is kept, there is nothing to go on from.
-        hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_kept
+        # Diverged training would diverge again; without a checkpoint there is nothing to resume.
+        hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_saved
         if hopeless and current().is_first and not is_lost(error):
             unfinished.discard(place)
         raise
@@ -271,8 +280,8 @@ def _train(
     del model.checkpoint
 
 
-def _tell_found(batch: Batch, known: Any, say: Say) -> None:
-    labels, counts = np.unique(batch.y, return_counts=True)
+def _print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
+    labels, counts = np.unique(samples.y, return_counts=True)
     of_class = dict(zip(labels.tolist(), counts.tolist(), strict=True))
     old = {label: n for label, n in of_class.items() if label in known.tolist()}
     for title, part in (
@@ -283,32 +292,34 @@ def _tell_found(batch: Batch, known: Any, say: Say) -> None:
             listed = ", ".join(f"{label} ({n:,})" for label, n in list(part.items())[:10])
             more = ", …" if len(part) > 10 else ""
             say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
-    held = f", {len(batch.y_val):,} more to validate with" if len(batch.y_val) else ""
-    held += f", those of {batch.place}" if batch.place else ""
-    say(f"{count(len(batch.y), 'image')} to learn from{held}")
-    if batch.mode and not len(known):
-        kind, (height, width) = {"L": "grey", "RGB": "colour"}[batch.mode], batch.X.shape[1:3]
-        say(f"{kind} images of {height}×{width} pixels: later ones are brought to that")
-    batch.warn_of_files()
+    held = f", {len(samples.y_val):,} held out for validation" if len(samples.y_val) else ""
+    held += f" (from {samples.held_out_in})" if samples.held_out_in else ""
+    say(f"{count(len(samples.y), 'image')} for training{held}")
+    if samples.mode and not len(known):
+        kind, (height, width) = {"L": "grey", "RGB": "colour"}[samples.mode], samples.X.shape[1:3]
+        say(f"input: {kind} images of {height}×{width} pixels; later images are converted to that")
+    samples.warn_about_files()
 
 
-def _kept_before(place: Path) -> int:
-    """Return how many versions the last `learn` was asked to keep."""
+def _keep_before(place: Path) -> int:
+    """Return the number of versions to keep of the last `learn`."""
     notes = [v["note"] for v in store.versions(place)] if store.holds_model(place) else []
-    kept = notes[-1].get("keep") if notes else None
-    return kept if isinstance(kept, int) and kept > 0 else KEEP
+    keep = notes[-1].get("keep") if notes else None
+    return keep if isinstance(keep, int) and keep > 0 else KEEP
 
 
-def _note(model: LMRCClassifier, batch: Batch, known: Any, seconds: float) -> dict[str, Any]:
-    """Say what came of it, for the log; without names, which forgetting would have to find."""
+def _note(
+    model: LMRCClassifier, samples: LabelledSamples, known: Any, seconds: float
+) -> dict[str, Any]:
+    """Return a version's entry for the log; without class names, which `forget` must remove."""
     note: dict[str, Any] = {
         "new_classes": len(model.classes_) - len(known),
-        "images": len(batch.y),
+        "images": len(samples.y),
         "seconds": round(seconds, 1),
     }
-    if len(batch.y_val):
-        right = model.predict(batch.X_val) == batch.y_val
-        old = np.isin(batch.y_val, known)
+    if len(samples.y_val):
+        right = model.predict(samples.X_val) == samples.y_val
+        old = np.isin(samples.y_val, known)
         for name, part in (("new", right[~old]), ("old", right[old])):
             if len(part):
                 note[f"{name}_accuracy"], note[f"{name}_tested"] = float(part.mean()), len(part)
@@ -316,7 +327,7 @@ def _note(model: LMRCClassifier, batch: Batch, known: Any, seconds: float) -> di
 
 
 def _write(place: Path, model: LMRCClassifier, note: dict[str, Any]) -> None:
-    """Write the new version; where there is no room for it, the state for --resume makes room."""
+    """Write the new version; on a full disk, delete the checkpoint to make room."""
     content = pack(model)
     try:
         store.write(place, *content, keep=note["keep"], note=note)
@@ -327,17 +338,18 @@ def _write(place: Path, model: LMRCClassifier, note: dict[str, Any]) -> None:
         store.write(place, *content, keep=note["keep"], note=note)
 
 
-def _tell_learnt(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
+def _print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
     for name in ("new", "old"):
         if f"{name}_accuracy" in note:
-            tested = count(note[f"{name}_tested"], "held-out image")
-            say(f"{name} classes: {percent(note[f'{name}_accuracy'])} of {tested} right")
-    pool, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
-    stored = f"{count(pool, 'image')} stored in it" if pool else "no images stored in it"
-    if not pool and (earlier := earlier_with_images(versions)):
-        kept = f"{count(earlier, 'earlier version')} that the folder keeps"
-        stored += f", but some in {kept} (lmrc prune removes what is earlier)"
+            images = count(note[f"{name}_tested"], "image")
+            accuracy = percent(note[f"{name}_accuracy"])
+            say(f"validation accuracy on {name} classes: {accuracy} ({images})")
+    n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
+    exemplars = count(n_exemplars, "exemplar") if n_exemplars else "no exemplars"
+    if not n_exemplars and (earlier := earlier_with_exemplars(versions)):
+        where = count(earlier, "earlier version")
+        exemplars += f", but some in {where} (lmrc prune deletes earlier versions)"
     say(
         f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
-        f"{note['seconds']:.0f} s, {bytes_in_words(store.size_of(versions[-1:]))}, {stored}"
+        f"{note['seconds']:.0f} s, {format_bytes(store.size_of(versions[-1:]))}, {exemplars}"
     )

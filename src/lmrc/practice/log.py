@@ -1,4 +1,4 @@
-"""``lmrc log``: how a model came to be. Reads the manifest alone, and takes no torch to do so."""
+"""``lmrc log``: the versions of a model. Reads only the manifest, without torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmrc.store.folder import ModelFileError
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    """Return the versions that are kept, oldest first: plain values."""
-    kept = store.versions(path)
+    """Return the stored versions as JSON values, oldest first."""
+    versions = store.versions(path)
     with well_formed(path):
         return [
             {
@@ -23,12 +23,12 @@ def history(path: Path) -> list[dict[str, Any]]:
                 "classes": len(version["model"].get("classes", [])),
                 **version["note"],
             }
-            for version in kept
+            for version in versions
         ]
 
 
-def tell_log(path: Path, say: Say) -> None:
-    """Say which versions a model keeps, newest first."""
+def print_log(path: Path, say: Say) -> None:
+    """Print the stored versions of a model, newest first."""
     entries = history(path)
     with well_formed(path):
         lines = [_log_line(entry) for entry in reversed(entries)]
@@ -40,11 +40,11 @@ def _log_line(entry: dict[str, Any]) -> str:
     parts = [f"version {entry['version']}", entry["saved"]]
     parts.append(count(entry["classes"], "class", "classes"))
     if "images" in entry:
-        # What came then: some of it may have been forgotten since.
-        came = f"{entry['new_classes']} new in {count(entry['images'], 'image')}"
-        parts.append(f"{came}, {entry['seconds']:.0f} s")
+        # As learnt at that time: some of these classes may have been removed since.
+        learnt = f"{entry['new_classes']} new in {count(entry['images'], 'image')}"
+        parts.append(f"{learnt}, {entry['seconds']:.0f} s")
     parts += [
-        f"{name} {percent(entry[f'{name}_accuracy'])}"
+        f"accuracy on {name} classes {percent(entry[f'{name}_accuracy'])}"
         for name in ("new", "old")
         if f"{name}_accuracy" in entry
     ]
@@ -53,10 +53,10 @@ def _log_line(entry: dict[str, Any]) -> str:
 
 @contextmanager
 def well_formed(path: Path) -> Iterator[None]:
-    """Say so where a manifest, checksum and all, was made up by someone else."""
+    """Turn errors caused by a forged or malformed manifest into a ModelFileError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelFileError(
-            f"{path} has a manifest that lmrc did not write: {error!r:.200}"
+            f"{path} has a malformed manifest that lmrc did not write: {error!r:.200}"
         ) from error

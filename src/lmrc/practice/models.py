@@ -1,4 +1,4 @@
-"""Models as the commands open them."""
+"""Opens models for the commands, and names their classes and backbones."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from lmrc.store.folder import ModelFileError
 def open_model(
     path: Path, device: str = "auto", content: store.Model | None = None
 ) -> LMRCClassifier:
-    """Read a model that the commands can work with; or make it of a folder's content as read."""
+    """Load a model of LMRC or LMRC+; from `content` if the folder has been read already."""
     model = model_from(path, *(content or store.read(path)), device=device)
     if not isinstance(model, LMRCClassifier):
         raise ModelFileError(
-            f"{path} is a model of {type(model).__name__}: the commands work with LMRC alone, use "
-            "lmrc.load in Python"
+            f"{path} is a model of {type(model).__name__}: the commands are for LMRC and LMRC+ "
+            "only, use lmrc.load in Python"
         )
     return model
 
 
 def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
-    """Read a model that can predict as it is set to: known before any image is read."""
+    """Load a model and check that it supports its prediction rule, before images are read."""
     model = open_model(path, device)
     model._check_prediction_rule()
     return model
 
 
 def prediction_rule(model: LMRCClassifier) -> str:
-    """Return the rule by which a model predicts: LMRC has Winner-Take-All alone."""
+    """Return a model's prediction rule; LMRC has only Winner-Take-All."""
     return str(getattr(model, "predict_with", "wta"))
 
 
 def backbone_name(model: LMRCClassifier) -> str:
-    """Return the name of a model's backbone, which it may have picked itself."""
+    """Return the name of a model's backbone, the chosen one for ``"auto"``."""
     if not isinstance(model.backbone, str):
         return "custom"
     return pick(model.input_shape_) if model.backbone == "auto" else model.backbone
 
 
 def find_class(model: LMRCClassifier, name: str) -> Any:
-    """Return the label that a user calls by this name; labels may be numbers."""
+    """Return the label with this name; labels may be numbers."""
     labels = model.classes_.tolist()
-    for as_typed in (str, class_name):  # a model may know a name in both forms
+    for as_typed in (str, class_name):  # a model may have both Unicode forms of a name
         for label in labels:
             if as_typed(str(label)) == as_typed(name):
                 return label
     known = ", ".join(map(str, labels))
-    raise ValueError(f"the model knows no class {name!r}, but {known}")
+    raise ValueError(f"the model has no class {name!r}, only {known}")
 
 
 def spelt_as_known(labels: Array, classes: Array) -> Array:
-    """Return labels from files as a model spells them, which may know another form of Unicode.
+    """Return labels from files as the model spells them, which may use another Unicode form.
 
     >>> spelt_as_known(np.array(["caf\u00e9"]), np.array(["cafe\u0301"])).tolist() == ["cafe\u0301"]
     True

@@ -1,4 +1,4 @@
-"""Options that commands of daily use share, and what they may be."""
+"""Options of the commands for daily use; those of `learn` come from the declared parameters."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ import typer
 from lmrc.methods.catalog import METHODS
 from lmrc.methods.parameters import Parameter, defaults
 
-Flag = partial(typer.Option, metavar="")  # else help would ask for a <bool>
+Flag = partial(typer.Option, metavar="")  # otherwise the help text shows <bool>
 Choice = partial(typer.Option, case_sensitive=False)
-Shape = partial(Choice, rich_help_panel="What the first learn fixes")
-Training = partial(Choice, rich_help_panel="Training; stays as it is until named again")
+Shape = partial(Choice, rich_help_panel="Model (fixed by the first learn)")
+Training = partial(Choice, rich_help_panel="Training (kept for later learns until changed)")
 
 Model = Annotated[Path, typer.Argument(help="A model's folder.", metavar="MODEL", file_okay=False)]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors and warnings only.")]
 Check = Annotated[
-    bool, Flag("--quiet", "-q", help="Print nothing: the exit code tells if all is well.")
+    bool,
+    Flag("--quiet", "-q", help="Print nothing; the exit code says whether the model is intact."),
 ]
 Json = Annotated[bool, Flag("--json", help="Print JSON.")]
-Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+Device = Annotated[str, typer.Option(help="Device: auto, cuda, mps or cpu.")]
 
 #: Parameters of all methods that ``lmrc learn`` offers, by name.
 PARAMETERS: dict[str, Parameter] = {
     name: declared
-    for method in reversed(METHODS.values())  # of the first that has it
+    for method in reversed(METHODS.values())  # the first method that has it wins
     if method.options
     for name, declared in method.options.parameters.items()
 }
-#: Their options; `--set` is for the others.
+#: Their options; parameters without one are set by `--set`.
 OPTIONS = {name: p.option for name, p in PARAMETERS.items() if p.option}
 OPTIONS |= {"device": "--device", "verbose": "--quiet"}
 Method = StrEnum(  # type: ignore[misc]
     "Method", [(n.replace("+", "_plus"), n) for n, m in METHODS.items() if m.options]
 )
 
-#: What `learn` says of a default, where it has a rule of its own or words are shorter.
-_SHOWN = {"batch_size": "32 if the first images are under 2,000, else 128", "random_state": "0"}
+#: Defaults of `learn` that are not the classifiers'.
+_SHOWN = {"batch_size": "128; 32 if the first task has under 2,000 images", "random_state": "0"}
 
 
 def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each parameter that has one, in the place of ``**given``."""
+    """Replace ``**parameters`` in a command's signature by an option for each that has one."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = [_option(name, p) for name, p in PARAMETERS.items() if p.option]
@@ -60,7 +61,7 @@ def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, declared: Parameter) -> inspect.Parameter:
-    """Return a parameter for typer, None unless it is named."""
+    """Return an option as typer reads it; it is None if not given."""
     kind: Any = {"int": int, "float": float, "bool": bool}.get(declared.type, str)
     words = [declared.option]
     if name == "random_state":
@@ -84,22 +85,22 @@ def _option(name: str, declared: Parameter) -> inspect.Parameter:
 
 
 def _default(name: str) -> str | bool:
-    """Return the default in words, of each method where they differ."""
-    told = {}
-    for method, found in METHODS.items():
-        if found.options and name in found.options.parameters:
-            own = defaults(found.options)
+    """Return the default as text, for each method if they differ."""
+    texts = {}
+    for method, entry in METHODS.items():
+        if entry.options and name in entry.options.parameters:
+            own = defaults(entry.options)
             words = _number(own[name])
             if (first := own.get(f"first_{name}")) not in (None, own[name]):
-                words += f" ({_number(first)} at the first learn)"
-            told[method] = words
-    usual, *others = told.items()
-    if usual[1] in ("None", "False"):
+                words += f" (first learn: {_number(first)})"
+            texts[method] = words
+    (method, text), *others = texts.items()
+    if text in ("None", "False"):
         return False
     if not others:
-        return usual[1] if usual[0] == "lmrc" else f"{usual[1]}, with {usual[0]} alone"
-    different = [f"{words} with {method}" for method, words in others if words != usual[1]]
-    return "; ".join([usual[1], *different])
+        return text if method == "lmrc" else f"{text}; {method} only"
+    different = [f"{method}: {other}" for method, other in others if other != text]
+    return "; ".join([text, *different])
 
 
 def _number(value: Any) -> str:
@@ -107,10 +108,10 @@ def _number(value: Any) -> str:
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that were named, as classifiers take them."""
-    named = {name: value for name, value in options.items() if value is not None}
+    """Return the parameters that were given, as classifiers take them."""
+    present = {name: value for name, value in options.items() if value is not None}
     settings: dict[str, Any] = {
-        n: str(v) if isinstance(v, StrEnum) else v for n, v in named.items()
+        n: str(v) if isinstance(v, StrEnum) else v for n, v in present.items()
     }
     if "weights" in settings:
         settings["weights"] = str(settings["weights"].absolute())

@@ -1,4 +1,4 @@
-"""``lmrc predict``: what a model sees in images."""
+"""``lmrc predict``: classes of images."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from lmrc.data.arrays import load_arrays
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.outside import csv_cell, shown
-from lmrc.practice.batch import form_of
+from lmrc.practice.source import image_form
 from lmrc.practice.usage import UsageError, warn
 
 STANDARD_INPUT = "-"
 UNKNOWN = "unknown"
-AT_A_TIME = 256  # images in memory
+CHUNK = 256  # images in memory at a time
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A class that an image may be of, its similarity and its head, counted from 1."""
+class ScoredClass:
+    """A candidate class of an image, its similarity and its head, counted from 1."""
 
     label: Any
     similarity: float
@@ -40,39 +40,39 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a model sees in one image: its best guesses, or why there are none.
+class Prediction:
+    """The best classes of one image, or the error if it could not be read.
 
     Attributes
     ----------
     path : str
         The image.
-    guesses : list of Guess
+    best : list of ScoredClass
         Best first.
     known : bool
-        Whether the best is good enough.
+        Whether the best similarity reaches the threshold.
     error : str
         Why the image could not be read; empty if it could.
     """
 
     path: str
-    guesses: list[Guess]
+    best: list[ScoredClass]
     known: bool = True
     error: str = ""
 
 
-#: An image to name: its path; a name and the bytes of a file, or its pixels; or an answer already.
-Asked = str | tuple[str, bytes | NDArray[Any]] | Answer
+#: An input image: a path, a name with the bytes of a file or with pixels, or an error already.
+Input = str | tuple[str, bytes | NDArray[Any]] | Prediction
 
 
 def predict(
     model: LMRCClassifier,
-    images: Iterable[Asked],
+    images: Iterable[Input],
     *,
     top: int = 1,
     reject_below: float | None = None,
-) -> Iterator[Answer]:
-    """Yield what a model sees in images, in their order; one that cannot be read has an error.
+) -> Iterator[Prediction]:
+    """Yield the predictions for images, in order; for unreadable ones, an error.
 
     Parameters
     ----------
@@ -81,30 +81,30 @@ def predict(
         Paths; or pairs of a name and the bytes of a file, or what is in it already as an array; or
         answers, which are passed on.
     top : int, default=1
-        How many classes to name.
+        Number of classes for each image.
     reject_below : float or None
-        An image whose best similarity is lower is of no known class.
+        Images whose best similarity is lower are predicted as unknown.
     """
     head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
     labels = model.classes_.tolist()
-    for chunk in _chunks(images, AT_A_TIME):
+    for chunk in _chunks(images, CHUNK):
         read = [_read(image, model) for image in chunk]
         pixels = [found for _, found in read if not isinstance(found, str)]
         similarities = iter(model.similarities(np.stack(pixels)) if pixels else np.empty((0, 1)))
         for name, found in read:
             if isinstance(found, str):
-                yield Answer(name, [], error=found)
+                yield Prediction(name, [], error=found)
                 continue
             scores = next(similarities)
-            best = np.argsort(-scores, kind="stable")[:top].tolist()
-            guesses = [Guess(labels[i], float(scores[i]), head_of[i]) for i in best]
-            known = reject_below is None or guesses[0].similarity >= reject_below
-            yield Answer(name, guesses, known)
+            order = np.argsort(-scores, kind="stable")[:top].tolist()
+            best = [ScoredClass(labels[i], float(scores[i]), head_of[i]) for i in order]
+            known = reject_below is None or best[0].similarity >= reject_below
+            yield Prediction(name, best, known)
 
 
-def _read(image: Asked, model: LMRCClassifier) -> tuple[str, Any]:
-    """Return the name of an image, and its pixels or why there are none."""
-    if isinstance(image, Answer):
+def _read(image: Input, model: LMRCClassifier) -> tuple[str, Any]:
+    """Return the name of an image, and its pixels or an error message."""
+    if isinstance(image, Prediction):
         return image.path, image.error
     file: str | io.BytesIO
     if isinstance(image, str):
@@ -113,19 +113,19 @@ def _read(image: Asked, model: LMRCClassifier) -> tuple[str, Any]:
         return image
     else:
         name, file = image[0], io.BytesIO(image[1])
-    size, mode = form_of(model.input_shape_)
+    size, mode = image_form(model.input_shape_)
     try:
         return name, read_image(file, size, mode)
     except UnreadableImageError as error:
         return name, str(error)
 
 
-def find_images(arguments: Sequence[str]) -> Iterator[Asked]:
-    """Yield the images that a user means: files, folders, patterns, or standard input.
+def find_images(arguments: Sequence[str]) -> Iterator[Input]:
+    """Yield the images named by arguments: files, folders, glob patterns or standard input.
 
-    Of an ``.npz`` file, each row of its array X is one, whether it is an image or a vector.
-    Standard input (``-``) is an image, or a list of paths with one on each line. For a folder or
-    a pattern that has none there is an answer that says so.
+    Each row of the array X of an ``.npz`` file is one input, whether it is an image or a vector.
+    Standard input (``-``) is an image, or a list of paths, one per line. A folder or pattern
+    without images gives a `Prediction` with an error.
     """
     for argument in arguments:
         path = Path(argument)
@@ -135,17 +135,17 @@ def find_images(arguments: Sequence[str]) -> Iterator[Asked]:
             found = list_images(path)
             yield from map(str, found)
             if not found:
-                yield Answer(argument, [], error=f"there are no images in {path}")
+                yield Prediction(argument, [], error=f"{path} contains no images")
         elif path.suffix.lower() == ".npz" and path.exists():
             rows = load_arrays(path, "X")["X"]
             yield from ((f"{argument}[{i}]", row) for i, row in enumerate(rows))
             if not len(rows):
-                yield Answer(argument, [], error=f"X of {path} is empty")
+                yield Prediction(argument, [], error=f"X of {path} is empty")
         elif not path.exists() and glob.has_magic(argument):
             matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
             yield from matching
             if not matching:
-                yield Answer(argument, [], error=f"nothing matches {argument}")
+                yield Prediction(argument, [], error=f"no file matches {argument}")
         else:
             yield argument
 
@@ -159,93 +159,98 @@ def _standard_input() -> Iterator[str | tuple[str, bytes]]:
         paths = [line.strip() for line in lines if line.strip()]
         if any("\0" in path for path in paths):
             raise UsageError(
-                "standard input is neither an image that can be read nor a list of paths"
+                "standard input is neither a readable image nor a list of paths"
             ) from None
         yield from paths
     else:
         yield STANDARD_INPUT, content
 
 
-def widest(labels: Iterable[Any]) -> int:
-    """Return how many columns of a terminal the widest label takes."""
+def max_width(labels: Iterable[Any]) -> int:
+    """Return the width of the widest label, in terminal columns."""
     return max(cell_len(shown(str(label))) for label in labels)
 
 
-def write_answers(
-    answers: Iterable[Answer], form: str, file: TextIO, *, quiet: bool = False, width: int = 0
+def write_predictions(
+    predictions: Iterable[Prediction],
+    form: str,
+    file: TextIO,
+    *,
+    quiet: bool = False,
+    width: int = 0,
 ) -> int:
-    """Write answers as "text", "csv" or "json" (an object on each line); return the failures.
+    """Write predictions as "text", "csv" or "json" (one object per line); return the failures.
 
-    Failures are named on standard error, unless quiet. In text, names of classes take so much width
-    at least: columns of a terminal, of which some letters take two, and accents none.
+    Failures are reported on standard error, unless quiet. In text, class names are padded to
+    `width` terminal columns; some characters take two columns, and accents none.
     """
     failures = 0
     table = csv.writer(file, lineterminator="\n") if form == "csv" else None
     if table:
         table.writerow(["path", "rank", "class", "similarity", "head", "error", "known"])
-    for answer in answers:
-        failures += bool(answer.error)
-        if answer.error and not quiet:
-            warn(answer.error)
+    for prediction in predictions:
+        failures += bool(prediction.error)
+        if prediction.error and not quiet:
+            warn(prediction.error)
         if table:
-            table.writerows([csv_cell(cell) for cell in row] for row in _rows(answer))
+            table.writerows([csv_cell(cell) for cell in row] for row in _rows(prediction))
         elif form == "json":
-            file.write(shown(json.dumps(_plain(answer), ensure_ascii=False)) + "\n")
+            file.write(shown(json.dumps(_plain(prediction), ensure_ascii=False)) + "\n")
         else:
-            file.writelines(_lines(answer, width))
+            file.writelines(_lines(prediction, width))
         file.flush()
     return failures
 
 
-def _rows(answer: Answer) -> list[list[Any]]:
-    if answer.error:
-        return [[answer.path, "", "", "", "", answer.error, ""]]
-    known = "true" if answer.known else "false"
+def _rows(prediction: Prediction) -> list[list[Any]]:
+    if prediction.error:
+        return [[prediction.path, "", "", "", "", prediction.error, ""]]
+    path, known = prediction.path, "true" if prediction.known else "false"
     rows = [
-        [answer.path, rank, guess.label, Decimal(f"{guess.similarity:.4f}"), guess.head, "", known]
-        for rank, guess in enumerate(answer.guesses, start=1)
+        [path, rank, s.label, Decimal(f"{s.similarity:.4f}"), s.head, "", known]
+        for rank, s in enumerate(prediction.best, start=1)
     ]
-    if not answer.known and len(rows) == 1:  # who asks for more wants to see what was nearest
+    if not prediction.known and len(rows) == 1:  # with --top, the nearest classes are still listed
         rows[0][2] = UNKNOWN
     return rows
 
 
-def _plain(answer: Answer) -> dict[str, Any]:
-    if answer.error:
-        return {"path": answer.path, "error": answer.error}
-    best = answer.guesses[0]
+def _plain(prediction: Prediction) -> dict[str, Any]:
+    if prediction.error:
+        return {"path": prediction.path, "error": prediction.error}
+    best = prediction.best[0]
     return {
-        "path": answer.path,
-        "class": best.label if answer.known else None,
+        "path": prediction.path,
+        "class": best.label if prediction.known else None,
         "similarity": round(best.similarity, 4),
         "head": best.head,
         "top": [
-            {"class": g.label, "similarity": round(g.similarity, 4), "head": g.head}
-            for g in answer.guesses
+            {"class": s.label, "similarity": round(s.similarity, 4), "head": s.head}
+            for s in prediction.best
         ],
     }
 
 
-def _lines(answer: Answer, width: int) -> Iterator[str]:
-    named, place = answer.known, shown(answer.path)
-    indent = " " * cell_len(place)
-    if not named and len(answer.guesses) > 1:  # who asks for more wants to see what was nearest
-        yield f"{place}  {UNKNOWN}, nearest to it:\n"
-        named, place = True, indent
-    for guess in answer.guesses:
-        label = shown(str(guess.label)) if named else UNKNOWN
+def _lines(prediction: Prediction, width: int) -> Iterator[str]:
+    named, start = prediction.known, shown(prediction.path)
+    indent = " " * cell_len(start)
+    if not named and len(prediction.best) > 1:  # with --top, the nearest classes are still listed
+        yield f"{start}  {UNKNOWN}, nearest classes:\n"
+        named, start = True, indent
+    for scored in prediction.best:
+        label = shown(str(scored.label)) if named else UNKNOWN
         gap = " " * (width - cell_len(label))
-        yield f"{place}  {label}{gap}  {guess.similarity: .3f}  head {guess.head}\n"
-        place = indent
+        yield f"{start}  {label}{gap}  {scored.similarity: .3f}  head {scored.head}\n"
+        start = indent
 
 
-def _chunks(items: Iterable[Asked], size: int) -> Iterator[list[Asked]]:
-    """Part items that can be stacked; arrays of several kinds, and files beside them, cannot."""
+def _chunks(items: Iterable[Input], size: int) -> Iterator[list[Input]]:
+    """Group consecutive items that can be stacked: files, or arrays of one shape and type."""
     for _, alike in groupby(items, _kind):
         while chunk := list(islice(alike, size)):
             yield chunk
 
 
-def _kind(item: Asked) -> tuple[Any, ...]:
+def _kind(item: Input) -> tuple[Any, ...]:
     row = item[1] if isinstance(item, tuple) else None
     return (row.dtype, row.shape) if isinstance(row, np.ndarray) else ()

@@ -1,4 +1,4 @@
-"""What a user may choose of a model: all at its first task, most of it later, too."""
+"""Settings of a model: all can be chosen at its first task, most can be changed later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmrc.data.images import Size
 from lmrc.methods import catalog
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.parameters import fixed
-from lmrc.practice.defaults import unusual
+from lmrc.practice.defaults import non_default
 from lmrc.practice.models import backbone_name
 from lmrc.practice.usage import UsageError
 from lmrc.training.device import pick_device
@@ -21,42 +21,42 @@ METHODS: dict[str, type[LMRCClassifier]] = {
     name: method.cls for name, method in catalog.METHODS.items() if method.options
 }
 
-SMALL_STEP = 32  # images in a step, where the first images are few
+SMALL_BATCH_SIZE = 32  # if the first task has few images
 
 
-def begun(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCClassifier:
-    """Return a model that has learnt nothing yet."""
+def new_model(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCClassifier:
+    """Return an untrained model."""
     cls = METHODS[method or "lmrc"]
     _refuse_unknown(cls, settings)
-    # What is typed holds for the first task, too, if that is not said otherwise.
+    # A given value is for the first task, too, unless that has its own.
     for name in ("epochs", "learning_rate"):
         if name in settings:
             settings = {f"first_{name}": None, **settings}
     return _checked(cls(**{"random_state": 0, **settings}, device=device))
 
 
-def changed(
+def with_settings(
     model: LMRCClassifier,
-    place: Path,
+    path: Path,
     settings: Mapping[str, Any],
     *,
     size: Size | None = None,
     method: str | None = None,
 ) -> LMRCClassifier:
-    """Return the model with a user's settings; what shapes it cannot be among them.
+    """Return the model with a user's settings; refuse those that the first task has fixed.
 
     Parameters
     ----------
     model : LMRCClassifier
-        As it is on disk.
-    place : Path
-        Where that is.
+        The model as stored.
+    path : Path
+        Its folder.
     settings : mapping
         Parameters of the classifier.
     size : int, (height, width) or None
-        Of images.
+        Image size.
     method : str or None
-        The name of the classifier.
+        Name of the method.
     """
     _refuse_unknown(type(model), settings)
     settings = dict(settings)
@@ -66,33 +66,33 @@ def changed(
     sides = model.input_shape_[1:]
     chosen["--size"] = (size and ((size, size) if isinstance(size, int) else tuple(size)), sides)
     chosen["--method"] = (method, next((n for n, c in METHODS.items() if type(model) is c), None))
-    for option, (asked, was) in chosen.items():
-        if asked is not None and asked != was:
-            words = "×".join(map(str, was)) if isinstance(was, tuple) else was
+    for option, (wanted, current) in chosen.items():
+        if wanted is not None and wanted != current:
+            words = "×".join(map(str, current)) if isinstance(current, tuple) else current
             raise UsageError(
-                f"{option} shapes the network and was fixed by the first learn of {place}"
+                f"{option} was fixed by the first learn of {path}"
                 + (f" ({words})" if words not in (None, "") else "")
-                + ": leave it out, or begin a new model"
+                + ": leave it out, or start a new model"
             )
     return _checked(model.set_params(**settings))
 
 
-def as_before(model: LMRCClassifier, named: Collection[str]) -> dict[str, Any]:
-    """Return how a model is going to be trained though it was not asked for: it was once.
+def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, Any]:
+    """Return the non-default training settings that stay from an earlier `lmrc learn`.
 
-    Not what is fixed for good, what is for the first task alone, and the small steps that
-    `lmrc learn` picks by itself.
+    Without those that are given now, are fixed or concern only the first task, and without the
+    small batch size that `lmrc learn` chooses by itself.
     """
-    untold = {*fixed(type(model)), "random_state", "first_epochs", "first_learning_rate"}
-    now = unusual(type(model).__name__, model.get_params(deep=False))
-    settings = {n: v for n, v in now.items() if n not in {*named, *untold}}
-    if settings.get("batch_size") == SMALL_STEP:
+    left_out = {*fixed(type(model)), "random_state", "first_epochs", "first_learning_rate"}
+    current = non_default(type(model).__name__, model.get_params(deep=False))
+    settings = {n: v for n, v in current.items() if n not in {*given, *left_out}}
+    if settings.get("batch_size") == SMALL_BATCH_SIZE:
         del settings["batch_size"]
     return settings
 
 
 def option_of(model: LMRCClassifier, name: str) -> str:
-    """Return the option by which a parameter is chosen."""
+    """Return the option that sets a parameter."""
     return model.parameters[name].option or f"--set {name}"
 
 
@@ -101,16 +101,16 @@ def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> N
     for name in settings:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
             others = [n for n, m in METHODS.items() if name in m.parameters]
             if others:
                 option = METHODS[others[0]].parameters[name].option or f"--set {name}"
-                raise UsageError(f"{option} is for --method {' or '.join(others)}")
+                raise UsageError(f"{option} needs --method {' or '.join(others)}")
             raise UsageError(f"--set {name}: {cls.__name__} has no such parameter; {hint}")
 
 
 def _checked(model: LMRCClassifier) -> LMRCClassifier:
-    """Refuse what cannot be before any image is read: that may take long."""
+    """Refuse invalid settings before images are read, which may take long."""
     try:
         model._check_parameters()
         pick_device(model.device)

@@ -1,6 +1,6 @@
-"""How commands speak: what they say, what they warn of, and how they refuse wrong use.
+"""Output of the commands: lines, warnings, progress, usage errors.
 
-What takes torch along is imported where it is used, for the commands that need none.
+Modules that import torch are imported inside functions, for commands that do not need it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lmrc.outside import cut, say
 
 Say = Callable[[str], None]
 
-HALF_A_MINUTE = 30.0
+PROGRESS_EVERY = 30.0  # seconds
 
 
 class UsageError(ValueError):
-    """A command was asked for something that makes no sense. Its exit code is 2."""
+    """A command was used wrongly. The exit code is 2."""
 
     exit_code = 2
 
 
-def typed(context: Any) -> list[str]:
-    """Return the options and arguments that the user wrote down, from typer's context."""
+def options_given(context: Any) -> list[str]:
+    """Return the options and arguments given on the command line, from typer's context."""
     return [
         option.opts[0]
         for option in context.command.params
@@ -34,61 +34,61 @@ def typed(context: Any) -> list[str]:
     ]
 
 
-def speaker(quiet: bool) -> Say:
-    """Return what prints a line, or nothing if quiet."""
+def printer(quiet: bool) -> Say:
+    """Return a function that prints a line, or does nothing if quiet."""
     return (lambda line: None) if quiet else say
 
 
 def show(
     model: Path,
     describe: Callable[[Path], Any],
-    tell: Callable[[Path, Say], None],
+    print_text: Callable[[Path, Say], None],
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show what there is to know about a model, for people or for programs."""
+    """Print a description of a model as text or JSON."""
     if as_json and not quiet:
         print_json(describe(model))
     else:
-        tell(model, speaker(quiet))
+        print_text(model, printer(quiet))
 
 
 def print_json(content: Any) -> None:
-    """Print plain values for programs."""
+    """Print JSON values."""
     say(*json.dumps(content, ensure_ascii=False, indent=1).split("\n"))
 
 
 def warn(text: str) -> None:
-    """Say on standard error, even if quiet, what the user had better know."""
+    """Print a warning on standard error, even if quiet."""
     from lmrc.training.ranks import current
 
     if current().is_first:
         say(f"lmrc: {cut(text)}", file=sys.stderr)
 
 
-def progress_lines(total: int, done: int, hushed: bool) -> Callable[[int], None]:
-    """Return what prints, for logs, how many epochs are done: a line every half minute at most.
+def progress_lines(total: int, done: int, silent: bool) -> Callable[[int], None]:
+    """Return a function that prints the number of epochs done, for logs: once in 30 s at most.
 
     Parameters
     ----------
     total, done : int
-        Epochs in all, and from before.
-    hushed : bool
-        Print nothing: there is a terminal with a bar, say.
+        Epochs in total, and those done by an earlier process.
+    silent : bool
+        Print nothing, for example because a terminal shows a progress bar.
     """
     from lmrc.report.live import Countdown
 
     countdown, last = Countdown(total, done), monotonic()
 
-    def tell(now_done: int) -> None:
+    def print_progress(now_done: int) -> None:
         nonlocal last
-        if hushed or monotonic() - last < HALF_A_MINUTE:
+        if silent or monotonic() - last < PROGRESS_EVERY:
             return
         last, countdown.done = monotonic(), now_done
         line = f"epoch {now_done} of {total}{countdown.time_left()}"
         say(line, file=sys.stderr)
 
-    return tell
+    return print_progress
 
 
 def count(n: int, thing: str, things: str | None = None) -> str:
@@ -101,7 +101,7 @@ def count(n: int, thing: str, things: str | None = None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent.
+    """Return a share as percent.
 
     >>> percent(0.9512)
     '95.1 %'
@@ -109,10 +109,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def bytes_in_words(n: float) -> str:
-    """Return a size for the reader.
+def format_bytes(n: float) -> str:
+    """Return a size in bytes as text.
 
-    >>> bytes_in_words(812), bytes_in_words(44_700_000)
+    >>> format_bytes(812), format_bytes(44_700_000)
     ('812 bytes', '44.7 MB')
     """
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -1,4 +1,4 @@
-"""What a user brings: labelled images as a folder, a CSV file or NumPy's ``.npz``."""
+"""Labelled samples from a user's files: a folder of images, a CSV file or an ``.npz`` file."""
 
 from __future__ import annotations
 
@@ -42,64 +42,61 @@ from lmrc.training.rotations import check_square
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
-_GUESS_COLUMNS = ("rank", "similarity")  # of `lmrc predict --csv`, whose classes are no labels
+_PREDICTION_COLUMNS = ("rank", "similarity")  # written by `lmrc predict --csv`
 
-_LONGEST_LINE = 2**16  # letters
-_ALL_MISSING = (
-    1000  # files; where none of the first so many is there, the others are not looked for
-)
-
-_LOOKED_AT = 10  # files of a class, for their colour: all of a large folder would take long
+_MAX_LINE = 2**16  # characters
+_MAX_MISSING = 1000  # give up if none of so many files exists
+_COLOUR_CHECKED = 10  # files of a class that are checked for colour; all would take long
 
 InputShape = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Labelled samples, some of them held out to see what a model makes of them.
+class LabelledSamples:
+    """Labelled samples for training, and those held out for validation or testing.
 
     Attributes
     ----------
     X, y : ndarray
-        To learn from.
+        Training samples.
     X_val, y_val : ndarray
-        Held out; maybe none.
-    place : str
-        Where the source has them apart: the name of a sub-folder or array. Empty where it has not.
+        Held-out samples; may be empty.
+    held_out_in : str
+        The sub-folder or array that the held-out samples come from; empty if they were split off.
     unreadable : list of UnreadableImageError
-        Files that were left out.
-    passed_over : dict of str to int
-        How many files have which suffix of images that lmrc does not read.
+        Files that were skipped.
+    unsupported : dict of str to int
+        Number of image files by suffix, for formats that lmrc does not read.
     mode : {"RGB", "L"} or None
-        In which image files were read; None where there are none.
+        Mode in which image files were read; None for arrays.
     greyed : Path or None
-        A file in colour, the first of maybe many, which the model takes in grey.
+        The first colour file that was converted to grey, if any.
     """
 
     X: Array
     y: Array
     X_val: Array
     y_val: Array
-    place: str = ""
+    held_out_in: str = ""
     unreadable: list[UnreadableImageError] = field(default_factory=list)
-    passed_over: dict[str, int] = field(default_factory=dict)
+    unsupported: dict[str, int] = field(default_factory=dict)
     mode: Mode | None = None
     greyed: Path | None = None
 
-    def warn_of_files(self) -> None:
-        """Say which files were left out, if any, and what others lost."""
+    def warn_about_files(self) -> None:
+        """Warn of files that were skipped or converted to grey."""
         if self.unreadable:
             warn(describe_skipped(self.unreadable))
-        for suffix, n in self.passed_over.items():
-            warn(f"passed over {count(n, f'{suffix} file')}: JPEG and PNG can be read")
+        for suffix, n in self.unsupported.items():
+            warn(f"skipped {count(n, f'{suffix} file')}: convert to JPEG or PNG")
         if self.greyed:
             warn(
-                f"files in colour, such as {self.greyed}, are taken in grey, as the model's first "
-                "images were: if colour matters, begin a new model with some"
+                f"colour images, such as {self.greyed}, are converted to grey, because the model "
+                "was started with grey images: if colour matters, start a new model with colour"
             )
 
     def digest(self) -> str:
-        """Return what tells these samples from any others."""
+        """Return a checksum of the samples."""
         return digest(self.X, self.y, self.X_val, self.y_val)
 
 
@@ -112,7 +109,7 @@ def read_source(
     val: float = 0.0,
     square: bool = False,
     test: bool = False,
-) -> Batch:
+) -> LabelledSamples:
     """Read labelled samples.
 
     Parameters
@@ -122,40 +119,38 @@ def read_source(
         with the columns path and label, or an ``.npz`` file with the arrays X and y (and X_val,
         y_val, or X_test, y_test).
     shape : tuple of int or None
-        The model's ``input_shape_``, to which images are brought; None if there is no model yet.
+        The model's ``input_shape_``, to which images are resized; None if there is no model yet.
     size : int, (height, width) or None
-        Then: the size to which images are brought; None lets them decide.
+        Size to which images are resized if `shape` is None. None: chosen from the images.
     colour : bool, default=False
-        Then: take images as coloured, even if all are grey.
+        If `shape` is None: read images as RGB, even if all are grey.
     val : float, default=0.0
-        Share of each class that is held out, if the source has no images to validate with.
+        Share of each class to hold out if the source has no validation samples.
     square : bool, default=False
-        Refuse image files that do not come to squares before any is decoded: it may take long.
+        Require square images. Checked before any image is decoded, which may take long.
     test : bool, default=False
-        Hold out what the source has to test with; else what it has to validate with, and what is
-        there to test with only where there is nothing else, so that it can tell something new.
+        Hold out the source's test samples. Otherwise its validation samples; its test samples only
+        if it has no validation samples and `val` is 0, so that they stay unseen if possible.
     """
     parts = SET_ASIDE if test else VALIDATION if val else (*VALIDATION, "test")
     if source.suffix.lower() == ".npz":
         if size is not None and shape is None:
-            raise UsageError(f"--size is for image files; the arrays of {source} stay as they are")
+            raise UsageError(f"--size is for image files; the arrays of {source} are not resized")
         return _read_arrays(source, val, parts)
     files: Files
     held: Files = {}
-    place = ""
+    held_out_in = ""
     if source.suffix.lower() == ".csv":
-        files = _listed(source)
+        files = _read_csv(source)
     elif source.is_dir():
-        files, held, place = image_files(source, parts)
+        files, held, held_out_in = image_files(source, parts)
     else:
-        raise UsageError(
-            f"{source} is neither a folder, nor a .csv nor an .npz file: name one of these"
-        )
+        raise UsageError(f"{source} is not a folder, a .csv or an .npz file: use one of these")
     if val and not held:
-        parted = {label: held_out(paths, val) for label, paths in files.items()}
-        files = {label: kept for label, (kept, _) in parted.items()}
-        held = {label: paths for label, (_, paths) in parted.items() if paths}
-    form = form_of(shape) if shape else _common(files, size, colour)
+        parts_of = {label: held_out(paths, val) for label, paths in files.items()}
+        files = {label: train for label, (train, _) in parts_of.items()}
+        held = {label: paths for label, (_, paths) in parts_of.items() if paths}
+    form = image_form(shape) if shape else _common_form(files, size, colour)
     if square:
         sides = form[0] if isinstance(form[0], tuple) else (form[0], form[0])
         check_square((1, *sides))
@@ -165,58 +160,59 @@ def read_source(
     if held:
         X_val, y_val = read_files(held, *form, unreadable, use="")
     others = walk_images(source, suffixes=NOT_READ) if source.is_dir() else ()
-    passed_over = Counter(Path(name).suffix.lower() for name in others)
-    greyed = _first_coloured(files, held) if shape and form[1] == "L" else None
-    return Batch(X, y, X_val, y_val, place, unreadable, passed_over, form[1], greyed)
+    unsupported = Counter(Path(name).suffix.lower() for name in others)
+    greyed = _first_in_colour(files, held) if shape and form[1] == "L" else None
+    return LabelledSamples(
+        X, y, X_val, y_val, held_out_in, unreadable, unsupported, form[1], greyed
+    )
 
 
 def refuse_inside(path: Path, source: Path, what: str, remedy: str) -> None:
-    """Refuse to write into a folder of images: what is there would be taken for a class."""
+    """Refuse to write into a folder of images, where each sub-folder is read as a class."""
     if not source.is_dir():
         return
     train, aside = folders_of_classes(source)
     if any(path.resolve().is_relative_to(place.resolve()) for place in (train, *aside.values())):
         raise UsageError(
-            f"{what}, {path}, would lie among the images of {source}, where each folder is a "
-            f"class: {remedy}"
+            f"{what}, {path}, would be inside {source}, where each sub-folder is a class: {remedy}"
         )
 
 
-def form_of(shape: InputShape) -> tuple[tuple[int, int], Mode]:
-    """Return the size and the mode in which a model takes images.
+def image_form(shape: InputShape) -> tuple[tuple[int, int], Mode]:
+    """Return the size and the mode of a model's input images.
 
-    >>> form_of((3, 48, 64))
+    >>> image_form((3, 48, 64))
     ((48, 64), 'RGB')
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ValueError(
-            f"the model takes arrays of shape {shape}, not image files: use an .npz file"
+            f"the model's inputs are arrays of shape {shape}, not image files: use an .npz file"
         )
     channels, height, width = shape
     return (height, width), "L" if channels == 1 else "RGB"
 
 
-def _common(files: Files, size: Size | None, colour: bool) -> tuple[Size, Mode]:
+def _common_form(files: Files, size: Size | None, colour: bool) -> tuple[Size, Mode]:
     common_size, mode = common_form(path for paths in files.values() for path in paths)
     return size or common_size, "RGB" if colour else mode
 
 
-def _first_coloured(*parts: Files) -> Path | None:
-    """Return a file that is in colour, if one of the first of a class is: their heads tell."""
+def _first_in_colour(*parts: Files) -> Path | None:
+    """Return a colour image among the first files of each class; only file headers are read."""
     classes = (of_class for files in parts for of_class in files.values())
-    paths = (path for of_class in classes for path in of_class[:_LOOKED_AT])
+    paths = (path for of_class in classes for path in of_class[:_COLOUR_CHECKED])
     return next((path for path in paths if common_form([path])[1] == "RGB"), None)
 
 
-def _listed(source: Path) -> Files:
-    """Read a CSV file: the images of each class; relative paths are from its folder."""
+def _read_csv(source: Path) -> Files:
+    """Read a CSV file: the images of each class. Paths are relative to the file's folder."""
     files: dict[str, list[str]] = {}
     if not source.is_file():
-        raise ValueError(f"{source} is not a file: name a CSV file, or a folder")
+        raise ValueError(f"{source} is not a regular file: use a CSV file or a folder")
     try:
         with source.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(_lines(file))
-            _refuse_guesses(source, rows.fieldnames)
+            _refuse_predictions(source, rows.fieldnames)
             path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
             label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)
             for row in rows:
@@ -231,31 +227,31 @@ def _listed(source: Path) -> Files:
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{source} is not a CSV file in UTF-8: {error}") from error
     if not files:
-        raise ValueError(f"{source} lists no images: add lines below its header")
+        raise ValueError(f"{source} lists no images: add lines below the header")
     found = {label: Names(source.parent, names) for label, names in sorted(files.items())}
-    first = list(islice(chain.from_iterable(found.values()), _ALL_MISSING))
-    if len(first) == _ALL_MISSING and not any(map(os.path.exists, first)):
+    first = list(islice(chain.from_iterable(found.values()), _MAX_MISSING))
+    if len(first) == _MAX_MISSING and not any(map(os.path.exists, first)):
         raise ValueError(
-            f"none of the first {_ALL_MISSING:,} images of {source} is there, such as {first[0]}: "
-            "paths are from the folder of the CSV file"
+            f"none of the first {_MAX_MISSING:,} images of {source} exists, such as {first[0]}: "
+            "paths are relative to the folder of the CSV file"
         )
     return found
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Go through the lines of a file; one without an end, of zeros say, would fill the memory."""
-    while line := file.readline(_LONGEST_LINE + 1):
-        if len(line) > _LONGEST_LINE:
-            raise csv.Error(f"a line has more than {_LONGEST_LINE:,} letters")
+    """Yield the lines of a file; a line without end, such as zeros, would fill the memory."""
+    while line := file.readline(_MAX_LINE + 1):
+        if len(line) > _MAX_LINE:
+            raise csv.Error(f"a line has more than {_MAX_LINE:,} characters")
         yield line
 
 
-def _refuse_guesses(source: Path, names: Sequence[str] | None) -> None:
+def _refuse_predictions(source: Path, names: Sequence[str] | None) -> None:
     for name in names or ():
-        if name.strip().lower() in _GUESS_COLUMNS:
+        if name.strip().lower() in _PREDICTION_COLUMNS:
             raise ValueError(
-                f"{source} has a column {name.strip()!r}: it looks like what lmrc predict --csv "
-                "wrote, which are guesses and no labels; if you have corrected them, remove it"
+                f"{source} has a column {name.strip()!r}, like the output of lmrc predict --csv: "
+                "predictions are no labels; if you have corrected them, remove that column"
             )
 
 
@@ -265,30 +261,30 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
             return name
     found = cut(", ".join(names or ["empty"]), 200)
     raise ValueError(
-        f"{source} has no column {wanted[0]!r} in its first line ({found}): it must "
-        "name the columns path (or file, filename, image) and label (or class)"
+        f"{source} has no column {wanted[0]!r} in its header ({found}): it needs the columns path "
+        "(or file, filename, image) and label (or class)"
     )
 
 
-def _read_arrays(source: Path, val: float, parts: Sequence[str]) -> Batch:
-    X, y, X_val, y_val, place = load_parts(source, parts)
+def _read_arrays(source: Path, val: float, parts: Sequence[str]) -> LabelledSamples:
+    X, y, X_val, y_val, held_out_in = load_parts(source, parts)
     for inputs, labels in ((X, y), (X_val, y_val)):
         if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels):
             raise ValueError(
-                f"{source} holds X of shape {inputs.shape} and y of shape {labels.shape}: X needs "
+                f"{source} has X of shape {inputs.shape} and y of shape {labels.shape}: X needs "
                 "one row for each label in y"
             )
     if not len(y):
-        raise ValueError(f"{source} holds no samples: X and y are empty")
-    y, y_val = _in_one_form(y), _in_one_form(y_val)
-    if val and not place:
-        kept, held = rows_held_out(y, val)
-        X, y, X_val, y_val = X[kept], y[kept], X[held], y[held]
-    return Batch(X, y, X_val, y_val, place)
+        raise ValueError(f"{source} has no samples: X and y are empty")
+    y, y_val = _normalised(y), _normalised(y_val)
+    if val and not held_out_in:
+        train, held = rows_held_out(y, val)
+        X, y, X_val, y_val = X[train], y[train], X[held], y[held]
+    return LabelledSamples(X, y, X_val, y_val, held_out_in)
 
 
-def _in_one_form(labels: Array) -> Array:
-    """Return labels as a model has them, names in the form of Unicode that folders have, too."""
+def _normalised(labels: Array) -> Array:
+    """Return labels as a model stores them, with names in Unicode's form NFC, as for folders."""
     labels = read_labels(labels, len(labels))
     if labels.dtype.kind != "U":
         return labels

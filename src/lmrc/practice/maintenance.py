@@ -1,4 +1,4 @@
-"""Looking after a model: what it shall no longer hold, and what its classes are called."""
+"""Maintenance of a model on disk: roll back, prune, forget and rename classes."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from lmrc.store.files import read_tensors
 
 
 def roll_back(path: Path, say: Say) -> None:
-    """Go back to the version before the newest."""
-    store.versions(path)  # a folder that is no model is not made one
+    """Delete the newest version, so that the one before is the model again."""
+    store.versions(path)  # fails if there is no model, before the lock creates a folder
     with store.writing(path):
         unfinished.refuse(path)
         store.roll_back(path, _check(path))
         (newest,) = store.versions(path)[-1:]
-    say(f"{path} is as it was after version {newest['number']}, saved {newest['saved']}")
+    say(f"{path} is back at version {newest['number']}, saved {newest['saved']}")
     if entry := exemplars_of(newest):
         with well_formed(path):
             stored = len(read_tensors(path, entry)["y"])
             settings = newest["model"]["settings"]
-            each, all_of_it = settings["memory_per_class"], settings.get("memory_total")
-        more = f", and keeps {each} of each class from now on" if each else ""
-        more = f", and keeps {all_of_it} in all from now on" if all_of_it else more
-        say(f"it stores {count(stored, 'image')}{more}")
+            per_class, total = settings["memory_per_class"], settings.get("memory_total")
+        more = f"; memory_per_class is {per_class} again" if per_class else ""
+        more = f"; memory_total is {total} again" if total else more
+        say(f"it stores {count(stored, 'exemplar')}{more}")
 
 
 def prune(path: Path, keep: int, say: Say) -> None:
-    """Remove all but the newest versions of a model."""
-    store.versions(path)  # a folder that is no model is not made one
+    """Delete all but the newest versions of a model."""
+    store.versions(path)  # fails if there is no model, before the lock creates a folder
     with store.writing(path):
         unfinished.refuse(path)
-        gone = store.prune(path, keep, _check(path))
+        removed = store.prune(path, keep, _check(path))
         left = store.versions(path)
-    say(f"{count(gone, 'version')} removed: {path} keeps {count(len(left), 'version')}")
+    say(f"{count(removed, 'version')} removed, {path} keeps {count(len(left), 'version')}")
 
 
 def forget(path: Path, name: str, say: Say) -> None:
-    """Take a class out of a model, in all versions that are kept."""
+    """Remove a class from all versions of a model."""
     label = find_class(open_model(path, "cpu"), name)
 
     with store.writing(path):
@@ -58,30 +58,30 @@ def forget(path: Path, name: str, say: Say) -> None:
         before = len(store.versions(path))
         _amend(path, label, lambda m: m.forget(label) if len(m.classes_) > 1 else None)
         dropped = before - len(store.versions(path))
-    say(f"{name} is forgotten: no version of {path} that is kept knows it")
+    say(f"class {name} is removed from all versions of {path}")
     if dropped:
-        say(f"gone with it: {count(dropped, 'earlier version')} that knew no other class")
+        say(f"also removed: {count(dropped, 'earlier version')} with no other class")
 
 
 def rename(path: Path, name: str, to: str, say: Say) -> None:
-    """Give a class of a model another name, in all versions that are kept."""
+    """Rename a class in all versions of a model."""
     label = find_class(open_model(path, "cpu"), name)
     as_label = class_name if isinstance(label, str) else type(label)
     try:
         new = as_label(to)
     except ValueError as error:
-        raise ValueError(f"the classes of {path} are numbers, and {to!r} is none") from error
+        raise ValueError(f"the classes of {path} are numbers, but {to!r} is not") from error
 
     with store.writing(path):
         unfinished.refuse(path)
         _amend(path, label, lambda model: model.rename(label, new), new)
-    say(f"{label} is called {new} now, in all versions of {path} that are kept")
+    say(f"class {label} is renamed to {new} in all versions of {path}")
 
 
 def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None) -> None:
-    """Change all versions that know a class; one is dropped where nothing comes back.
+    """Change all versions that know a class; those for which `change` returns None are dropped.
 
-    Those that do not know it yet may have a weight for it: there it has its `new` name, too.
+    Versions from before the class may have a class weight for it, which is renamed or removed.
     """
 
     def amended(version: store.Model) -> store.Model | None:
@@ -89,7 +89,7 @@ def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None
         if label not in model.classes_.tolist():
             model.class_weight = reweighed(model.class_weight, label, new)
             if new is None:
-                model._move_seed_on()  # or the label vectors that were still to come would follow
+                model._move_seed_on()  # it would give the removed class's label vector again
             return pack(model)
         changed = change(model)
         if changed is None:
@@ -103,5 +103,5 @@ def _amend(path: Path, label: Any, change: Callable[[Any], Any], new: Any = None
 
 
 def _check(path: Path) -> store.Check:
-    """Return what makes a model of a version: before another one is removed."""
+    """Return a function that builds a version's model, to verify it before others are deleted."""
     return lambda *content: model_from(path, *content, device="cpu")

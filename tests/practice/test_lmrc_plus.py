@@ -23,32 +23,32 @@ def plus(place, learn):
     return "m"
 
 
-def test_a_model_of_lmrc_plus_learns_predicts_and_says_what_it_stores(plus, call):
+def test_learn_info_and_predict(plus, call):
     model = lmrc.load(plus)
     assert type(model) is lmrc.LMRCPlusClassifier
     assert model.label_vectors_.shape == (4, 4, 100)
     code, out, _ = call("info", plus)
     assert code == 0
-    assert "no images are stored in this model" in out
-    assert "statistics of the classes' features are stored (low-rank" in out
-    assert "more classes in each task" in out
+    assert "exemplars: none" in out
+    assert "class statistics of the features: low-rank, " in out
+    assert "more classes per task, each in four rotations" in out
     info = json.loads(call("info", plus, "--json")[1])
     assert info["statistics"] == "low-rank"
-    assert info["images_stored"] == 0
+    assert info["exemplars"] == 0
     code, out, _ = call("predict", plus, "test")
     assert code == 0
     assert len(out.splitlines()) == 40
 
 
-def test_export_says_that_it_gives_scores(plus, call):
+def test_export_reports_scores(plus, call):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     code, out, _ = call("export", plus, "m.onnx")
     assert code == 0
-    assert "gives scores" in out
+    assert "output: scores" in out
 
 
-def test_a_forgotten_class_is_gone_from_the_files(plus, place, call):
+def test_forget_removes_class_statistics(plus, place, call):
     before = {p.name for p in (place / plus).glob("statistics-*")}
     assert call("forget", plus, "two")[0] == 0
     kept = before & {p.name for p in (place / plus).glob("statistics-*")}
@@ -58,19 +58,19 @@ def test_a_forgotten_class_is_gone_from_the_files(plus, place, call):
     assert len(model.statistics_["means"]) == 3
 
 
-def test_what_shapes_a_model_is_fixed_by_the_first_learn(plus, call):
+def test_method_and_rotations_are_fixed_by_the_first_learn(plus, call):
     for option in (("--method", "lmrc"), ("--rotations", "none")):
         code, _, err = call("learn", plus, "week1", *option)
         assert code == 2
         assert "fixed by the first learn" in err
 
 
-def test_rotations_can_be_left_off(place, learn):
+def test_rotations_can_be_switched_off(place, learn):
     learn("week1", "--method", "lmrc+", "--rotations", "none", fast=True)
     assert lmrc.load("m").label_vectors_.shape == (2, 100)
 
 
-def test_a_way_to_predict_that_was_not_learnt_is_refused_before_images_are_read(place, learn, call):
+def test_an_untrained_prediction_rule_is_refused_before_images_are_read(place, learn, call):
     learn("week1", "-q", "--method", "lmrc+", "--set", "predict_with=lda", fast=True)
     lmrc.load("m").set_params(predict_with="ensemble").save("m")
     for words in (("predict", "m", "gone.png"), ("evaluate", "m", "other"), ("export", "m", "x")):
@@ -82,12 +82,10 @@ def test_a_way_to_predict_that_was_not_learnt_is_refused_before_images_are_read(
 
 
 @pytest.mark.parametrize("size", [None, "10x8"])
-def test_what_has_no_four_turns_is_refused_before_images_are_decoded(
-    place, learn, monkeypatch, size
-):
+def test_non_square_images_are_refused_before_decoding(place, learn, monkeypatch, size):
     (place / "photos" / "ape").mkdir(parents=True)
     Image.new("L", (8, 8 if size else 10)).save(place / "photos" / "ape" / "1.png")
-    monkeypatch.setattr("lmrc.practice.batch.read_files", None)
+    monkeypatch.setattr("lmrc.practice.source.read_files", None)
     asked = ("--size", size) if size else ()
     err = learn("photos", "--method", "lmrc+", *asked, fast=True, code=1)[2]
     assert "rotations need square images, and X holds some of 10×8 pixels" in err
@@ -103,7 +101,7 @@ def test_statistics_that_do_not_fit_are_refused(plus):
         lmrc.load("made-up")
 
 
-def test_evaluate_goes_by_what_predict_says(plus, call):
+def test_evaluate_uses_the_predictions_of_predict(plus, call):
     code, out, _ = call("evaluate", plus, "test", "--json")
     assert code == 0
     predicted = call("predict", plus, "test")[1]

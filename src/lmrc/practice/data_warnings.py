@@ -1,0 +1,88 @@
+"""Warnings about the data of a task, before it is learnt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmrc.data.folders import class_name
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.nets.auto import pick
+from lmrc.practice.source import LabelledSamples
+from lmrc.practice.usage import count, warn
+from lmrc.training.device import pick_device
+
+FEW_IMAGES = 20  # of a class, to train a backbone from scratch
+LONG_ON_CPU = 1000  # images times epochs: some minutes for a ResNet
+IMBALANCED = 5  # ratio of the largest class to the smallest
+DARK = 32  # of 255; even photographs taken at night have brighter pixels
+BRIGHTNESS_CHECKED = 20  # images of a class
+
+
+def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
+    """Warn of what may make the model poor, or training slow."""
+    _warn_about_names(samples, model)
+    labels, counts = np.unique(samples.y, return_counts=True)
+    fewest, most = labels[counts.argmin()], labels[counts.argmax()]
+    if counts.max() >= IMBALANCED * counts.min() and model.class_weight is None:
+        warn(
+            f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
+            "--class-weight balanced, all classes have the same weight in the loss"
+        )
+    if counts.min() < FEW_IMAGES and not model.freeze:
+        few = f"{fewest} has only {count(int(counts.min()), 'image')}"
+        if others := int((counts < FEW_IMAGES).sum()) - 1:
+            few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
+        warn(f"{few}: add images, or use a pre-trained backbone (--weights FILE --freeze)")
+    _warn_about_dark_images(samples)
+    _warn_about_slow_training(samples, model)
+    if model.freeze and model.weights is None and not hasattr(model, "classes_"):
+        warn("--freeze without --weights: the backbone keeps its random initial weights")
+
+
+def _warn_about_slow_training(samples: LabelledSamples, model: LMRCClassifier) -> None:
+    """Suggest a smaller network if a ResNet is about to be trained on a CPU."""
+    if hasattr(model, "classes_") or model.backbone != "auto" or samples.X.ndim < 3:
+        return
+    channels = samples.X.shape[3] if samples.X.ndim == 4 else 1
+    on_cpu = pick_device(model.device).type == "cpu"
+    long = model._epochs * len(samples.X) > LONG_ON_CPU and not model.freeze
+    if on_cpu and long and pick((channels, *samples.X.shape[1:3])).startswith("resnet"):
+        warn(
+            "training a ResNet-18 on a CPU may take very long: --backbone cnn is much faster, but "
+            "less accurate"
+        )
+
+
+def _warn_about_dark_images(samples: LabelledSamples) -> None:
+    """Warn of a class of black images: 16-bit files that use only the low values."""
+    if samples.mode is None:
+        return
+    # Files are read class by class.
+    found = np.unique(samples.y, return_index=True, return_counts=True)
+    for label, start, n in zip(*found, strict=True):
+        brightest = int(np.asarray(samples.X[start : start + min(n, BRIGHTNESS_CHECKED)]).max())
+        if brightest < DARK:
+            warn(
+                f"the images of {label} are nearly black, no pixel above {brightest} of 255: in "
+                "files with 16 bits or more per pixel, white must be 65535, so rescale them"
+            )
+            return
+
+
+def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier) -> None:
+    """Warn of new classes whose names differ from others only in case or white space."""
+    known = getattr(model, "classes_", samples.y[:0]).tolist()
+    alike, found = {_key(label): label for label in known}, []
+    for label in np.unique(samples.y).tolist():
+        other = alike.setdefault(_key(label), label)
+        if label != other and label not in known:
+            which = "the known class" if other in known else "the new class"
+            found.append(f"the new class {label!r} has nearly the same name as {which} {other!r}")
+    if found:  # one line, since there may be many, such as all letters in both cases
+        more = f" (and {count(len(found) - 1, 'more such pair')})" if len(found) > 1 else ""
+        undo = " (lmrc rollback undoes this learn)" if known else ""
+        warn(f"{found[0]}{more}: if they are the same class, give them the same name{undo}")
+
+
+def _key(label: object) -> str:
+    return " ".join(class_name(str(label)).casefold().split())

@@ -1,0 +1,31 @@
+"""Lazy imports: modules that dependencies import but ``lmrc predict`` may not need."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+
+class _LazyModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        # Tools that inspect all modules read these; only a package has a path.
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+def import_lazily(*names: str) -> None:
+    """Let ``import`` return a placeholder that imports the module when an attribute is read.
+
+    Only for a process of our own: scikit-learn imports SciPy's statistics and pandas, which takes a
+    second or more, for functions that a command may never call.
+    """
+    for name in names:
+        if name not in sys.modules and (spec := find_spec(name)):
+            sys.modules[name] = _LazyModule(name)
+            sys.modules[name].__spec__ = spec  # torch's compiler reads it
