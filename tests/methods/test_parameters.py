@@ -72,7 +72,7 @@ def test_the_docstring_has_the_parameters_before_its_other_sections():
     assert text.startswith("A method of one's own.\n\nParameters\n----------\n" + entry)
     assert text.index('mode : {"a", "b"}, default="a"') < text.index("batch_size : int")
     assert text.index("verbose") < text.index("Attributes\n")
-    assert "epochs : int, default=3\n    Passes over the samples of each task." in text
+    assert "epochs : int, default=3\n    Epochs per task." in text
 
 
 def test_an_init_of_ones_own_takes_the_parameters_above():

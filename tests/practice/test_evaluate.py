@@ -81,10 +81,10 @@ def test_a_threshold_maximises_balanced_accuracy():
     assert reject_threshold(known, unknown) == pytest.approx((0.15, 1.0, 0.45))
 
 
-def test_unknown_classes_are_skipped(place, model, call):
+def test_unknown_classes_are_left_out(place, model, call):
     shutil.copytree(place / "other" / "four", place / "test" / "four")
     _, out, err = call("evaluate", model, "test")
-    assert "skipped 10 image(s) of classes unknown to the model: four" in err
+    assert "left out 10 image(s) of classes unknown to the model: four" in err
     assert "| **all** | 40 |" in out
     code, _, err = call("evaluate", model, "other")
     assert code == 1

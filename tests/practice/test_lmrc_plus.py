@@ -108,4 +108,4 @@ def test_evaluate_uses_the_predictions_of_predict(plus, call):
     right = sum(line.split()[1] in line.split()[0] for line in predicted.splitlines())
     assert json.loads(out)["accuracy"] == right / 40
     page = Path(json.loads(out)["page"]).read_text("utf-8")
-    assert "likely by a linear classifier of the features" in page
+    assert "scores of the fine-tuned heads and of a linear classifier of the features" in page

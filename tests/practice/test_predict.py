@@ -156,7 +156,7 @@ def test_standard_input_holds_an_image(place, model, call, stdin):
     stdin(b"\x89PNG\0\0 half an image")
     code, _, err = call("predict", model, "-")
     assert code == 2
-    assert "neither an image" in err
+    assert "neither a readable image nor" in err
 
 
 def test_empty_folders_and_patterns_are_reported(place, model, call):

@@ -64,7 +64,7 @@ def test_arrays_are_validated_on_val_and_scored_on_test(place, learn, call):
     assert images_scored(call, "all.npz") == images_scored(call, "test.npz") == 4
 
 
-def test_a_broken_held_out_image_is_skipped(place, learn):
+def test_a_broken_held_out_image_is_left_out(place, learn):
     held = held_out(sorted((place / "week1" / "one").iterdir()), 0.01)[1]
     held[0].write_bytes(held[0].read_bytes()[:60])
     _, out, err = learn("week1", "--val", "0.01", fast=True)
@@ -187,7 +187,7 @@ def test_other_files_and_flat_folders_are_refused(place, learn):
     assert not (place / "m").exists()
 
 
-def test_unreadable_files_are_skipped_with_a_warning(place, learn):
+def test_unreadable_files_are_left_out_with_a_warning(place, learn):
     (place / "week1" / "one" / "broken.png").write_bytes(b"")
     err = learn("week1", fast=True)[2]
     assert err.startswith("lmrc: left out 1 file:")
@@ -199,8 +199,8 @@ def test_unsupported_image_formats_give_a_warning(place, learn, call):
     for name in ("a.HEIC", "b.heic", "c.dng", "notes.txt"):
         (place / "week1" / "one" / name).write_bytes(b"")
     told = (
-        "lmrc: skipped 2 .heic files: convert to JPEG or PNG\n"
-        "lmrc: skipped 1 .dng file: convert to JPEG or PNG\n"
+        "lmrc: left out 2 .heic files: convert to JPEG or PNG\n"
+        "lmrc: left out 1 .dng file: convert to JPEG or PNG\n"
     )
     assert learn("week1", fast=True)[2] == told
     assert call("evaluate", "m", "week1")[2] == told

@@ -111,7 +111,7 @@ def test_odd_images(start, run_job, trial, is_full):
         with trial("odd image, learnt and asked about", f"{names}"):
             done = learn("odd", run_job)
             assert done["code"] == 0, done["said"]
-            assert f"{6 + len(good)} images to learn from" in done["said"], done["said"]
+            assert f"{6 + len(good)} images for training" in done["said"], done["said"]
             assert not n_bad or f"left out {n_bad} file" in done["said"]
             asked = run_job("predict", "m", "--json", "--", *map(str, paths), "start")
             assert asked["code"] == (1 if n_bad else 0), asked["said"]
@@ -256,4 +256,4 @@ def test_many_files(start, run_job, trial, is_full):
     with trial(kind, "many", hangs=1200):
         done = learn("many", run_job)
         assert done["code"] == 0, done["said"]
-        assert f"{n_classes * of_class:,} images to learn from" in done["said"]
+        assert f"{n_classes * of_class:,} images for training" in done["said"]

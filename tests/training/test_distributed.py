@@ -171,7 +171,7 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     assert [line["record"]["task"] for line in left] == [0, 1, 2, 3, 4, 0]
 
     output, errors = together(*command, "two")
-    assert output.count("The page with figures") == 1
+    assert output.count("Report with figures") == 1
     assert "lmrc: " not in errors  # no warning from either
     assert alone(*command, "one")[0] == 0
     one, two = records(tmp_path / "one"), records(tmp_path / "two")

@@ -99,7 +99,7 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
         say(*markdown_table(summaries).split("\n"), "", f"`{command}`, {records[-1].hardware}", "")
     width = min(shutil.get_terminal_size().columns, 100)
     print(textwrap.fill(" ".join(findings), width))
-    say("", f"The page with figures and tables: {page}")
+    say("", f"Report with figures and tables: {page}")
 
 
 def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:

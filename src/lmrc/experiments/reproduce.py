@@ -190,7 +190,7 @@ def _count(out: Path, quiet: bool, **changes: Any) -> None:
 def _report(out: Path) -> None:
     description, contents = read_contents(out)
     page = write_contents(out, description, contents)
-    say(*contents.markdown.split("\n"), "", f"The page with figures and tables: {page}")
+    say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 
 
 def _print_models(out: Path, runs: Sequence[Run], tasks: int) -> None:

@@ -141,7 +141,7 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
         unknown = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])
         if not known.any():
             raise ValueError(f"{source} has none of the model's classes, only {unknown}")
-        warn(f"skipped {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
+        warn(f"left out {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
     return X[known], y[known]
 
 

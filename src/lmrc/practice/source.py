@@ -64,7 +64,7 @@ class LabelledSamples:
     held_out_in : str
         The sub-folder or array that the held-out samples come from; empty if they were split off.
     unreadable : list of UnreadableImageError
-        Files that were skipped.
+        Files that were left out.
     unsupported : dict of str to int
         Number of image files by suffix, for formats that lmrc does not read.
     mode : {"RGB", "L"} or None
@@ -84,11 +84,11 @@ class LabelledSamples:
     greyed: Path | None = None
 
     def warn_about_files(self) -> None:
-        """Warn of files that were skipped or converted to grey."""
+        """Warn of files that were left out or converted to grey."""
         if self.unreadable:
             warn(describe_skipped(self.unreadable))
         for suffix, n in self.unsupported.items():
-            warn(f"skipped {count(n, f'{suffix} file')}: convert to JPEG or PNG")
+            warn(f"left out {count(n, f'{suffix} file')}: convert to JPEG or PNG")
         if self.greyed:
             warn(
                 f"colour images, such as {self.greyed}, are converted to grey, because the model "
