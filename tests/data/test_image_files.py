@@ -130,7 +130,7 @@ def test_a_model_learns_from_a_folder_larger_than_memory(
     assert not end.value.code, told.err
     assert "read from disk each time they are needed" in told.err
     assert len(load("digits.lmrc").classes_) == 4
-    assert "held-out" in told.out
+    assert "validation accuracy" in told.out
 
 
 def test_joint_training_refuses_what_does_not_fit(pictures, little_memory):
