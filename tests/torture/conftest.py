@@ -1,6 +1,6 @@
-"""Faults, tried for real: a few in the tests, thousands with ``make torture``.
+"""Fault injection: a few trials in the tests, thousands with ``make torture``.
 
-`docs/reliability.md` has the figures.
+`docs/reliability.md` has the results.
 """
 
 import platform
@@ -21,35 +21,35 @@ LEARN = (
     ("learn", "m", "week1", "-q", "--checkpoint-every", "0", "--memory-per-class", "1", *FAST),
     ("learn", "m", "week2", "-q", "--checkpoint-every", "0"),
 )
-HANGS = 120  # seconds; most of what is tried here takes less than one
+TIMEOUT = 120  # seconds; most trials take less than one
 
-_tally = defaultdict(lambda: [0, []])  # by kind: how many were tried, and what did not survive
+_tally = defaultdict(lambda: [0, []])  # by fault: number of trials, and those not survived
 
 
 @pytest.fixture
 def is_full(request):
-    """Whether to try everything, as ``make torture`` does."""
+    """Whether to run all trials, as ``make torture`` does."""
     return request.config.getoption("torture")
 
 
 @pytest.fixture
 def trial():
-    """Return a context in which to try one fault; one that is not survived stops no other."""
+    """Return a context manager for one trial; a failed one does not stop the others."""
     failures = []
 
     def give_up(*_):
-        raise TimeoutError("it hangs")
+        raise TimeoutError("timed out")
 
     @contextmanager
-    def try_one(kind, what, hangs=HANGS):
-        _tally[kind][0] += 1
+    def try_one(fault, what, timeout=TIMEOUT):
+        _tally[fault][0] += 1
         before = signal.signal(signal.SIGALRM, give_up)
-        signal.alarm(hangs)
+        signal.alarm(timeout)
         try:
             yield
         except Exception as error:
-            failures.append(f"{kind}, {what}: {type(error).__name__}: {error}")
-            _tally[kind][1].append(what)
+            failures.append(f"{fault}, {what}: {type(error).__name__}: {error}")
+            _tally[fault][1].append(what)
         finally:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
@@ -62,9 +62,9 @@ def trial():
 def pytest_terminal_summary(terminalreporter, config):
     if not config.getoption("torture"):
         return
-    rows = [f"| {kind} | {n:,} | {n - len(bad):,} |" for kind, (n, bad) in _tally.items()]
+    rows = [f"| {fault} | {n:,} | {n - len(bad):,} |" for fault, (n, bad) in _tally.items()]
     head = [f"{platform.system()} {platform.machine()}, Python {platform.python_version()}", ""]
-    table = [*head, "| what | tried | survived |", "| --- | ---: | ---: |", *rows]
+    table = [*head, "| fault | trials | survived |", "| --- | ---: | ---: |", *rows]
     terminalreporter.write_sep("=", "torture")
     terminalreporter.write("\n".join([*table, ""]))
     if path := config.getoption("torture_table"):
@@ -79,28 +79,28 @@ def save_noise(folder, n, seed):
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory, run_jobs):
-    """A folder with very small images of two tasks, and a model after each: 1 and 2."""
-    made = tmp_path_factory.mktemp("made")
+def trained(tmp_path_factory, run_jobs):
+    """A folder with very small images of two tasks, and the model after each: 1 and 2."""
+    root = tmp_path_factory.mktemp("trained")
     for seed, name in enumerate(("week1/a", "week1/b", "week2/c", "week2/d")):
-        save_noise(made / name, 4, seed)
+        save_noise(root / name, 4, seed)
     for stage, words in enumerate(LEARN, start=1):
-        (done,) = run_jobs({"words": words, "place": str(made)})
+        (done,) = run_jobs({"words": words, "place": str(root)})
         assert done["code"] == 0, done["said"]
-        shutil.copytree(made / "m", made / str(stage))
-    return made
+        shutil.copytree(root / "m", root / str(stage))
+    return root
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch, made_once):
-    """A folder to be in, with all that was made once."""
-    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
+def place(tmp_path, monkeypatch, trained):
+    """The current folder, with a copy of `trained`."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def ask(path):
-    """Return what a model knows and answers; None if there is none."""
+def outputs_of(path):
+    """Return a model's classes and similarities; None if there is no model."""
     if not (path / "manifest.json").exists():
         return None
     images = np.random.default_rng(9).integers(0, 256, (5, 6, 6), dtype=np.uint8)
@@ -109,9 +109,9 @@ def ask(path):
 
 
 @pytest.fixture
-def answers(place):
-    """Return what the model ``m`` knows and answers; None if there is none."""
-    return lambda: ask(Path("m"))
+def outputs(place):
+    """Return a function for the classes and similarities of the model ``m``, or None."""
+    return lambda: outputs_of(Path("m"))
 
 
 class Stages:
@@ -122,16 +122,16 @@ class Stages:
     learn : pair of commands
         From each stage to the next.
     known : list
-        What the model answers at each.
+        The model's classes and similarities at each.
     """
 
     learn = LEARN
 
     def __init__(self):
-        self.known = [None, ask(Path("1")), ask(Path("2"))]
+        self.known = [None, outputs_of(Path("1")), outputs_of(Path("2"))]
 
     def go_back(self, stage):
-        """Let ``m`` be at this stage."""
+        """Reset ``m`` to this stage."""
         shutil.rmtree("m", ignore_errors=True)
         if stage:
             shutil.copytree(str(stage), "m")
@@ -139,5 +139,5 @@ class Stages:
 
 @pytest.fixture
 def stages(place):
-    """The model ``m`` after two tasks, which can go back to those before."""
+    """The model ``m`` after two tasks, which can be reset to earlier stages."""
     return Stages()

@@ -1,7 +1,6 @@
-"""Files whose structure was changed and whose checksums fit: refused in one line, or they work.
+"""Files with a changed structure and valid checksums: they are refused in one line, or work.
 
-Each change is tried in a process of its own, with 5 s for a command and 500 MB of memory beyond
-what it has imported.
+Each trial is a process of its own, with 5 s per command and 500 MB of memory beyond its imports.
 """
 
 import copy
@@ -50,14 +49,14 @@ HUGE = (
     lambda: {str(i): i for i in range(10**4)},
     lambda: nested(0, 300),
 )
-DEEPEST = 12  # of what is changed; deeper, it is one and the same
+MAX_DEPTH = 12  # of changes; deeper levels are all alike
 
 
 def places(value, path=()):
-    """Yield where there is a value in a JSON object."""
+    """Yield the path of each value in a JSON object."""
     if path:
         yield path
-    if isinstance(value, (dict, list)) and len(path) < DEEPEST:
+    if isinstance(value, (dict, list)) and len(path) < MAX_DEPTH:
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from places(part, (*path, key))
 
@@ -71,7 +70,7 @@ def at(whole, path):
 def change_one(rng, whole):
     """Change a JSON object in one place, in place; return what was done."""
     everywhere = list(places(whole))
-    # The deeper, the more places: each depth has the same chance, so that lists do not have all.
+    # Each depth has the same probability: most values are deep in lists.
     depth = rng.choice(sorted({len(path) for path in everywhere}))
     of_depth = [path for path in everywhere if len(path) == depth]
     path = of_depth[rng.integers(len(of_depth))]
@@ -107,7 +106,7 @@ def nested(value, depth):
 
 
 def retyped(rng, value):
-    """Return about the same value as another type."""
+    """Return a similar value of another type."""
     if isinstance(value, (dict, list)):
         as_object = {str(i): part for i, part in enumerate(value)}
         return [list(value), as_object, len(value), str(value)][rng.integers(4)]
@@ -124,28 +123,28 @@ def changed(rng, whole):
 
 
 def sealed(manifest):
-    """Return a manifest with a checksum that fits."""
+    """Return a manifest with a valid checksum."""
     return json.dumps({**manifest, "sha256": files.checksum(manifest)}).encode()
 
 
 @pytest.fixture
 def try_all(run_jobs, trial, tmp_path):
-    """Return what tries changes, some at a time; `check` looks at what came of each."""
+    """Return a function that runs trials, some in parallel, and calls `check` on each result."""
 
     def run(kind, tries, check):
         slots = [tmp_path / f"slot{i}" for i in range(os.cpu_count() or 1)]
         tries = iter(tries)
-        while batch := list(zip(slots, tries, strict=False)):
+        while group := list(zip(slots, tries, strict=False)):
             jobs = []
-            for slot, (prepare, commands, _, more) in batch:
+            for slot, (prepare, commands, _, more) in group:
                 shutil.rmtree(slot, ignore_errors=True)
                 slot.mkdir()
                 prepare(slot)
                 jobs.append({"commands": commands, "place": str(slot), **LIMITS, **more})
-            for (slot, (_, commands, what, _)), done in zip(batch, run_jobs(*jobs), strict=True):
+            for (slot, (_, commands, what, _)), done in zip(group, run_jobs(*jobs), strict=True):
                 with trial(kind, f"seed {SEED}, {what}"):
-                    hangs = done["code"] in (-signal.SIGALRM, -signal.SIGPROF)
-                    assert not hangs, f"a command hangs: {done['said']:.500}"
+                    timed_out = done["code"] in (-signal.SIGALRM, -signal.SIGPROF)
+                    assert not timed_out, f"a command timed out: {done['said']:.500}"
                     assert done["code"] == 0, done["said"][-2000:]
                     check(slot, outcomes(commands, done["said"]))
 
@@ -153,7 +152,7 @@ def try_all(run_jobs, trial, tmp_path):
 
 
 def outcomes(commands, said):
-    """Return the exit code of each command, and the type of the error that lmrc raised, if any."""
+    """Return the exit code of each command, and the type of lmrc's error, if any."""
     found = []
     *told, rest = said.split(END)
     lines = [json.loads(part.partition("\n")[0]) for part in [*told[1:], rest]]
@@ -163,7 +162,7 @@ def outcomes(commands, said):
         assert not any(" from " in error for error in errors), (words, errors, text[-500:])
         assert "Traceback" not in text, (words, text)
         assert "--debug" not in text, (words, text)
-        if errors:  # one line, of our own
+        if errors:  # one line, by lmrc
             assert text.startswith("lmrc: ") and text.count("\n") == 1, (words, text[:500])  # noqa: PT018
             assert len(text) < 2000, (words, text[:500])
         found.append((code, *errors))
@@ -176,7 +175,7 @@ def contents(folder):
 
 
 def check_model(slot, found):
-    """A command that failed has changed nothing; one that did not has left a model."""
+    """A command that failed has changed nothing; one that succeeded has left a model."""
     *_, (code, *_), last = found
     if code:
         assert contents(slot / "m") == contents(slot / "forged")
@@ -185,7 +184,7 @@ def check_model(slot, found):
 
 
 def put(slot, place, forge):
-    """Lay out a folder to try a forged model in, with a copy of it to compare with."""
+    """Create a folder with a forged model and a copy of it to compare with."""
     shutil.copytree(place / "week1", slot / "week1")
     shutil.copytree(place / "2", slot / "m")
     forge(slot / "m")
@@ -204,13 +203,13 @@ def test_forged_manifests(place, try_all, is_full):
             def prepare(slot, text=text):
                 put(slot, place, lambda model: (model / "manifest.json").write_bytes(text))
 
-            look = READ[rng.integers(len(READ))]
-            yield prepare, (PREDICT, look, change, PREDICT), f"{look[0]}, {change[0]}: {what}", {}
+            read = READ[rng.integers(len(READ))]
+            yield prepare, (PREDICT, read, change, PREDICT), f"{read[0]}, {change[0]}: {what}", {}
 
-    try_all("forged manifest, checksum and all", tries(), check_model)
+    try_all("forged manifest with a valid checksum", tries(), check_model)
 
 
-def test_forged_headers_of_tensors(place, try_all, is_full):
+def test_restructured_tensor_headers(place, try_all, is_full):
     rng = np.random.default_rng(SEED)
     manifest = json.loads((place / "2" / "manifest.json").read_bytes())
 
@@ -240,7 +239,7 @@ def test_forged_headers_of_tensors(place, try_all, is_full):
             what = f"{change[0]}: {group} of version {version}, {what}"
             yield prepare, (PREDICT, READ[0], change, PREDICT), what, {}
 
-    try_all("forged header of tensors, checksum and all", tries(), check_model)
+    try_all("restructured tensor header with a valid checksum", tries(), check_model)
 
 
 def test_forged_unfinished_tasks(stages, place, run_job, try_all, is_full):
@@ -261,7 +260,7 @@ def test_forged_unfinished_tasks(stages, place, run_job, try_all, is_full):
                 (slot / "m" / "unfinished.json").write_bytes(text)
 
             resume = ("learn", "m", "--resume", "-q")
-            # What is forged may ask for the compiler, and may do so: that takes its time.
+            # Forged settings may switch on the compiler, which takes long.
             more = {"seconds": 60, "memory": 4 * 2**30}
             yield prepare, (("info", "m"), ("prune", "m"), resume, PREDICT), what, more
 
@@ -280,7 +279,7 @@ RUNS = (
 
 @pytest.fixture
 def run_folders(place, run_job):
-    """Description and records of a run of each experiment, few of them, and of a model's page."""
+    """The description and some records of a run of each experiment, and of `lmrc evaluate`."""
     results = Path(__file__).parent.parent.parent / "results"
     assert run_job("evaluate", "2", "week1", "--out", "page", "-q")["code"] == 0
     folders = []

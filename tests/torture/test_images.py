@@ -1,4 +1,4 @@
-"""Images and folders as people have them: each is learnt from, or named with the reason."""
+"""Odd images and folders: each is learnt, or reported with the reason."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def encoded(form, image=None, **settings):
 
 
 def png_that_claims(width, height):
-    """Return a PNG file of a few bytes whose header asks for that many pixels."""
+    """Return a PNG file of a few bytes whose header claims that many pixels."""
 
     def chunk(kind, content):
         checksum = zlib.crc32(kind + content)
@@ -37,11 +37,11 @@ def png_that_claims(width, height):
 
 
 def odd_images():
-    """Return files by name, and what should become of each."""
+    """Return files by name, each with the expected result."""
     plain, grey = Image.fromarray(NOISE), NOISE[..., 0]
     palette = plain.convert("P")
-    lying = Image.Exif()
-    lying[0x0112] = 6
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
     frames = [Image.new("RGB", (9, 9), colour) for colour in ("red", "green", "blue")]
     jpeg, png = encoded("JPEG"), encoded("PNG")
     return {
@@ -68,7 +68,7 @@ def odd_images():
         "grey-alpha.png": (encoded("PNG", plain.convert("LA")), GOOD),
         "black-or-white.png": (encoded("PNG", plain.convert("1")), GOOD),
         "lab.tif": (encoded("TIFF", Image.fromarray(NOISE, "LAB")), GOOD),
-        "rotated.jpg": (encoded("JPEG", exif=lying), GOOD),
+        "rotated.jpg": (encoded("JPEG", exif=rotated), GOOD),
         "animated.gif": (encoded("GIF", frames[0], save_all=True, append_images=frames[1:]), GOOD),
         "animated.webp": (encoded("WEBP", frames[0], save_all=True, append_images=frames), GOOD),
         "one-pixel.png": (encoded("PNG", Image.new("RGB", (1, 1))), GOOD),
@@ -98,9 +98,9 @@ def learn(source, run_job, model="n"):
 
 def test_odd_images(start, run_job, trial, is_full):
     images = odd_images()
-    at_a_time = 1 if is_full else len(images)
-    for first in range(0, len(images), at_a_time):
-        names = list(images)[first : first + at_a_time]
+    per_trial = 1 if is_full else len(images)
+    for first in range(0, len(images), per_trial):
+        names = list(images)[first : first + per_trial]
         good = [name for name in names if images[name][1] is GOOD]
         n_bad = len(names) - len(good)
         shutil.rmtree("odd", ignore_errors=True)
@@ -108,17 +108,17 @@ def test_odd_images(start, run_job, trial, is_full):
         paths = [Path("odd/zebra") / name for name in names]
         for path in paths:
             path.write_bytes(images[path.name][0])
-        with trial("odd image, learnt and asked about", f"{names}"):
+        with trial("odd image, learnt and predicted", f"{names}"):
             done = learn("odd", run_job)
             assert done["code"] == 0, done["said"]
             assert f"{6 + len(good)} images for training" in done["said"], done["said"]
             assert not n_bad or f"left out {n_bad} file" in done["said"]
-            asked = run_job("predict", "m", "--json", "--", *map(str, paths), "start")
-            assert asked["code"] == (1 if n_bad else 0), asked["said"]
-            rows = [json.loads(row) for row in asked["said"].splitlines() if row[0] == "{"]
+            predicted = run_job("predict", "m", "--json", "--", *map(str, paths), "start")
+            assert predicted["code"] == (1 if n_bad else 0), predicted["said"]
+            rows = [json.loads(row) for row in predicted["said"].splitlines() if row[0] == "{"]
             assert len(rows) == len(names) + 6, "one stopped the others"
-            answered = {Path(row["path"]).name for row in rows[:-6] if "class" in row}
-            assert answered == set(good)
+            with_class = {Path(row["path"]).name for row in rows[:-6] if "class" in row}
+            assert with_class == set(good)
             assert all(path.read_bytes() == images[path.name][0] for path in paths)
 
 
@@ -143,14 +143,14 @@ def test_damaged_images(trial, is_full):
 
 
 def put(place, *names):
-    """Put an image at each of these places."""
+    """Save an image at each of these paths."""
     for name in names:
         Path(place, name).parent.mkdir(parents=True, exist_ok=True)
         Path(place, name).write_bytes(encoded("PNG"))
 
 
 def odd_folders():
-    """Make folders; yield each with the number of classes to learn, or what is said of it."""
+    """Create folders; yield each with its number of classes, or the expected error."""
     put("spaces in it", "a cat/1.png", "a dog/ 2 .png")
     yield "spaces in it", 2
     names = ("Kätzchen", "猫", "кот", "🐈", "e\u0301", "é")
@@ -190,7 +190,7 @@ def odd_folders():
 
 def test_odd_folders(start, run_job, trial, is_full):
     for name, wanted in odd_folders():
-        with trial("odd folder, learnt and asked about", name):
+        with trial("odd folder, learnt and predicted", name):
             done = learn(name, run_job)
             if isinstance(wanted, str):
                 assert done["code"] == 1, done["said"]
@@ -199,7 +199,7 @@ def test_odd_folders(start, run_job, trial, is_full):
                 continue
             assert done["code"] == 0, done["said"]
             assert f"n now knows {wanted} class" in done["said"], done["said"]
-            questions = [
+            commands = [
                 ("predict", "n", name, "--json"),
                 ("info", "n"),
                 ("predict", "n", name, "--csv"),
@@ -207,10 +207,10 @@ def test_odd_folders(start, run_job, trial, is_full):
                 ("log", "n"),
                 ("evaluate", "n", name, "--device", "cpu"),
             ]
-            for words in questions if is_full else questions[:1]:
-                asked = run_job(*words)
+            for words in commands if is_full else commands[:1]:
+                done = run_job(*words)
                 left_out = name == "links" and words[0] == "predict"  # two links lead nowhere
-                assert asked["code"] == int(left_out), asked["said"]
+                assert done["code"] == int(left_out), done["said"]
 
 
 def test_csv_files(start, run_job, trial):
@@ -253,7 +253,7 @@ def test_many_files(start, run_job, trial, is_full):
         for j in range(of_class - 1):
             os.link(first, first.with_name(f"{j}.png"))
     kind = "folder of 100,000 files" if is_full else "folder of many files"
-    with trial(kind, "many", hangs=1200):
+    with trial(kind, "many", timeout=1200):
         done = learn("many", run_job)
         assert done["code"] == 0, done["said"]
         assert f"{n_classes * of_class:,} images for training" in done["said"]

@@ -1,4 +1,4 @@
-"""Model files that are damaged or made up: an error that says so, or the right answer."""
+"""Damaged or forged model files: a ModelFileError, or the right predictions."""
 
 import hashlib
 import json
@@ -31,14 +31,14 @@ COMMANDS = (
 
 @pytest.fixture
 def model(stages, run_job):
-    """A model with every kind of file: two versions, pools, and a task unfinished."""
+    """A model with every kind of file: two versions, exemplars, and an unfinished task."""
     assert run_job(*stages.learn[1], epochs=1)["code"] == -9
     (Path("m") / ".lmrc-lock").unlink()
     shutil.copytree("m", "whole")
     return Path("m")
 
 
-def put_back():
+def restore():
     shutil.rmtree("m", ignore_errors=True)
     shutil.copytree("whole", "m")
 
@@ -59,10 +59,10 @@ def damage(rng, content):
     return damaged + rng.bytes(8), "8 bytes longer"
 
 
-def all_that_can_be_read(answers):
-    """Read the model, its versions and what is unfinished; None for what is said to be damaged."""
+def read_all(outputs):
+    """Read the model, its versions and the unfinished task; None for what raises ModelFileError."""
     found = []
-    for read in (answers, lambda: folder.versions(Path("m")), lambda: _unfinished()):
+    for read in (outputs, lambda: folder.versions(Path("m")), lambda: _unfinished()):
         try:
             found.append(read())
         except ModelFileError:
@@ -75,9 +75,9 @@ def _unfinished():
     return content, {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-def test_damaged_files(model, answers, trial, is_full):
+def test_damaged_files(model, outputs, trial, is_full):
     rng = np.random.default_rng(SEED)
-    right = all_that_can_be_read(answers)
+    right = read_all(outputs)
     assert None not in right
     of_kind = {path.name.partition("-")[0]: path for path in sorted(model.iterdir())}
     assert of_kind.keys() == {
@@ -89,18 +89,18 @@ def test_damaged_files(model, answers, trial, is_full):
         damaged, what = damage(rng, content)
         path.write_bytes(damaged)
         with trial("truncated or bit-flipped model file", f"seed {SEED}, {path.name} {what}"):
-            for found, known in zip(all_that_can_be_read(answers), right, strict=True):
-                assert found is None or found == known, "wrong, and nothing said"
+            for found, known in zip(read_all(outputs), right, strict=True):
+                assert found is None or found == known, "wrong, without an error"
         path.write_bytes(content)
 
 
-def test_commands_on_damaged_files(model, answers, run_job, trial, is_full):
+def test_commands_on_damaged_files(model, outputs, run_job, trial, is_full):
     rng = np.random.default_rng(SEED)
     for number, words in enumerate(COMMANDS):
         for i in range(40 if is_full else 2):
-            put_back()
+            restore()
             if "--resume" not in words:
-                unfinished.discard(model)  # or else it alone would be told of
+                unfinished.discard(model)  # otherwise that would be the error
             whole = {p.name: p.read_bytes() for p in model.iterdir()}
             path = model / sorted(whole)[(i + 2 * number) % len(whole)]
             damaged, what = damage(rng, whole[path.name])
@@ -110,17 +110,17 @@ def test_commands_on_damaged_files(model, answers, run_job, trial, is_full):
                 assert done["code"] in (0, 1), done["said"]
                 assert "Traceback" not in done["said"]
                 assert "--debug" not in done["said"], done["said"]
-                if done["code"]:  # then nothing is lost: with the right file it is as it was
+                if done["code"]:  # then nothing is lost: restoring the file restores the model
                     assert whole.keys() <= {p.name for p in model.iterdir()}
                     path.write_bytes(whole[path.name])
                     assert all((model / name).read_bytes() == whole[name] for name in whole)
                 elif path.exists() and path.read_bytes() == damaged:
                     path.write_bytes(whole[path.name])  # it was not needed
-                assert answers()
+                assert outputs()
 
 
 def reseal(change):
-    """Change the manifest and make its checksum fit."""
+    """Change the manifest and its checksum."""
     path = Path("m/manifest.json")
     manifest = json.loads(path.read_bytes())
     change(manifest)
@@ -129,7 +129,7 @@ def reseal(change):
 
 
 def replace_weights(content):
-    """Put other bytes in place of the weights, with all checksums to fit."""
+    """Replace the weights by other bytes, with valid checksums."""
     digest = hashlib.sha256(content).hexdigest()
     name = f"weights-{digest}.safetensors"
     Path("m", name).write_bytes(content)
@@ -141,9 +141,9 @@ def replace_weights(content):
     reseal(enter)
 
 
-def read_made_up(kind, trial, what):
-    """Whatever someone made up: it is refused, or it is a model that answers."""
-    with trial(kind, what):
+def read_forged(fault, trial, what):
+    """Check that a forged model is refused, or predicts."""
+    with trial(fault, what):
         try:
             model = lmrc.load("m", device="cpu")
         except ModelFileError:
@@ -151,15 +151,15 @@ def read_made_up(kind, trial, what):
         else:
             shape = model.input_shape_
             X = np.zeros((2, *shape[1:], shape[0]) if shape[1:] else (2, *shape))
-            answers = model.predict(X).tolist()
-            assert len(answers) == 2
-            assert set(answers) <= set(model.classes_.tolist())
-        for read in (info.describe, log.history, lambda path: log.tell_log(path, str)):
+            predicted = model.predict(X).tolist()
+            assert len(predicted) == 2
+            assert set(predicted) <= set(model.classes_.tolist())
+        for read in (info.describe, log.history, lambda path: log.print_log(path, str)):
             try:
-                told = read(Path("m"))
+                described = read(Path("m"))
             except ModelFileError:
                 continue
-            json.dumps(told)  # plain values, as --json prints them
+            json.dumps(described)  # as --json prints it
 
 
 def with_header(content, header):
@@ -172,7 +172,7 @@ def with_header(content, header):
     )
 
 
-def test_made_up_headers_of_tensors(model, trial, is_full):
+def test_forged_tensor_headers(model, trial, is_full):
     rng = np.random.default_rng(SEED)
     manifest = (model / "manifest.json").read_bytes()
     weights = (
@@ -182,7 +182,7 @@ def test_made_up_headers_of_tensors(model, trial, is_full):
     header = json.loads(weights[8 : 8 + length])
     name, entry = next((n, e) for n, e in header.items() if n == "head.weight")
     lengths = (0, 1, length - 1, 2**40, 2**63, 2**64 - 1)
-    made_up = [
+    forged = [
         *(n.to_bytes(8, "little") + weights[8:] for n in lengths),
         b"",
         weights[:8],
@@ -202,23 +202,23 @@ def test_made_up_headers_of_tensors(model, trial, is_full):
         ("data_offsets", [2**63, 0]),
         ("data_offsets", [0, 8]),
     ):
-        made_up.append(with_header(weights, {**header, name: {**entry, key: value}}))
-    for _ in range(1500 if is_full else 60):  # and anything at all
+        forged.append(with_header(weights, {**header, name: {**entry, key: value}}))
+    for _ in range(1500 if is_full else 60):  # arbitrary bytes
         changed = bytearray(weights)
         for at in rng.integers(0, 8 + length, int(rng.integers(1, 4))):
             changed[at] = int(rng.integers(256))
-        made_up.append(bytes(changed))
-    for i, content in enumerate(made_up):
+        forged.append(bytes(changed))
+    for i, content in enumerate(forged):
         replace_weights(content)
-        read_made_up("made-up header of tensors, checksum and all", trial, f"number {i}")
+        read_forged("forged tensor header with a valid checksum", trial, f"number {i}")
         for path in model.glob("weights-*"):
             if not (Path("whole") / path.name).exists():
                 path.unlink()
         (model / "manifest.json").write_bytes(manifest)
 
 
-def test_paths_that_lead_elsewhere(model, run_job, trial, is_full):
-    treasure = Path("treasure.txt")
+def test_paths_that_lead_out_of_the_model(model, run_job, trial, is_full):
+    outside = Path("outside.txt")
     weights = json.loads((model / "manifest.json").read_bytes())["versions"][-1]["files"]["weights"]
 
     def named(name):
@@ -230,7 +230,7 @@ def test_paths_that_lead_elsewhere(model, run_job, trial, is_full):
     def link(name):
         def change():
             (model / name).unlink(missing_ok=True)
-            (model / name).symlink_to(treasure.absolute())
+            (model / name).symlink_to(outside.absolute())
 
         return change
 
@@ -242,19 +242,19 @@ def test_paths_that_lead_elsewhere(model, run_job, trial, is_full):
         "link for a draft": link(".lmrc-00"),
         "link for weights": link(weights["name"]),
         "link for the manifest": link("manifest.json"),
-        "link for what is unfinished": link("unfinished.json"),
+        "link for the unfinished task": link("unfinished.json"),
         "link for an old file": link(f"pool-{'0' * 64}.safetensors"),
     }
     for i, (name, play) in enumerate(tricks.items()):
         for words in COMMANDS if is_full else COMMANDS[i % 3 :: 3]:
-            put_back()
-            treasure.write_text("do not lose")
+            restore()
+            outside.write_text("do not lose")
             play()
             with trial("path that leads out of the model", f"{name}, {' '.join(words)}"):
                 done = run_job(*words)
                 assert done["code"] in (0, 1, 2), done["said"]
                 assert "--debug" not in done["said"], done["said"]
-                assert treasure.read_text() == "do not lose"
+                assert outside.read_text() == "do not lose"
 
 
 def test_archives(place, run_job, trial, is_full):
@@ -285,7 +285,7 @@ def test_archives(place, run_job, trial, is_full):
         Path(f"damaged{i}.npz").write_bytes(damaged)
     before = sorted(p.name for p in place.parent.iterdir())
     for path in sorted(place.glob("*.npz")):
-        with trial("made-up or damaged archive", path.name):
+        with trial("forged or damaged archive", path.name):
             done = run_job("learn", "n", path.name, "-q", "--epochs", "1", "--device", "cpu")
             assert done["code"] in (0, 1), done["said"]
             assert "--debug" not in done["said"], done["said"]
@@ -299,7 +299,7 @@ def test_archives(place, run_job, trial, is_full):
 def test_pipes_and_folders_in_place_of_files(model, run_job, trial, is_full):
     for i, name in enumerate(sorted(p.name for p in model.iterdir())):
         for kind, make in (("pipe", os.mkfifo), ("folder", Path.mkdir)):
-            put_back()
+            restore()
             (model / name).unlink()
             make(model / name)
             with trial("pipe or folder in place of a model file", f"{kind} {name}"):

@@ -1,4 +1,4 @@
-"""A process that is killed, or cannot write, leaves a model that is whole and can go on."""
+"""A process that is killed or cannot write leaves a complete model and can be resumed."""
 
 import os
 import shutil
@@ -23,27 +23,27 @@ def contents(path):
 
 
 def next_of(words):
-    """Return what a user does next where these words were interrupted."""
+    """Return the next command after these words were interrupted."""
     return RESUME if unfinished.is_there(Path("m")) else words
 
 
 def is_clear(done):
-    """Tell whether a command failed as it should: in a line of its own words."""
+    """Tell whether a command failed with an error message of lmrc, without a traceback."""
     last = done["said"].strip().splitlines()[-1]
     return done["code"] == 1 and last.startswith("lmrc: ") and "Traceback" not in done["said"]
 
 
-def test_kill_9_at_random_moments(stages, answers, run_job, trial, is_full):
+def test_kill_9_at_random_moments(stages, outputs, run_job, trial, is_full):
     known, commands = stages.known, stages.learn
     stages.go_back(0)
     lengths = [run_job(*words)["seconds"] for words in commands]
     rng, wanted = np.random.default_rng(SEED), 200 if is_full else 10
     stage = 2  # how many tasks the model has learnt
 
-    def look():
-        """Return the stage that the model is at: that before, or the one after."""
-        now = answers()
-        assert now in (known[stage], known[stage + 1]), "it is neither as before nor as after"
+    def current_stage():
+        """Return the stage of the model: the one before, or the one after."""
+        now = outputs()
+        assert now in (known[stage], known[stage + 1]), "neither as before nor as after"
         return known.index(now)
 
     while wanted:
@@ -56,12 +56,12 @@ def test_kill_9_at_random_moments(stages, answers, run_job, trial, is_full):
             continue
         wanted -= 1
         with trial("`kill -9` at a random moment of learn", f"seed {SEED}, {moment:.4f}"):
-            stage = look()
+            stage = current_stage()
             if stage < 2 and rng.random() < 0.5:  # else the next one is killed, too
                 done = run_job(*next_of(commands[stage]))
                 assert done["code"] == 0, done["said"]
                 stage += 1
-                assert answers() == known[stage]
+                assert outputs() == known[stage]
                 assert names() == names(str(stage))
             continue
         stages.go_back(stage := 0)
@@ -78,11 +78,11 @@ def words_of(stages, stage, command):
 
 
 @pytest.mark.parametrize(("stage", "command"), STAGES)
-def test_a_reader_never_sees_half_a_model(stages, answers, run_job, trial, stage, command):
+def test_a_reader_never_sees_half_a_model(stages, outputs, run_job, trial, stage, command):
     stages.go_back(stage)
     done = run_job(*words_of(stages, stage, command), step=0, how="watched")
     assert done["code"] == 0, done["said"]
-    before, after = stages.known[stage], answers()
+    before, after = stages.known[stage], outputs()
     steps = sorted(Path("steps").iterdir())
     assert len(steps) > 5
     seen = []
@@ -90,33 +90,33 @@ def test_a_reader_never_sees_half_a_model(stages, answers, run_job, trial, stage
         shutil.rmtree("m")
         shutil.copytree(step, "m")
         with trial("reader at each step of writing", f"{command} {stage}, step {step.name}"):
-            seen.append(answers())
+            seen.append(outputs())
             assert seen[-1] in (before, after)
             assert seen[-1] == after or after not in seen, "it changed back"
 
 
 @pytest.mark.parametrize("how", ["killed", "full"])
 @pytest.mark.parametrize(("stage", "command"), STAGES)
-def test_a_command_stops_at_any_step(stages, answers, run_job, trial, is_full, stage, command, how):
+def test_a_command_stops_at_any_step(stages, outputs, run_job, trial, is_full, stage, command, how):
     known, go_back = stages.known, stages.go_back
     words = words_of(stages, stage, command)
     go_back(stage)
     assert run_job(*words)["code"] == 0
-    before, after, whole = known[stage], answers(), len(names())
+    before, after, whole = known[stage], outputs(), len(names())
     kind = {"killed": "`kill -9` at each step of writing", "full": "disk full from each write on"}
     step, stride = 0, 1 if is_full else 13
     while True:
         go_back(stage)
         stopped = run_job(*words, step=step, how=how)
         with trial(kind[how], f"{command} {stage}, step {step}"):
-            now = answers()
+            now = outputs()
             assert now in (before, after)
             assert stopped["code"] in (0, -9) or is_clear(stopped), stopped["said"]
-            assert now == after or stopped["code"], "it says that it did what it did not"
+            assert now == after or stopped["code"], "it reported success without the change"
             if now != after or unfinished.is_there(Path("m")):
                 done = run_job(*next_of(words))
                 assert done["code"] == 0, done["said"]
-            assert answers() == after
+            assert outputs() == after
             assert len(names()) == whole or stopped["code"]
         if stopped["code"] == 0 and step > 5:
             break
@@ -124,7 +124,7 @@ def test_a_command_stops_at_any_step(stages, answers, run_job, trial, is_full, s
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_file_that_does_not_fit_on_the_disk(stages, answers, run_job, trial, is_full, stage):
+def test_a_file_that_does_not_fit_on_the_disk(stages, outputs, run_job, trial, is_full, stage):
     known, words = stages.known, stages.learn[stage]
     sizes = sorted({p.stat().st_size for p in Path(str(stage + 1)).iterdir()})
     limits = sorted({0, 10, *(size - 1 for size in sizes), *sizes})
@@ -133,12 +133,12 @@ def test_a_file_that_does_not_fit_on_the_disk(stages, answers, run_job, trial, i
         with trial("disk full in the middle of a file", f"learn {stage}, {limit} bytes"):
             done = run_job(*words, limit=limit)
             assert is_clear(done) or done["code"] == 0, done["said"]
-            now = answers()
+            now = outputs()
             assert now == known[stage + 1 if done["code"] == 0 else stage]
             if now == known[stage]:
                 done = run_job(*next_of(words))
                 assert done["code"] == 0, done["said"]
-            assert answers() == known[stage + 1]
+            assert outputs() == known[stage + 1]
 
 
 def test_folders_that_cannot_be_written(stages, run_jobs, trial):
@@ -172,14 +172,14 @@ def test_folders_that_cannot_be_written(stages, run_jobs, trial):
                 assert run(*words)["code"] == 0
         for path in (place / "m").iterdir():
             path.chmod(0)
-            with trial("model file that may not be read", path.name):
+            with trial("model file without read permission", path.name):
                 assert is_clear(done := run("predict", "m", "week1")) or not done["code"]
             path.chmod(0o644)
         place.chmod(0o755)
         (place / "m").chmod(0o755)
 
 
-def test_two_learners_at_once(stages, answers, run_jobs, trial, is_full):
+def test_two_learns_at_once(stages, outputs, run_jobs, trial, is_full):
     place = os.getcwd()  # noqa: PTH109
     _, model, _, *options = stages.learn[0]
     learners = [
@@ -187,7 +187,7 @@ def test_two_learners_at_once(stages, answers, run_jobs, trial, is_full):
     ]
     for i in range(40 if is_full else 2):
         stages.go_back(0)
-        with trial("two learners at once", f"round {i}"):
+        with trial("two `learn` at once", f"round {i}"):
             done = run_jobs(*learners)
             codes = [d["code"] for d in done]
             assert 0 in codes
@@ -195,14 +195,14 @@ def test_two_learners_at_once(stages, answers, run_jobs, trial, is_full):
                 assert is_clear(loser), loser["said"]
                 assert "is being changed by" in loser["said"]
             learnt = ["a", "b"] * (not codes[0]) + ["c", "d"] * (not codes[1])
-            assert sorted(answers()[0]) == learnt
+            assert sorted(outputs()[0]) == learnt
             assert not unfinished.is_there(Path("m"))
     for i in range(40 if is_full else 2):
         stages.go_back(0)
-        with trial("a learner beside one that fails", f"round {i}"):
+        with trial("one `learn` beside one that fails", f"round {i}"):
             bad = {"words": ["learn", "m", "nothing"], "place": place}
             Path("nothing").mkdir(exist_ok=True)
             failed, done = run_jobs(bad, learners[0])
             assert is_clear(failed)
             assert done["code"] == 0 or "is being changed by" in done["said"], done["said"]
-            assert answers() == stages.known[1 if done["code"] == 0 else 0]
+            assert outputs() == stages.known[1 if done["code"] == 0 else 0]
