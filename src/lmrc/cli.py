@@ -21,10 +21,10 @@ from lmrc import __version__, interrupts
 from lmrc.experiments.options import one_by_one
 from lmrc.experiments.warned import in_one_line
 from lmrc.interrupts import INTERRUPTED
-from lmrc.outside import cut, say
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
 from lmrc.practice.usage import options_given
+from lmrc.text import say, shorten
 
 app = typer.Typer(
     name="lmrc",
@@ -379,4 +379,4 @@ def _one_line(error: Exception) -> str:
         message = str(error) or type(error).__name__
     else:  # unexpected: the message alone may be unclear
         message = f"{type(error).__name__}: {error} (lmrc --debug … prints the traceback)"
-    return cut(" ".join(message.split()))
+    return shorten(" ".join(message.split()))

@@ -15,7 +15,7 @@ import numpy as np
 from lmrc.data.dataset import Array, Dataset
 from lmrc.data.folders import TEST_SHARE, held_out
 from lmrc.data.unpack import MIN_LIMIT
-from lmrc.outside import cut
+from lmrc.text import shorten
 
 _MAX_RATIO = 50  # of the arrays' size to the file's; np.savez has 1
 _MAX_LABEL = 4000  # bytes: 1,000 letters
@@ -121,4 +121,4 @@ def _checked(array: Any, name: str) -> Array:
 
 
 def _words(error: Any) -> str:
-    return cut(str(error) or type(error).__name__, 300)
+    return shorten(str(error) or type(error).__name__, 300)

@@ -27,7 +27,7 @@ from lmrc.data.sources import RemoteFile, data_folder, download, find_first
 from lmrc.data.tiny_imagenet import decode_tiny_imagenet, tiny_imagenet_files
 from lmrc.data.unpack import UNPACKING_ERRORS, Unpacked, read_file, read_tar
 from lmrc.data.unpickle import PlainPickleError, load_plain_pickle
-from lmrc.outside import brief, cut
+from lmrc.text import brief, shorten
 
 T = TypeVar("T")
 
@@ -242,5 +242,5 @@ def _text(value: Any) -> str:
 
 
 def _damaged(path: Path, why: object) -> ValueError:
-    said = cut(str(why), 300)
+    said = shorten(str(why), 300)
     return ValueError(f"{path} is damaged or something else ({said}); remove it and get it anew.")

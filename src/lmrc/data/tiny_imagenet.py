@@ -29,7 +29,7 @@ from lmrc.data.image_files import in_workers
 from lmrc.data.images import Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
 from lmrc.data.unpack import read_file
-from lmrc.outside import brief, cut
+from lmrc.text import brief, shorten
 
 SIZE = 64
 
@@ -80,7 +80,7 @@ def decode_tiny_imagenet(source: Path, out: Path) -> None:
         words = files.read("words.txt").decode("utf-8") if "words.txt" in files.names else ""
         save_class_names(out, _meanings(words, set(classes)))
     except _DAMAGED as error:
-        why = cut(str(error), 300)
+        why = shorten(str(error), 300)
         raise ValueError(
             f"{source} is damaged or not in the official layout ({why}); get it anew."
         ) from error

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrc.outside import brief, cut
+from lmrc.text import brief, shorten
 
 MAX_OPERATIONS = 1_000_000  # CIFAR-100 has 500,000
 
@@ -69,7 +69,7 @@ def load_plain_pickle(content: bytes) -> Any:
     except PlainPickleError:
         raise
     except Exception as error:  # a damaged pickle fails in about any way
-        why = cut(repr(error), 200)
+        why = shorten(repr(error), 200)
         raise PlainPickleError(f"not a whole pickle of plain data: {why}") from error
 
 
@@ -104,8 +104,9 @@ class _PlainUnpickler(pickle.Unpickler):
             return _STAND_INS[module, name]
         except KeyError:
             raise PlainPickleError(
-                f"refused a pickle that names {cut(f'{module}.{name}', 100)}: only arrays, lists, "
-                "dicts, strings and bytes are read. Get the file anew from its official address."
+                f"refused a pickle that names {shorten(f'{module}.{name}', 100)}: only arrays, "
+                "lists, dicts, strings and bytes are read. Download it again from its official "
+                "address."
             ) from None
 
 

@@ -25,7 +25,6 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lmrc_plus import LMRCPlusClassifier
-from lmrc.outside import say
 from lmrc.report.live import show
 from lmrc.report.page import PAGE, write_report
 from lmrc.report.records import (
@@ -45,6 +44,7 @@ from lmrc.report.summary import (
     summarize_methods,
     with_exemplars,
 )
+from lmrc.text import say
 
 TASKS = 5
 EXEMPLARS = 10  # per class

@@ -20,7 +20,6 @@ from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import copy_records
 from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
 from lmrc.experiments.workers import default_jobs, run_in_parallel, run_sequentially
-from lmrc.outside import say
 from lmrc.report.capacity import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.page import read_contents, write_contents
@@ -35,6 +34,7 @@ from lmrc.report.records import (
     read_records,
     write_description,
 )
+from lmrc.text import say
 from lmrc.training.ranks import current
 
 #: Experiments that can use the records of `incremental`.

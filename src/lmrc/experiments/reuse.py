@@ -11,7 +11,6 @@ from pathlib import Path
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, finished, settings_of
 from lmrc.methods.catalog import find_method
-from lmrc.outside import say
 from lmrc.report.records import (
     EXECUTION,
     RECORDS,
@@ -21,6 +20,7 @@ from lmrc.report.records import (
     name_runs,
     read_records,
 )
+from lmrc.text import say
 
 
 def copy_records(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -> list[str]:

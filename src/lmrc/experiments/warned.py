@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lmrc.outside import cut, shown
+from lmrc.text import escape, shorten
 
 
 def in_one_line(message: Warning | str, *_: object, **__: object) -> str:
     """Return a warning as one line, without the line of code that Python shows."""
-    return f"lmrc: warning: {shown(cut(' '.join(str(message).split())))}\n"
+    return f"lmrc: warning: {escape(shorten(' '.join(str(message).split())))}\n"

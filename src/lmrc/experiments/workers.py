@@ -20,8 +20,8 @@ from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
 from lmrc.experiments.warned import in_one_line
-from lmrc.outside import cut, say
 from lmrc.report.records import RECORDS, RunRecord, read_records
+from lmrc.text import say, shorten
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square
@@ -166,6 +166,6 @@ def _print_failure(run: Run, error: Exception) -> None:
     expected = isinstance(error, (OSError, MemoryError))  # a full disk, say
     if expected or type(error).__module__.startswith("lmrc."):
         message = " ".join(str(error).split()) or type(error).__name__
-        say(cut(f"{run.name}: {message}"), file=sys.stderr)
+        say(shorten(f"{run.name}: {message}"), file=sys.stderr)
     else:
         traceback.print_exception(error, file=sys.stderr)

@@ -21,9 +21,9 @@ from rich.cells import cell_len
 from lmrc.data.arrays import load_arrays
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.outside import csv_cell, shown
 from lmrc.practice.source import image_form
 from lmrc.practice.usage import UsageError, warn
+from lmrc.text import csv_cell, escape
 
 STANDARD_INPUT = "-"
 UNKNOWN = "unknown"
@@ -168,7 +168,7 @@ def _standard_input() -> Iterator[str | tuple[str, bytes]]:
 
 def max_width(labels: Iterable[Any]) -> int:
     """Return the width of the widest label, in terminal columns."""
-    return max(cell_len(shown(str(label))) for label in labels)
+    return max(cell_len(escape(str(label))) for label in labels)
 
 
 def write_predictions(
@@ -195,7 +195,7 @@ def write_predictions(
         if table:
             table.writerows([csv_cell(cell) for cell in row] for row in _rows(prediction))
         elif form == "json":
-            file.write(shown(json.dumps(_plain(prediction), ensure_ascii=False)) + "\n")
+            file.write(escape(json.dumps(_plain(prediction), ensure_ascii=False)) + "\n")
         else:
             file.writelines(_lines(prediction, width))
         file.flush()
@@ -232,13 +232,13 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
 
 
 def _lines(prediction: Prediction, width: int) -> Iterator[str]:
-    named, start = prediction.known, shown(prediction.path)
+    named, start = prediction.known, escape(prediction.path)
     indent = " " * cell_len(start)
     if not named and len(prediction.best) > 1:  # with --top, the nearest classes are still listed
         yield f"{start}  {UNKNOWN}, nearest classes:\n"
         named, start = True, indent
     for scored in prediction.best:
-        label = shown(str(scored.label)) if named else UNKNOWN
+        label = escape(str(scored.label)) if named else UNKNOWN
         gap = " " * (width - cell_len(label))
         yield f"{start}  {label}{gap}  {scored.similarity: .3f}  head {scored.head}\n"
         start = indent

@@ -36,8 +36,8 @@ from lmrc.data.images import (
 )
 from lmrc.data.names import Names
 from lmrc.data.validation import read_labels
-from lmrc.outside import cut
 from lmrc.practice.usage import UsageError, count, warn
+from lmrc.text import shorten
 from lmrc.training.rotations import check_square
 
 _PATH_COLUMNS = ("path", "file", "filename", "image")
@@ -259,7 +259,7 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
     for name in names or ():
         if name.strip().lower() in wanted:
             return name
-    found = cut(", ".join(names or ["empty"]), 200)
+    found = shorten(", ".join(names or ["empty"]), 200)
     raise ValueError(
         f"{source} has no column {wanted[0]!r} in its header ({found}): it needs the columns path "
         "(or file, filename, image) and label (or class)"

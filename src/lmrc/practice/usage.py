@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from lmrc.outside import cut, say
+from lmrc.text import say, shorten
 
 Say = Callable[[str], None]
 
@@ -63,7 +63,7 @@ def warn(text: str) -> None:
     from lmrc.training.ranks import current
 
     if current().is_first:
-        say(f"lmrc: {cut(text)}", file=sys.stderr)
+        say(f"lmrc: {shorten(text)}", file=sys.stderr)
 
 
 def progress_lines(total: int, done: int, silent: bool) -> Callable[[int], None]:

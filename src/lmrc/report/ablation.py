@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from lmrc.outside import brief, markdown_cell
 from lmrc.report import figures, html, incremental, sections
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord
@@ -22,6 +21,7 @@ from lmrc.report.summary import (
     percent,
     summarize_methods,
 )
+from lmrc.text import brief, markdown_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

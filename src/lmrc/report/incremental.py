@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from lmrc.outside import markdown_cell
 from lmrc.report import figures, html, sections
 from lmrc.report.figures import Curve
 from lmrc.report.html import Contents, Drawing, Section
@@ -28,6 +27,7 @@ from lmrc.report.summary import (
     percent,
     summarize_methods,
 )
+from lmrc.text import markdown_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from lmrc.outside import say, shown
 from lmrc.report.records import RunRecord
 from lmrc.report.summary import metric_name, percent, summarize_methods
+from lmrc.text import escape, say
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -187,7 +187,7 @@ class _LiveTable:
             cells = [f"{100 * spread.mean:.1f}" for spread in summary.accuracy] if summary else []
             cells += ["·"] * (self.tasks - len(cells))
             average = summary.average if summary else None
-            table.add_row(Text(shown(method)), *cells, percent(average) if average else "·")
+            table.add_row(Text(escape(method)), *cells, percent(average) if average else "·")
         return table
 
     def _caption(self, records: Sequence[RunRecord]) -> str:

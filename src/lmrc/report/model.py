@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from lmrc.evaluation.model import ModelScore
-from lmrc.outside import markdown_cell
 from lmrc.report import html, schema
 from lmrc.report.figures import task_confusion
 from lmrc.report.html import Contents, Drawing, Section
@@ -16,6 +15,7 @@ from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_json, r
 from lmrc.report.sections import MANY_CLASSES
 from lmrc.report.settings import in_effect, settings_list
 from lmrc.report.summary import Spread, csv_text
+from lmrc.text import markdown_cell
 
 EXPERIMENT = "model"
 MAX_MISTAKES = 20  # rows of the table of mistakes

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from lmrc.outside import markdown_cell
 from lmrc.report import figures, html, sections
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord
@@ -24,6 +23,7 @@ from lmrc.report.summary import (
     style_indices,
     summarize_methods,
 )
+from lmrc.text import markdown_cell
 
 
 @dataclass(frozen=True)

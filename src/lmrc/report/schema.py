@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lmrc.outside import brief
+from lmrc.text import brief
 
 Check = Callable[[Any, str], None]
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from lmrc.evaluation.run import TaskRecord, summarize
 from lmrc.methods.catalog import METHODS
-from lmrc.outside import csv_cell, markdown_cell
 from lmrc.report.records import RunRecord, by_method_and_seed, class_names, is_complete
+from lmrc.text import csv_cell, markdown_cell
 
 #: The mean over the tasks of each metric, as `lmrc.evaluation.run.summarize` names it.
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}

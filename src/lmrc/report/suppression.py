@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from lmrc.outside import markdown_cell
 from lmrc.report import figures, html, sections
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord, by_method_and_seed, class_names
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
+from lmrc.text import markdown_cell
 
 SAMPLES = ("old", "new")
 CAPTION = "Mean output at each position after the second task."

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, deserialize
 
-from lmrc.outside import cut
+from lmrc.text import shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class ModelFileError(ValueError):
     """A model folder cannot be read: missing, damaged, or from a newer lmrc."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(cut(" ".join(message.split()), MAX_MESSAGE))
+        super().__init__(shorten(" ".join(message.split()), MAX_MESSAGE))
 
 
 def is_full(error: OSError) -> bool:

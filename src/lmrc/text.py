@@ -1,4 +1,4 @@
-"""Text from outside (names of classes and files, values of forged files), made harmless to show."""
+"""Untrusted text (names of classes and files, values of forged files), escaped and shortened."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _repr.maxlevel = 3
 _repr.maxlist = _repr.maxtuple = _repr.maxdict = 4
 
 
-def shown(text: str) -> str:
-    r"""Return text that a terminal only shows: what would control it is written as its escape.
+def escape(text: str) -> str:
+    r"""Escape control and format characters, so that text is safe to print on a terminal.
 
-    An escape sequence may rewrite what was printed before, a bidi mark the order of letters.
-    Within a string of JSON, the escapes stand for the same characters.
+    An escape sequence could overwrite earlier output, a bidi mark could reorder letters. The
+    escapes are those of JSON: inside a JSON string they stand for the same characters.
 
-    >>> print(shown("cat\x1b[2J\u202edog\n"))
+    >>> print(escape("cat\x1b[2J\u202edog\n"))
     cat\u001b[2J\u202edog\n
     """
     if text.isascii() and text.isprintable():
@@ -39,45 +39,45 @@ def _is_harmless(character: str) -> bool:
 
 
 def brief(value: Any) -> str:
-    """Return the repr of a value, shortened to some 60 characters whatever it is.
+    """Return the repr of any value, shortened to about 60 characters.
 
     >>> brief("a" * 1000), brief([[0] * 1000] * 1000)[:20]
     ("'aaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaa'", '[[0, 0, 0, 0, ...], ')
     """
-    return cut(shown(_repr.repr(value)), 120)
+    return shorten(escape(_repr.repr(value)), 120)
 
 
-def cut(text: str, most: int = MAX_MESSAGE) -> str:
-    """Return text without its middle where it is too long.
+def shorten(text: str, maximum: int = MAX_MESSAGE) -> str:
+    """Replace the middle of a text that is too long by an ellipsis.
 
-    >>> cut("one two three four", 12)
+    >>> shorten("one two three four", 12)
     'one t … four'
     """
-    half = (most - 3) // 2
-    return text if len(text) <= most else f"{text[: most - 3 - half]} … {text[-half:]}"
+    half = (maximum - 3) // 2
+    return text if len(text) <= maximum else f"{text[: maximum - 3 - half]} … {text[-half:]}"
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
-    """Print lines, as `shown`: all commands print by this."""
+    """Print lines, escaped. All commands print with this function."""
     for line in lines:
-        print(shown(line), file=file or sys.stdout, flush=True)
+        print(escape(line), file=file or sys.stdout, flush=True)
 
 
 def markdown_cell(text: str) -> str:
-    r"""Return text as a cell of a table in Markdown.
+    r"""Return text as a cell of a Markdown table.
 
     >>> print(markdown_cell("a|b"))
     a\|b
     """
-    return shown(text).replace("|", r"\|")
+    return escape(text).replace("|", r"\|")
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a cell of a CSV file: text that a spreadsheet would compute has ' before it.
+    """Return a cell of a CSV file; text that looks like a formula gets a leading '.
 
     >>> csv_cell("=1+1"), csv_cell("cat"), csv_cell(-0.5)
     ("'=1+1", 'cat', -0.5)
     """
     if not isinstance(value, str):
         return value
-    return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
+    return f"'{escape(value)}" if value.startswith(_FORMULA) else escape(value)
