@@ -100,6 +100,7 @@ def test_what_is_streamed_is_learnt_as_what_is_in_memory(
     learnt = []
     for data in (there, streamed):
         settings = {"backbone": "cnn", "epochs": 2, "batch_size": 7, "memory_per_class": per_class}
+        settings |= {"first_epochs": None}
         model = method(**settings, augment="crop", random_state=0, device="cpu")
         before = torch.get_rng_state()
         for task in ClassStream(data, tasks=2):

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_classifiers_train, parametrize_with_checks
 
 from lmrc import LMRCClassifier
 from lmrc.checks import blobs
@@ -17,7 +17,6 @@ X, Y = (np.concatenate(part) for part in zip(*blobs(), strict=True))
 
 
 OWN = {
-    "lmrc": {"epochs": 70},  # all defaults: they must do for small tables
     "lmrc+": {
         "rotations": "none",
         "objective": "cosine",
@@ -30,6 +29,10 @@ ESTIMATORS = [
     for name, method in METHODS.items()
     if name != "lm"  # is LMRC
 ]
+
+
+def test_the_defaults_of_lmrc_do_for_small_tables():
+    check_classifiers_train("LMRCClassifier", LMRCClassifier())
 
 
 @parametrize_with_checks(ESTIMATORS)

@@ -61,12 +61,12 @@ class LMRCPlusClassifier(WithClassStatistics):
     >>> from lmrc import LMRCPlusClassifier
     >>> X, y = load_digits(return_X_y=True)
     >>> clf = LMRCPlusClassifier(
-    ...     rotations="none", objective="cosine", first_epochs=30, epochs=15, random_state=0
+    ...     rotations="none", objective="cosine", predict_with="lda", epochs=10, random_state=0
     ... )
-    >>> for first in (0, 2, 4):
+    >>> for first in (0, 2):
     ...     now = (y == first) | (y == first + 1)
     ...     clf = clf.partial_fit(X[now], y[now])
-    >>> clf.score(X[y < 6], y[y < 6]) > 0.9
+    >>> clf.score(X[y < 4], y[y < 4]) > 0.9
     True
     """
 
