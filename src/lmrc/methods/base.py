@@ -27,7 +27,7 @@ from lmrc.methods.exemplars import Exemplars
 from lmrc.methods.parameters import fixed
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_task
-from lmrc.methods.rng import EPOCH, NETWORK, derived_seed, draw_seed
+from lmrc.methods.rng import EPOCH, NETWORK, derived_seed, seed_from
 from lmrc.methods.saving import save
 from lmrc.methods.state import exemplars_in_force, refuse_diverged
 from lmrc.nets.network import Encoder, Frozen, Network, build_encoder, on_device
@@ -84,7 +84,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
     classes_ : array
         Class labels in order of arrival, sorted within a task.
     heads_ : list of arrays
-        The classes that came together, one entry per task that brought new ones.
+        The classes of each task that brought new ones.
     input_shape_ : tuple of int
         (features,) or (channels, height, width).
     history_ : list of dict
@@ -98,7 +98,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
     execution_ : Execution
         Device, precision and mode of the last training.
     seed_ : int
-        What ``random_state`` came to; with the task and the epoch it fixes all random numbers.
+        The seed from ``random_state``; with the task and the epoch it fixes all random numbers.
     """
 
     # --- What a method defines -------------------------------------------------------------------
@@ -157,7 +157,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         """
 
     def check_saved(self) -> None:
-        """Refuse, with a ValueError, saved tensors that do not fit; asked when a model is read."""
+        """Refuse, with a ValueError, saved tensors that do not fit; called when a model is read."""
 
     # --- Learning --------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
             self.n_tasks_, self.memory_ = 0, None
-            self.seed_ = ranks.broadcast(lambda: draw_seed(self.random_state))
+            self.seed_ = ranks.broadcast(lambda: seed_from(self.random_state))
         self.memory_, n_known = exemplars_in_force(self), len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
         if len(new):

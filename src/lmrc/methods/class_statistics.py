@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.rng import FORGET, KEEP
+from lmrc.methods.rng import FORGET, STATISTICS
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
@@ -64,7 +64,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             before = self._class_statistics()
             old = on_device(network.encoder.mean.device, self.network_).encoder
         finetune = self.predict_with not in ("wta", "lda")
-        self._fit_classifiers(before, old, network, task, exemplars, KEEP, finetune)
+        self._fit_classifiers(before, old, network, task, exemplars, STATISTICS, finetune)
 
     def _forget_class(self, row: int) -> None:
         """Take out a class's statistics, and fit the classifiers anew to the others'.

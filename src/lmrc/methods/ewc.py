@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lmrc.data.inputs import Inputs
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import parameter, real
-from lmrc.methods.rng import KEEP
+from lmrc.methods.rng import STATISTICS
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
@@ -43,7 +43,7 @@ class EWCClassifier(FineTuneClassifier):
 
     def after_task(self, network: Network, samples: Memory) -> None:
         """Add this task's Fisher information to that of the earlier ones."""
-        generator = torch.Generator().manual_seed(self._seed(KEEP))
+        generator = torch.Generator().manual_seed(self._seed(STATISTICS))
         fisher = fisher_diagonal(network, samples.x, generator)
         for name, earlier in getattr(self, "fisher_", {}).items():
             before_growth(fisher[name], earlier.shape).add_(earlier.to(fisher[name]))

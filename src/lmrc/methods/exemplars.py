@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.data.inputs import Inputs
-from lmrc.methods.rng import POOL
+from lmrc.methods.rng import EXEMPLARS
 from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 from lmrc.training.ranks import current
@@ -54,7 +54,7 @@ class Exemplars:
             Room of a class that has no exemplars yet.
         """
         if self.exemplars == "random":
-            generator = torch.Generator().manual_seed(self._seed(POOL))
+            generator = torch.Generator().manual_seed(self._seed(EXEMPLARS))
             return torch.randperm(len(y), generator=generator)
         rows = [torch.nonzero(y == index).flatten() for index in sorted(set(y.tolist()))]
         chosen = [r[herding(_features(network, x, r), per_class)] for r in rows]

@@ -1,4 +1,4 @@
-"""Where a classifier's chance comes from: its seed, the task, and what it is for."""
+"""Seeds of a classifier's RNGs: from its own seed, the task, and the purpose."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-#: What chance is drawn for, beside the epochs: part of the seed, so that no two draws meet.
-NETWORK, LABELS, POOL, EPOCH, KEEP, FORGET = range(6)
+#: Purposes of random numbers: part of the seed, so that no two streams are the same.
+NETWORK, LABELS, EXEMPLARS, EPOCH, STATISTICS, FORGET = range(6)
 
 
-def draw_seed(random_state: Any) -> int:
-    """Return what ``random_state`` comes to."""
+def seed_from(random_state: Any) -> int:
+    """Return the seed that a ``random_state`` stands for."""
     if isinstance(random_state, (int, np.integer)) and random_state >= 0:
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))

@@ -96,10 +96,10 @@ def refuse_diverged(model: Any) -> None:
 
 def exemplars_in_force(model: Any) -> Memory | None:
     """Return the exemplars that there is room for now: it may have been lowered."""
-    pool: Memory | None = model.memory_
-    if pool and not model.keeps_data:
-        pool = pool.at_most(model.exemplars_per_class)
-    return pool or None
+    memory: Memory | None = model.memory_
+    if memory and not model.keeps_data:
+        memory = memory.at_most(model.exemplars_per_class)
+    return memory or None
 
 
 def _plain(value: Any) -> Any:
@@ -150,7 +150,7 @@ def unpack(
     for name in model.saved_tensors:
         setattr(model, name, tensors.get(name.rstrip("_"), {}))
     model.check_saved()
-    model.memory_ = _pool(model, tensors["exemplars"]) if "exemplars" in tensors else None
+    model.memory_ = _memory(model, tensors["exemplars"]) if "exemplars" in tensors else None
     model.shape_settings_ = {name: getattr(model, name) for name in fixed(type(model))}
 
 
@@ -187,8 +187,8 @@ def _check_values(model: Any) -> None:
         raise ValueError("its history_ is not made of numbers by epoch")
 
 
-def _pool(model: Any, pool: dict[str, Tensor]) -> Memory:
-    x, y = pool["x"], pool["y"]
+def _memory(model: Any, exemplars: dict[str, Tensor]) -> Memory:
+    x, y = exemplars["x"], exemplars["y"]
     if y.dtype != torch.int64:
         raise ValueError(f"the exemplars have labels of type {y.dtype}")
     if x.shape != (len(y), *model.input_shape_):
@@ -201,8 +201,8 @@ def _pool(model: Any, pool: dict[str, Tensor]) -> Memory:
 def _check_sizes(model: Any, weights: dict[str, Tensor]) -> None:
     """Compare the sizes that the description asks for with those of the tensors that are there.
 
-    On the meta device, where nothing is allocated: a made-up description is not to take all memory
-    before it is found out.
+    On the meta device, where nothing is allocated: a forged description must not take all memory
+    before it is refused.
     """
     with torch.device("meta"):
         width = weights["head.weight"].shape[-1]

@@ -325,13 +325,13 @@ def _similarities(
     )
 
 
-def check(readout: Mapping[str, Tensor], statistics: ClassStatistics, head: MultiHead) -> None:
-    """Refuse a readout that is not of these statistics and heads."""
+def check(classifiers: Mapping[str, Tensor], statistics: ClassStatistics, head: MultiHead) -> None:
+    """Refuse classifiers that are not of these statistics and heads."""
     classes, rotations, width = statistics.means.shape
     wanted = {"lda_weight": (rotations, classes, width), "lda_bias": (rotations, classes)}
-    if "head_weight" in readout:
+    if "head_weight" in classifiers:
         wanted |= {"head_weight": tuple(head.weight.shape), "head_bias": tuple(head.bias.shape)}
         wanted |= {"linear_weight": wanted["lda_weight"], "linear_bias": wanted["lda_bias"]}
-    shapes = {name: tuple(tensor.shape) for name, tensor in readout.items()}
-    if shapes != wanted or any(tensor.dtype != torch.float32 for tensor in readout.values()):
+    shapes = {name: tuple(tensor.shape) for name, tensor in classifiers.items()}
+    if shapes != wanted or any(tensor.dtype != torch.float32 for tensor in classifiers.values()):
         raise ValueError("what prediction goes by is not of these classes and heads")
