@@ -17,7 +17,7 @@ HEAVY = ("torch", "numpy", "sklearn", "matplotlib", "scipy")
 
 @pytest.fixture
 def demo_fails(monkeypatch):
-    """Return a function that lets the demo raise."""
+    """Return a function that makes the demo raise an error."""
 
     def let_fail(error):
         def failing(*_, **__):
@@ -39,8 +39,10 @@ def test_every_command_has_help_with_an_example(words):
     assert result.exit_code == 0
     assert f"Example: lmrc {' '.join(words) or 'learn'}" in result.output
     own = result.output.replace("--help", "").splitlines()
-    asked = [line for line in own if "<bool>" in line and "-completion" not in line]
-    assert len(asked) <= 1, asked  # that of --help is typer's; an option without a value has none
+    requested = [line for line in own if "<bool>" in line and "-completion" not in line]
+    assert len(requested) <= 1, (
+        requested
+    )  # that of --help is typer's; an option without a value has none
 
 
 def test_version(call):
@@ -224,35 +226,35 @@ def test_two_interrupts_end_like_one(second):
 
 
 def test_demo_passes_its_options_on(monkeypatch, call):
-    asked = {}
+    requested = {}
     monkeypatch.setattr(
-        "lmrc.experiments.demo.main", lambda out, **rest: asked.update(out=out, **rest)
+        "lmrc.experiments.demo.main", lambda out, **rest: requested.update(out=out, **rest)
     )
     assert call("demo", "--out", "here", "--seeds", "3", "--quiet")[0] == 0
-    assert asked == {"out": Path("here"), "seeds": 3, "epochs": 12, "quiet": True}
+    assert requested == {"out": Path("here"), "seeds": 3, "epochs": 12, "quiet": True}
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Let no experiment run; hold what it would have been asked."""
-    asked = {}
+def requested(monkeypatch):
+    """Replace experiments by a function that records their options in this dict."""
+    requested = {}
 
     def main(experiment, dataset, out, **rest):
         given = {name: value for name, value in rest.items() if value is not None}
-        asked.update(experiment=experiment, dataset=dataset, out=out, **given)
+        requested.update(experiment=experiment, dataset=dataset, out=out, **given)
 
     monkeypatch.setattr("lmrc.experiments.reproduce.main", main)
-    return asked
+    return requested
 
 
-def test_reproduce_passes_its_options_on(call, asked):
+def test_reproduce_passes_its_options_on(call, requested):
     words = (
         "--dataset cifar100 --methods lmrc,ewc --methods joint --memory 20,50 --order 1993 "
         "--validate 0.1 --set response-weight=3 --set halve_at=[5,6] --set precision=bf16 "
         "--keep-models"
     )
     assert call("reproduce", "rehearsal", *words.split(), "--out", "here")[0] == 0
-    assert asked == {
+    assert requested == {
         "experiment": "rehearsal",
         "dataset": "cifar100",
         "out": Path("here"),
@@ -274,44 +276,48 @@ def test_reproduce_passes_its_options_on(call, asked):
         "--memory 20 --memory 50 --methods lmrc,ewc joint rehearsal",
     ],
 )
-def test_several_values_may_follow_an_option(call, asked, words):
+def test_several_values_may_follow_an_option(call, requested, words):
     assert call("reproduce", *words.split())[0] == 0
-    assert asked["experiment"] == "rehearsal"
-    assert asked["methods"] == ["lmrc", "ewc", "joint"]
-    assert asked["memory"] == [20, 50]
+    assert requested["experiment"] == "rehearsal"
+    assert requested["methods"] == ["lmrc", "ewc", "joint"]
+    assert requested["memory"] == [20, 50]
 
 
-def test_exemplars_may_be_counted_in_total(call, asked):
+def test_exemplars_may_be_counted_in_total(call, requested):
     words = ("--memory-total", "2000", "500", "--set", "exemplars=herding")
     assert call("reproduce", "rehearsal", *words)[0] == 0
-    assert (asked["memory"], asked["total"]) == ([2000, 500], True)
+    assert (requested["memory"], requested["total"]) == ([2000, 500], True)
     for wrong in (("rehearsal", "--memory", "20"), ("incremental",)):
         assert call("reproduce", *wrong, *words)[0] == 2
 
 
 @pytest.mark.parametrize("order", [[3, 1, 2], [["a", "b"], ["b"]]])
-def test_an_order_may_be_a_file(call, asked, tmp_path, order):
+def test_an_order_may_be_a_file(call, requested, tmp_path, order):
     (tmp_path / "order.json").write_text(json.dumps(order))
     words = ("--order", str(tmp_path / "order.json"), "--blurry", "0.1", "--disjoint", "0.5")
     assert call("reproduce", "incremental", *words)[0] == 0
-    assert (asked["order"], asked["blurry"], asked["disjoint"]) == (order, 0.1, 0.5)
+    assert (requested["order"], requested["blurry"], requested["disjoint"]) == (order, 0.1, 0.5)
 
 
 @pytest.mark.parametrize("text", ["3 1 2", "[]", "[[1], []]", "[1, [2]]", "[1.5]", "[true]", "{}"])
-def test_an_invalid_order_file_is_refused(call, asked, tmp_path, text):
+def test_an_invalid_order_file_is_refused(call, requested, tmp_path, text):
     (tmp_path / "order.json").write_text(text)
     code, _, error = call("reproduce", "incremental", "--order", str(tmp_path / "order.json"))
     assert code == 2
     assert "must hold a JSON list of labels" in error
-    assert not asked
+    assert not requested
     code, _, error = call("reproduce", "incremental", "--order", "no.json")
     assert code == 2
     assert "'no.json' is none of natural, per-seed, a seed such as 1993, or a JSON file" in error
 
 
-def test_heads_may_read_another_run(call, asked):
+def test_heads_may_read_another_run(call, requested):
     assert call("reproduce", "heads", "--from", "there", "--order", "natural")[0] == 0
-    assert (asked["source"], asked["order"], asked["dataset"]) == (Path("there"), "natural", None)
+    assert (requested["source"], requested["order"], requested["dataset"]) == (
+        Path("there"),
+        "natural",
+        None,
+    )
 
 
 def test_report_rebuilds_the_page_and_prints_the_table(call, tmp_path):

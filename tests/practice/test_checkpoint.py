@@ -17,7 +17,7 @@ FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", 
 
 @pytest.fixture
 def killed(run_job):
-    """Learn in a process that is killed after some epochs, each of them kept."""
+    """Learn in a process that is killed after some epochs, each of them saved."""
 
     def run(*words, epochs):
         done = run_job("learn", *words, "--checkpoint-every", "0", epochs=epochs)

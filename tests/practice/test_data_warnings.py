@@ -36,7 +36,7 @@ def test_warns_of_slow_training_of_a_resnet_on_a_cpu(shape, settings, told, caps
 
 @pytest.mark.parametrize(("white", "told"), [(15, True), (200, False)])
 def test_warns_of_nearly_black_images(white, told, capsys):
-    """As those of 12 bits in files of 16 do."""
+    """For example 12-bit images in 16-bit files."""
     images = samples()
     images.X[20:] = 255
     images.X[:20, 0, 0] = white

@@ -55,8 +55,8 @@ def test_unknown_images_give_a_threshold(place, model, call):
     _, out, _ = call(*words)
     assert "--reject-below 0." in out
     found = json.loads(call(*words, "--json")[1])["reject_below"]
-    answers = call("predict", model, "test", "--reject-below", str(found["threshold"]))[1]
-    kept = sum("  unknown  " not in line for line in answers.splitlines())
+    predicted = call("predict", model, "test", "--reject-below", str(found["threshold"]))[1]
+    kept = sum("  unknown  " not in line for line in predicted.splitlines())
     assert kept / 40 == found["kept"]
     assert "--unknown other --out" in (place / "runs/evaluate-m/report.html").read_text("utf-8")
 

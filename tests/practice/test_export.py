@@ -36,8 +36,8 @@ def test_outputs_equal_the_models_for_any_batch_size(place, model, call):
     }
     X = np.random.default_rng(0).integers(0, 256, (33, 8, 8), dtype=np.uint8)
     for n in (1, 2, 33):
-        (answers,) = session.run(["similarities"], {"images": X[:n, ..., None]})
-        np.testing.assert_allclose(answers, clf.similarities(X[:n]), atol=1e-5)
+        (outputs,) = session.run(["similarities"], {"images": X[:n, ..., None]})
+        np.testing.assert_allclose(outputs, clf.similarities(X[:n]), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_backbones_and_heads_of_several_sizes(shape, backbone):
     content = export.to_onnx(model)
     export.check_outputs(model, content)
     session = onnxruntime.InferenceSession(content)
-    (answers,) = session.run(None, {"images": X})
-    np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
+    (outputs,) = session.run(None, {"images": X})
+    np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
 
 
 def plus():
@@ -63,14 +63,14 @@ def plus():
     return model, X
 
 
-@pytest.mark.parametrize("way", prediction_rules.RULES)
-def test_rotations_and_prediction_rules_are_exported(way, monkeypatch):
+@pytest.mark.parametrize("rule", prediction_rules.RULES)
+def test_rotations_and_prediction_rules_are_exported(rule, monkeypatch):
     monkeypatch.setattr(prediction_rules, "STEPS", 3)
     model, X = plus()
-    content = export.to_onnx(model.set_params(predict_with=way))
+    content = export.to_onnx(model.set_params(predict_with=rule))
     export.check_outputs(model, content)
-    (answers,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
-    np.testing.assert_allclose(answers, model.similarities(X), atol=1e-4)
+    (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
+    np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
 
 
 def test_rounding_errors_of_torch_itself_are_tolerated(monkeypatch):

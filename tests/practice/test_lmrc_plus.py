@@ -1,4 +1,4 @@
-"""LMRC+ from the command line: as LMRC in all."""
+"""LMRC+ from the command line."""
 
 import json
 from pathlib import Path
@@ -93,12 +93,12 @@ def test_non_square_images_are_refused_before_decoding(place, learn, monkeypatch
 
 
 def test_statistics_that_do_not_fit_are_refused(plus):
-    """As someone could make them up, checksums and all."""
+    """A forged file with valid checksums."""
     model = lmrc.load(plus)
     model.statistics_ = model.statistics_ | {"means": model.statistics_["means"][:, :, :5]}
-    model.save("made-up")
+    model.save("forged")
     with pytest.raises(lmrc.ModelFileError, match="statistics"):
-        lmrc.load("made-up")
+        lmrc.load("forged")
 
 
 def test_evaluate_uses_the_predictions_of_predict(plus, call):

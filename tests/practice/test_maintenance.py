@@ -44,7 +44,7 @@ def test_rollback_reports_restored_exemplars(place, learn, call):
 
 
 def contents(path):
-    """Return all that the model's files say, as bytes."""
+    """Return the bytes of all files of a model."""
     return b"".join(p.read_bytes() for p in sorted(path.iterdir()))
 
 
@@ -176,7 +176,7 @@ def test_prune_keeps_a_good_version_if_the_newest_is_damaged(place, model, call)
 
 @pytest.mark.parametrize("command", [["prune"], ["rollback"], ["forget", "two"]])
 def test_a_forged_version_does_not_delete_a_good_one(place, model, call, command):
-    """Whatever stays must make a model, and not only have the right checksums."""
+    """What is left must be loadable, not only have valid checksums."""
     versions = folder.versions(folder.Path(model))
     forged = versions[0 if command == ["rollback"] else 1]
     del forged["files"]["labels"]

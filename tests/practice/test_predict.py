@@ -15,7 +15,7 @@ from lmrc.practice.lazy_imports import import_lazily
 
 @pytest.fixture
 def stdin(monkeypatch):
-    """Let standard input hold some bytes."""
+    """Return a function that sets the content of standard input."""
 
     def hold(content):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -75,11 +75,11 @@ def test_class_similarity_and_head_of_files_folders_and_patterns(place, model, c
 
 def test_json_has_one_object_per_line_with_the_best_classes(model, call):
     _, out, _ = call("predict", model, "test/one", "--json", "--top", "3")
-    answers = [json.loads(line) for line in out.splitlines()]
-    assert len(answers) == 10
-    first = answers[0]
+    predictions = [json.loads(line) for line in out.splitlines()]
+    assert len(predictions) == 10
+    first = predictions[0]
     assert first["top"][0] == {key: first[key] for key in ("class", "similarity", "head")}
-    similarities = [guess["similarity"] for guess in first["top"]]
+    similarities = [scored["similarity"] for scored in first["top"]]
     assert similarities == sorted(similarities, reverse=True)
     assert len(similarities) == 3
 
@@ -102,8 +102,8 @@ def test_one_bad_file_does_not_stop_the_rest(place, model, call):
     assert "gone.png" in err
     assert len(err.splitlines()) == 2
     assert call(*words, "--quiet")[2] == ""
-    answers = [json.loads(line) for line in call(*words, "--json")[1].splitlines()]
-    assert ["error" in answer for answer in answers] == [True, True, False]
+    predictions = [json.loads(line) for line in call(*words, "--json")[1].splitlines()]
+    assert ["error" in prediction for prediction in predictions] == [True, True, False]
     rows = list(csv.DictReader(io.StringIO(call(*words, "--csv")[1])))
     assert [bool(row["error"]) for row in rows] == [True, True, False]
 
@@ -179,7 +179,7 @@ def test_columns_are_aligned(model, call):
 
 
 def test_columns_are_aligned_in_all_scripts(place, call):
-    """Chinese letters take two columns of a terminal each, an accent of its own none."""
+    """A Chinese character takes two terminal columns, a combining accent none."""
     X, y = np.zeros((8, 8, 8), np.uint8), np.repeat(["狗", "cafe\u0301", "emu", "한국어한국어"], 2)
     lmrc.LMRCClassifier(backbone="mlp", epochs=1, random_state=0).fit(X, y).save("m")
     Image.fromarray(X[0]).save("照片.png")
@@ -216,10 +216,12 @@ def test_predict_takes_the_arrays_of_learn(place, model, call):
     np.savez("rows.npz", X=X, y=np.arange(300) % 3)
     assert call("learn", "v", "rows.npz", "--epochs", "1", "--quiet")[0] == 0
     code, out, _ = call("predict", "v", "rows.npz", "--json")
-    answers = [json.loads(line) for line in out.splitlines()]
+    predictions = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert [answer["path"] for answer in answers] == [f"rows.npz[{i}]" for i in range(300)]
-    assert [answer["class"] for answer in answers] == lmrc.load("v").predict(X).tolist()
+    assert [prediction["path"] for prediction in predictions] == [
+        f"rows.npz[{i}]" for i in range(300)
+    ]
+    assert [prediction["class"] for prediction in predictions] == lmrc.load("v").predict(X).tolist()
 
     pixels = np.asarray(Image.open("test/one/000.png"))[None]
     np.savez("bytes.npz", X=pixels)

@@ -1,4 +1,4 @@
-"""What can be chosen for a model, and when."""
+"""Settings of a model: how they are given, kept and refused."""
 
 import inspect
 import json

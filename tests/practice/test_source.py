@@ -18,7 +18,7 @@ FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", 
 
 @pytest.fixture
 def split(place):
-    """The name of a folder with train, val (20 images) and test (8 of them)."""
+    """The name of a folder with train, val (20 images) and test (8 of these)."""
     shutil.copytree(place / "week1", place / "digits" / "train")
     for name in ("zero", "one"):
         shutil.copytree(place / "test" / name, place / "digits" / "val" / name)
@@ -227,12 +227,12 @@ def test_unicode_forms_in_arrays_are_one_class(place):
 
 @pytest.mark.parametrize("command", ["learn", "evaluate"])
 def test_predictions_are_refused_as_labels(place, model, call, command):
-    (place / "guessed.csv").write_text(call("predict", model, "test", "--csv")[1])
-    code, _, err = call(command, model, "guessed.csv")
+    (place / "predicted.csv").write_text(call("predict", model, "test", "--csv")[1])
+    code, _, err = call(command, model, "predicted.csv")
     assert code == 1
     assert "has a column 'rank', like the output of lmrc predict --csv" in err
-    (place / "guessed.csv").write_text("file,class,Similarity\ntest/one/000.png,one,0.9\n")
-    assert "a column 'Similarity'" in call(command, model, "guessed.csv")[2]
+    (place / "predicted.csv").write_text("file,class,Similarity\ntest/one/000.png,one,0.9\n")
+    assert "a column 'Similarity'" in call(command, model, "predicted.csv")[2]
 
 
 def test_conversion_to_grey_gives_a_warning(place, learn, call):

@@ -200,7 +200,9 @@ def evaluate(
     source: Annotated[
         Path,
         typer.Argument(
-            help="As for learn; test/ or X_test if it has one.", metavar="SOURCE", exists=True
+            help="Labelled images, as for learn; only test/ or X_test if there is one.",
+            metavar="SOURCE",
+            exists=True,
         ),
     ],
     unknown: Annotated[

@@ -72,9 +72,9 @@ def _warn_about_dark_images(samples: LabelledSamples) -> None:
 def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier) -> None:
     """Warn of new classes whose names differ from others only in case or white space."""
     known = getattr(model, "classes_", samples.y[:0]).tolist()
-    alike, found = {_key(label): label for label in known}, []
+    by_key, found = {_key(label): label for label in known}, []
     for label in np.unique(samples.y).tolist():
-        other = alike.setdefault(_key(label), label)
+        other = by_key.setdefault(_key(label), label)
         if label != other and label not in known:
             which = "the known class" if other in known else "the new class"
             found.append(f"the new class {label!r} has nearly the same name as {which} {other!r}")

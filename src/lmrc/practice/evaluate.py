@@ -33,9 +33,7 @@ from lmrc.report.records import (
 )
 
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
-MIN_BALANCED_ACCURACY = (
-    0.65  # of a useful threshold: mean of shares kept and rejected; 0.5 is random
-)
+MIN_BALANCED_ACCURACY = 0.65  # of a useful threshold; 0.5 is the random level
 #: Prediction rules in words, by the classifier's ``predict_with``.
 RULES = {
     "wta": "Winner-Take-All, the class whose label vector is nearest to its own head's response",

@@ -78,8 +78,8 @@ def predict(
     ----------
     model : LMRCClassifier
     images : iterable
-        Paths; or pairs of a name and the bytes of a file, or what is in it already as an array; or
-        answers, which are passed on.
+        Paths; pairs of a name and the bytes of a file or its pixels; or `Prediction` objects with
+        an error, which are passed on.
     top : int, default=1
         Number of classes for each image.
     reject_below : float or None
@@ -246,8 +246,8 @@ def _lines(prediction: Prediction, width: int) -> Iterator[str]:
 
 def _chunks(items: Iterable[Input], size: int) -> Iterator[list[Input]]:
     """Group consecutive items that can be stacked: files, or arrays of one shape and type."""
-    for _, alike in groupby(items, _kind):
-        while chunk := list(islice(alike, size)):
+    for _, group in groupby(items, _kind):
+        while chunk := list(islice(group, size)):
             yield chunk
 
 
