@@ -254,7 +254,7 @@ def test_what_trains_nothing_is_refused(alone, monkeypatch):
         monkeypatch.setenv(name, value)
     code, errors = alone("info", "none.lmrc")
     assert code == 1
-    assert "torchrun is for learn and reproduce" in errors
+    assert "torchrun is only for learn and reproduce" in errors
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 33])
