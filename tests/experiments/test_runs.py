@@ -1,10 +1,8 @@
 """A run that is killed at any moment can be resumed, with the same records."""
 
 import json
-import os
-import subprocess
+import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,29 +12,37 @@ from lmrc import cli
 from lmrc.experiments import runs
 from lmrc.experiments.recipe import load_recipe
 
-SMALL = ["--dataset", "digits", "--limit", "20", "--quiet"]
+SMALL = ["--dataset", "digits", "--limit", "12", "--quiet"]
 TASKS = 5
-PATIENCE = 180  # seconds that a slow machine may take for what usually takes five
+KILLED = -signal.SIGKILL
 
-#: Methods of a user's own, which stop for good or fail where a test tells them to.
+#: Methods of a user's own, which have the command killed or fail where a test's file tells them to.
 MODULE = """
-import os, time, warnings
+import multiprocessing, os, signal, time, warnings
 from pathlib import Path
 import numpy as np
 from lmrc import FineTuneClassifier, LMRCClassifier
 
-def perhaps_stop(*where):
-    if os.environ.get("STOP_AT") == " ".join(map(str, where)):
-        Path("stopped").touch()
-        time.sleep(600)
+if Path("forked").exists():  # quickly: new processes take seconds to import torch
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda _: fork
 
-class StoppingClassifier(LMRCClassifier):
+def perhaps_die(*where):
+    moment = Path("die_at")
+    if moment.exists() and moment.read_text() == " ".join(map(str, where)):
+        moment.unlink()
+        command = multiprocessing.parent_process() or multiprocessing.current_process()
+        os.kill(command.pid, signal.SIGKILL)
+        time.sleep(20)  # a process beside the killed command ends with it, before this does
+        Path("outlived").touch()
+
+class KilledClassifier(LMRCClassifier):
     def losses(self, *args):
-        perhaps_stop("epoch", len(self.history_))
+        perhaps_die("epoch", len(self.history_))
         return super().losses(*args)
 
     def save(self, path):
-        perhaps_stop("save", self.n_tasks_)
+        perhaps_die("save", self.n_tasks_)
         super().save(path)
 
 class ForeignClassifier:
@@ -46,7 +52,7 @@ class ForeignClassifier:
         self.means = {}
 
     def partial_fit(self, X, y):
-        perhaps_stop("foreign", len(self.means))
+        perhaps_die("foreign", len(self.means))
         self.means |= {label: X[y == label].astype(float).mean(axis=0) for label in np.unique(y)}
 
     def predict(self, X):
@@ -55,7 +61,7 @@ class ForeignClassifier:
 
 class FragileClassifier(FineTuneClassifier):
     def losses(self, *args):
-        if self.n_tasks_ == 1 and "FAIL" in os.environ:
+        if self.n_tasks_ == 1 and Path("fail").exists():
             warnings.warn("the second task\\nis heavy")
             raise RuntimeError("the second task is too much")
         with open("learnt", "a") as log:
@@ -96,39 +102,16 @@ def call(monkeypatch, capsys):
     return run_here
 
 
-def start(experiment, *words, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-m", "lmrc", "reproduce", experiment, *SMALL, *map(str, words)],
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def run(run_job):
+    """Run the command in a process of its own; return its exit code and its errors."""
 
+    def run_there(experiment, *words, **fault):
+        words = ["reproduce", experiment, *SMALL, *map(str, words)]
+        done = run_job(*words, **fault, needs=["lmrc.experiments.reproduce", "lmrc.methods.ewc"])
+        return done["code"], done["said"]
 
-def run(experiment, *words, **environment):
-    """Run the command to its end; return its exit code and its errors."""
-    with start(experiment, *words, **environment) as process:
-        try:
-            _, errors = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-    return process.returncode, errors
-
-
-def kill(process, when):
-    """Kill a process as soon as something holds; return whether it came to that."""
-    deadline = time.monotonic() + PATIENCE
-    with process:
-        try:
-            while not when():
-                assert time.monotonic() < deadline, "nothing happened"
-                if process.poll() is not None:
-                    return False
-                time.sleep(0.002)
-        finally:
-            process.kill()
-    return True
+    return run_there
 
 
 def whole_lines(out):
@@ -151,22 +134,24 @@ def assert_nothing_is_left(out):
     assert (out / "report.html").exists()
 
 
-def test_killed_whenever_a_record_appears(call):
+def test_killed_again_and_again_while_writing(call, run):
     words = ["rehearsal", "--methods", "lmrc,ewc", "--memory", 3, "--epochs", 1, "--seeds", 1]
+    words += ["--tasks", 2]
     assert call(*words, "--out", "whole")[0] == 0
     expected = comparable(Path("whole"))
-    assert len(expected) == 2 * TASKS
+    assert len(expected) == 2 * 2
 
-    out, before = Path("parts"), []
-    for count in (1, 3, 7):
-        killed = kill(start(*words, "--out", out), lambda n=count: len(whole_lines(out)) >= n)
-        assert killed, f"it ended before record {count}"
+    out, before, counts = Path("parts"), [], []
+    for steps in (4, 9, 24, 34):
+        assert run(*words, "--out", out, step=steps, how="killed")[0] == KILLED
         lines = whole_lines(out)
         assert lines[: len(before)] == before, "a finished task was touched"
         before = lines
+        counts.append(len(lines))
         # What a kill in the midst of writing leaves, cut within a character.
         with (out / "records.jsonl").open("ab") as file:
             file.write('{"method": "LMRC – λ'.encode()[:-1])
+    assert counts[0] == 0 < counts[1] < counts[-1] < len(expected)
     assert run(*words, "--out", out)[0] == 0
     assert whole_lines(out)[: len(before)] == before
     assert (out / "records.jsonl").read_bytes().endswith(b"\n")
@@ -174,7 +159,7 @@ def test_killed_whenever_a_record_appears(call):
     assert_nothing_is_left(out)
 
 
-def test_diverged_training_is_reported_in_one_line(call):
+def test_diverged_training_is_reported_in_one_line(call, run):
     words = ["incremental", "--methods", "own.DivergingClassifier", "--epochs", 1, "--seeds", 1]
     for run_it, jobs in ((call, 1), (run, 2)):  # what processes of their own say is theirs
         code, errors = run_it(*words, "--jobs", jobs)
@@ -209,14 +194,14 @@ def test_a_run_is_resumed_with_other_execution_parameters(call):
     assert call(*words, "--set", "compile=perhaps")[0] == 2
 
 
-def test_killed_during_a_task_and_between_record_and_model(call):
+def test_killed_during_a_task_and_between_record_and_model(call, run):
     """The moments that matter, each met exactly; with methods of one's own, too."""
-    methods = "own.StoppingClassifier,own.ForeignClassifier"
+    methods = "own.KilledClassifier,own.ForeignClassifier"
     words = ["incremental", "--methods", methods, "--epochs", 2, "--seeds", 1]
     assert call(*words, "--out", "whole")[0] == 0
     expected = comparable(Path("whole"))
 
-    out, stopped = Path("parts"), Path("stopped")
+    out = Path("parts")
     moments = {
         "epoch 1": 0,  # the first task, half learnt
         "epoch 5": 2,  # the third
@@ -225,8 +210,8 @@ def test_killed_during_a_task_and_between_record_and_model(call):
     }
     before = []
     for moment, n_records in moments.items():
-        assert kill(start(*words, "--out", out, STOP_AT=moment), stopped.exists), moment
-        stopped.unlink()
+        Path("die_at").write_text(moment)
+        assert run(*words, "--out", out)[0] == KILLED, moment
         lines = whole_lines(out)
         assert len(lines) == n_records
         assert lines[: len(before)] == before
@@ -237,16 +222,18 @@ def test_killed_during_a_task_and_between_record_and_model(call):
     assert_nothing_is_left(out)
 
 
-def test_parallel_runs_give_the_same_records_even_if_killed(call):
-    methods = "own.StoppingClassifier,finetune"
-    words = ["incremental", "--methods", methods, "--epochs", 1, "--seeds", 1]
+def test_parallel_runs_give_the_same_records_even_if_killed(call, run):
+    words = ["incremental", "--methods", "own.KilledClassifier,finetune", "--epochs", 1]
+    words += ["--seeds", 1]
     out = Path("parts")
     parallel = [*words, "--jobs", 2, "--out", out]
-    assert kill(start(*parallel, STOP_AT="epoch 3"), Path("stopped").exists)
-    # The killed command's own processes must end with it: one that lived on, stopped as it is,
-    # would hold its run's lock, and this would wait for it in vain.
+    Path("forked").touch()
+    Path("die_at").write_text("epoch 3")
+    assert run(*parallel)[0] == KILLED
+    assert not Path("outlived").exists(), "a process of the killed command lived on"
     assert run(*parallel)[0] == 0
 
+    Path("forked").unlink()
     threads = json.loads(whole_lines(out)[0])["threads"]
     assert call(*words, "--out", "whole", threads=threads)[0] == 0
     assert sorted(comparable(out)) == sorted(comparable(Path("whole")))
@@ -254,10 +241,12 @@ def test_parallel_runs_give_the_same_records_even_if_killed(call):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_failed_run_is_reported_and_does_not_stop_the_others(jobs):
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(run, jobs):
     words = ["incremental", "--methods", "own.FragileClassifier,lmrc", "--epochs", 1, "--seeds", 1]
     words += ["--jobs", jobs, "--out", "parts"]
-    code, errors = run(*words, FAIL="yes")
+    Path("forked").touch()
+    Path("fail").touch()
+    code, errors = run(*words)
     assert code == 1
     assert "the second task is too much" in errors
     assert "lmrc: warning: the second task is heavy" in errors.splitlines()
@@ -267,6 +256,7 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(jobs):
     assert methods.count("own.FragileClassifier") == 1
     assert methods.count("LMRC") == TASKS
 
+    Path("fail").unlink()
     Path("learnt").unlink()
     assert run(*words)[0] == 0
     lines = whole_lines(Path("parts"))
@@ -298,17 +288,17 @@ def test_an_existing_folder_takes_more_seeds_and_methods_and_nothing_else(call):
     assert_nothing_is_left(out)
 
 
-def test_removed_records_are_made_again(call, monkeypatch):
+def test_removed_records_are_made_again(call):
     """As the message about a damaged line advises: the model on disk is then ahead of them."""
     words = ["incremental", "--methods", "own.FragileClassifier", "--epochs", 1, "--seeds", 1]
     words += ["--out", "parts"]
     out = Path("parts")
-    monkeypatch.setenv("FAIL", "yes")
+    Path("fail").touch()
     assert call(*words)[0] == 1
     before = comparable(out)
     assert len(before) == 1
     (out / "records.jsonl").write_bytes(b"")
-    monkeypatch.delenv("FAIL")
+    Path("fail").unlink()
     assert call(*words)[0] == 0
     assert comparable(out)[:1] == before
     assert len(whole_lines(out)) == TASKS
