@@ -47,22 +47,29 @@ def photo(folder, kind):
     return path
 
 
-@pytest.mark.parametrize("kind", ["large", "turned", "transparent", "grey"])
-@pytest.mark.parametrize("shape", [(24, 20, 3), (16, 16)])
-def test_the_lines_answer_as_lmrc_does(tmp_path, kind, shape):
+@pytest.fixture(scope="module", params=[(24, 20, 3), (16, 16)], ids=["colour", "grey"])
+def exported(request, tmp_path_factory):
+    """The shape of the images, a model of them, and the folder with its ONNX file."""
+    shape, folder = request.param, tmp_path_factory.mktemp("deploy")
     rng = np.random.default_rng(1)
     X, y = rng.integers(0, 256, (40, *shape), dtype=np.uint8), np.repeat(["cat", "dog"], 20)
     X[:20] //= 2
     model = lmrc.LMRCClassifier(epochs=2, backbone="mlp", random_state=0, device="cpu").fit(X, y)
-    model.save(tmp_path / "pets.lmrc")
-    export(tmp_path / "pets.lmrc", tmp_path / "pets.onnx", say=lambda line: None)
-    path = photo(tmp_path, kind)
+    model.save(folder / "pets.lmrc")
+    export(folder / "pets.lmrc", folder / "pets.onnx", say=lambda line: None)
+    return shape, model, folder
+
+
+@pytest.mark.parametrize("kind", ["large", "turned", "transparent", "grey"])
+def test_the_lines_answer_as_lmrc_does(exported, kind):
+    shape, model, folder = exported
+    path = photo(folder, kind)
     (lines,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         input=lines,
-        cwd=tmp_path,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,

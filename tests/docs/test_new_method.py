@@ -1,55 +1,47 @@
 """The page about one's own method: its code is run as it stands."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from lmrc.methods.catalog import find_method
 from lmrc.report.records import read_records
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-method.md"
-SMALL = ["--epochs", "1", "--limit", "20", "--seeds", "1", "--quiet"]
+SMALL = ["--epochs", "1", "--limit", "12", "--seeds", "1", "--quiet"]
 
 
 def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
 
 
-def run(words, folder):
-    # Without the test's own search path: the page says that the current folder is enough.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 @pytest.fixture
-def folder(tmp_path):
-    """The researcher's folder: the first block in the file that the page names."""
+def folder(tmp_path, monkeypatch):
+    """The researcher's folder, the current one: the first block in the file that the page names."""
     name = re.search(r"into a file `(\w+\.py)`", " ".join(PAGE.read_text("utf-8").split()))[1]
     (tmp_path / name).write_text(blocks("python")[0], "utf-8")
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_method_passes_the_checks(folder):
+def test_method_passes_the_checks(folder, monkeypatch):
     _, check = blocks("python")
-    (folder / "check.py").write_text(check, "utf-8")
-    run([sys.executable, "check.py"], folder)
+    monkeypatch.syspath_prepend(folder)
+    exec(check, {"__name__": "__main__"})
 
 
-def test_command_puts_the_method_into_the_records(folder):
+def test_command_puts_the_method_into_the_records(folder, run_job):
     (command,) = blocks("sh")
     program, *words = shlex.split(command)
     assert program == "lmrc"
-    # As the installed command does it: python -m would put the current folder on the path.
-    call = [sys.executable, "-P", "-c", "from lmrc.cli import main; main()", *words, *SMALL]
-    run(call, folder)
+    # In another process, where only the command itself puts the current folder on the path.
+    done = run_job(*words, *SMALL, needs=["lmrc.experiments.reproduce"])
+    assert done["code"] == 0, done["said"]
     out = folder / words[words.index("--out") + 1]
     records = read_records(out)
     methods = {record.method for record in records}
@@ -60,7 +52,7 @@ def test_command_puts_the_method_into_the_records(folder):
     assert "nearest_mean.NearestMeanClassifier" in (out / "report.html").read_text("utf-8")
 
 
-def test_entry_point_names_the_class(folder):
+def test_entry_point_names_the_class(folder, monkeypatch):
     (toml,) = blocks("toml")
     announced = tomllib.loads(toml)["project"]["entry-points"]["lmrc.methods"]
     ((name, value),) = announced.items()
@@ -68,11 +60,8 @@ def test_entry_point_names_the_class(folder):
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nearest-mean\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[lmrc.methods]\n{name} = {value}\n")
-    ask = (
-        "import sys; sys.path.append('site');"
-        "from lmrc.methods.catalog import find_method;"
-        f"method = find_method({name!r}); print(method.title, method.cls.__name__)"
-    )
     assert f"--methods lmrc,{name}`" in PAGE.read_text("utf-8")
-    done = run([sys.executable, "-c", ask], folder)
-    assert done.stdout.split() == [name, "NearestMeanClassifier"]
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(folder / "site")
+    method = find_method(name)
+    assert (method.title, method.cls.__name__) == (name, "NearestMeanClassifier")
