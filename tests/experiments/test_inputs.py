@@ -7,6 +7,7 @@ from PIL import Image
 from lmrc.data import folders
 from lmrc.experiments.reproduce import main
 from lmrc.report.records import read_records
+from lmrc.statistics import prediction_rules
 
 QUICK = {"seeds": 1, "epochs": 1, "tasks": 2, "device": "cpu", "quiet": True, "jobs": 1}
 
@@ -39,7 +40,8 @@ def test_images_that_cannot_be_rotated_are_refused_before_any_is_decoded(
     assert not (tmp_path / "out" / "records.jsonl").exists()
 
 
-def test_images_are_resized(wide, tmp_path):
+def test_images_are_resized(wide, tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
     own(wide, tmp_path / "out", methods=["lmrc+"], size=6)
     assert {record.settings["size"] for record in read_records(tmp_path / "out")} == {6}
     with pytest.raises(FileExistsError, match=r"other settings \(size\)"):

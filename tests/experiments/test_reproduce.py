@@ -24,6 +24,7 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.report.summary import summarize_methods
+from lmrc.statistics import prediction_rules
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
@@ -135,7 +136,15 @@ def test_task_boundaries_may_be_blurry(tmp_path):
 
 
 def test_rehearsal_has_the_layout_of_table_1(tmp_path):
-    main("rehearsal", "digits", tmp_path, **SMALL, methods=["finetune", "lmrc"], memory=[1, 2])
+    main(
+        "rehearsal",
+        "digits",
+        tmp_path,
+        **SMALL,
+        methods=["finetune", "lmrc"],
+        memory=[1, 2],
+        tasks=2,
+    )
     average = {s.method: s.average.mean for s in summarize_methods(read_records(tmp_path))}
     shown = rows(tmp_path)
     assert shown[0] == ["method", "1 per class", "2 per class"]
@@ -228,7 +237,8 @@ def test_records_with_other_settings_are_not_copied(incremental, tmp_path, no_tr
     assert "other settings (epochs), so trained here" in said
 
 
-def test_a_kept_model_predicts_as_its_record_says(tmp_path):
+def test_a_kept_model_predicts_as_its_record_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
     asked = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
     main("incremental", "digits", tmp_path, **asked)
     main("incremental", "digits", tmp_path, **asked | {"keep_models": False})  # takes nothing away
@@ -336,7 +346,7 @@ def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch):
 
 
 def test_a_chosen_setting_reaches_those_methods_that_have_it(tmp_path):
-    chosen = {**SMALL, "limit": 3, "methods": ["lmrc", "lm", "ewc"]}
+    chosen = {**SMALL, "limit": 3, "tasks": 2, "methods": ["lmrc", "lm", "ewc"]}
     main("incremental", "digits", tmp_path, **chosen, settings={"response_weight": 3})
     weights = {r.method: r.settings.get("response_weight") for r in read_records(tmp_path)}
     assert weights == {"LMRC": 3, "LM": 0.0, "EWC": None}
@@ -391,7 +401,7 @@ def test_a_folder_refuses_another_experiment_or_other_settings(incremental, tmp_
 def test_a_folder_keeps_all_commands_that_reproduce_it(tmp_path, monkeypatch):
     def command(*options, **asked):
         monkeypatch.setattr("sys.argv", ["lmrc", "reproduce", "incremental", *options])
-        main("incremental", "digits", tmp_path, **{**SMALL, "limit": 3, **asked})
+        main("incremental", "digits", tmp_path, **{**SMALL, "limit": 3, "tasks": 2, **asked})
         return [
             c.words.removeprefix("lmrc reproduce ") for c in read_description(tmp_path).commands
         ]
