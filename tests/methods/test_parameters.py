@@ -86,6 +86,47 @@ def test_an_init_of_ones_own_takes_the_parameters_above():
     assert clone(model).more == 2
 
 
+def test_an_init_of_ones_own_is_inherited():
+    class Explicit(LMRCClassifier):
+        def __init__(self, *, more=1, **settings):
+            super().__init__(**settings)
+            self.more = more
+
+    class Below(Explicit):
+        pass
+
+    class Adds(Explicit):
+        extra: int = parameter(default=5, help="More.")
+
+    assert Below(more=3, epochs=2).get_params()["more"] == 3
+    model = clone(Adds(more=3, extra=6, epochs=2))
+    assert (model.more, model.extra, model.epochs) == (3, 6, 2)
+
+
+def test_what_would_be_ignored_is_refused():
+    with pytest.raises(TypeError, match=r"write epochs = parameter\(default=…\)"):
+        type("Plain", (LMRCClassifier,), {"epochs": 5})
+    both = {"__init__": lambda self, **settings: None, "extra": parameter(default=1)}
+    with pytest.raises(TypeError, match="has an __init__"):
+        type("Both", (LMRCClassifier,), both)
+
+
+def test_a_new_default_leaves_the_rest_as_it_was():
+    class Other(LMRCPlusClassifier):
+        rotations = parameter(default="none")
+        label_dim = parameter(default=10, fixed=False)
+
+    above, now = LMRCPlusClassifier.parameters["rotations"], Other.parameters["rotations"]
+    assert (now.default, now.off, now.fixed) == ("none", "none", True)
+    assert (now.help, now.constraint) == (above.help, above.constraint)
+    assert not Other.parameters["label_dim"].fixed
+
+
+def test_the_current_folder_is_searched_for_methods_of_ones_own_alone():
+    program = "import sys, lmrc; lmrc.load; sys.exit(__import__('os').getcwd() in sys.path)"
+    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
+
+
 def test_lmrc_has_the_papers_parameters_and_those_of_training():
     own = set(LMRCClassifier.parameters) - set(IncrementalClassifier.parameters)
     assert own == {"label_dim", "threshold", "max_tries", "on_full", "response_weight"}

@@ -50,3 +50,26 @@ def test_commands_work_with_a_model_of_format_1(name, tmp_path, call):
 def test_what_is_malformed_is_left_for_others_to_refuse():
     wrong = {"settings": [], "history_": [3, None]}
     assert upgraded(wrong, {})[0] == wrong
+
+
+@pytest.mark.parametrize(
+    ("settings", "input_shape", "cls", "augment"),
+    [
+        ({"scale": 16.0, "mirror": False}, [3, 8, 8], "LMRCClassifier", "auto"),
+        ({"rotations": "all"}, [3, 8, 8], "LMRCPlusClassifier", "crop+flip"),
+        ({"statistics": "full"}, [4, 8, 8], "LMRCPlusClassifier", "crop+flip"),
+        ({"statistics": "full"}, [1, 8, 8], "LMRCPlusClassifier", "auto"),
+        ({"statistics": "full"}, [3], "LMRCPlusClassifier", "auto"),
+        ({"statistics": "full"}, [], "LMRCPlusClassifier", "auto"),
+    ],
+)
+def test_an_lmrc_with_extensions_is_an_lmrc_plus(settings, input_shape, cls, augment):
+    former = {"class": "LMRCClassifier", "format": 2, "input_shape_": input_shape}
+    now = upgraded(former | {"settings": settings | {"augment": "auto", "epochs": 7}}, {})[0]
+    assert (now["class"], now["settings"]["augment"]) == (cls, augment)
+    assert now["settings"]["epochs"] == 7
+    if cls == "LMRCClassifier":
+        assert now["settings"].keys() == {"augment", "epochs"}
+    else:
+        assert now["settings"]["schedule"] == "halving"
+        assert now["settings"]["feature_layers"] == 1

@@ -96,7 +96,10 @@ def find_method(
     if name in variants:
         settings = dict(variants[name])
         base, title = find_method(settings.pop("method")), settings.pop("title")
-        of_lmrc = switched_off() if settings.pop("starts_from", None) else {}
+        start = settings.pop("starts_from", None)
+        if start not in (None, "lmrc"):
+            raise ValueError(f"a variant can start from 'lmrc' alone, not from {start!r}")
+        of_lmrc = switched_off() if start else {}
         return Method(title, base.path, {**base.settings, **settings}, of_lmrc)
     announced = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name in METHODS:
@@ -201,7 +204,7 @@ def _find_class(name: str, path: str) -> type:
     # A command's own search path lacks the current folder, where a researcher's module is likely
     # to be. Last, so that it hides nothing; and for good, as the module may import others later.
     here = str(Path.cwd())
-    if here not in sys.path:
+    if here not in sys.path and not path.startswith("lmrc."):
         sys.path.append(here)
     try:
         cls = getattr(import_module(module), attribute)

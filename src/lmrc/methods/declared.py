@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmrc.methods.parameters import (
+    UNSET,
     Parameters,
     class_weights,
     defaults,
@@ -287,5 +288,5 @@ class LMRCPlusParameters(LMRCParameters):
 
 def switched_off() -> dict[str, Any]:
     """Return the parameters of LMRC+ with which it is LMRC, but for ``augment="auto"``."""
-    off = {name: p.off for name, p in LMRCPlusParameters.parameters.items() if p.off is not None}
+    off = {name: p.off for name, p in LMRCPlusParameters.parameters.items() if p.off is not UNSET}
     return defaults(LMRCParameters) | off

@@ -16,7 +16,6 @@ from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 from lmrc.training.ranks import current
 
-CHOICES = ("random", "herding")
 AT_A_TIME = 256  # samples whose features are computed at once
 
 

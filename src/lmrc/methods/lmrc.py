@@ -119,7 +119,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         if old_outputs is not None:  # the response vectors v, (n, k, d): Eq. 6
             response = (old * old_outputs).sum(dim=(1, 2))
             terms["response"] = -self.response_weight * response  # Eq. 7
-        return terms
+        return terms  # their sum is Eq. 8; with "review", Eq. 10
 
     def _reviewed(self, batch: MiniBatch, c: Tensor, vectors: Tensor, k: int) -> Tensor | None:
         """Return what the old heads are to respond with, (n, 1 or k, d); None for no Review Loss.

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
+UNSET: Any = object()  # not given, where None has a meaning
 MAX_REAL = (2 - 2**-23) * 2.0**127  # of a float32
 
 
@@ -55,7 +56,7 @@ class Parameter:
     fixed : bool
         Whether the first task fixes it, as it shapes the network.
     off : object
-        The value that switches an extension off; None where it is none.
+        The value that switches an extension off; `UNSET` where it is none.
     choices : tuple
         The values, where there are few.
     type : str
@@ -66,8 +67,8 @@ class Parameter:
     constraint: Constraint | None = None
     help: str = ""
     option: str = ""
-    fixed: bool = False
-    off: Any = None
+    fixed: bool = UNSET
+    off: Any = UNSET
     choices: tuple[Any, ...] = ()
     type: str = ""
 
@@ -85,8 +86,8 @@ def parameter(
     constraint: Constraint | None = None,
     help: str = "",  # noqa: A002
     option: str = "",
-    fixed: bool = False,
-    off: Any = None,
+    fixed: bool = UNSET,
+    off: Any = UNSET,
     choices: tuple[Any, ...] = (),
 ) -> Any:
     """Declare a parameter, see `Parameter`.
@@ -187,10 +188,13 @@ class Parameters:
             own[name] = _completed(declared, kind, above.get(name))
         cls._own = own  # type: ignore[attr-defined]
         cls.parameters = own | {n: above[n] for n in above if n not in own}
-        if "__init__" in vars(cls):
-            _write_out_settings(cls)
-        else:
+        _refuse_plain_values(cls, above)
+        if "__init__" not in vars(cls):
             _write_init(cls)
+        elif own:
+            raise TypeError(f"{cls.__name__} has an __init__: its parameters are declared there")
+        else:
+            _write_out_settings(cls)
         _document(cls)
 
     def _check_parameters(self) -> None:
@@ -231,33 +235,62 @@ def _completed(declared: Parameter, kind: str, above: Parameter | None) -> Param
         declared = replace(declared, constraint=one_of(*declared.choices))
     declared = replace(declared, type=kind)
     if above is None:
-        return declared
-    changed = {"default": declared.default}
-    names = ("constraint", "help", "option", "fixed", "choices", "type")
+        return replace(declared, fixed=declared.fixed is True)
+    changed: dict[str, Any] = {"default": declared.default}
+    names = ("constraint", "help", "option", "choices", "type")
     changed |= {name: found for name in names if (found := getattr(declared, name))}
+    for name in ("fixed", "off"):
+        if getattr(declared, name) is not UNSET:
+            changed[name] = getattr(declared, name)
     return replace(above, **changed)
 
 
+def _refuse_plain_values(cls: type, above: Mapping[str, Parameter]) -> None:
+    for name in above.keys() & vars(cls).keys():
+        raise TypeError(
+            f"{cls.__name__}.{name} is a parameter: write {name} = parameter(default=…)"
+        )
+
+
 def _write_init(cls: Any) -> None:
+    """Write ``__init__``, unless a class above has one of its own and there is nothing to add."""
+    inherited = next(vars(base)["__init__"] for base in cls.__mro__[1:] if "__init__" in vars(base))
+    by_hand = inherited is not object.__init__ and not hasattr(inherited, "is_generated")
+    if by_hand and not cls._own:
+        return
+    signature = {
+        name: inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=declared.default,
+            annotation=declared.type,
+        )
+        for name, declared in (cls._own if by_hand else cls.parameters).items()
+    }
+
     def __init__(self: Any, **settings: Any) -> None:  # noqa: N807
-        for name in settings:
-            if name not in cls.parameters:
-                close = difflib.get_close_matches(name, cls.parameters, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise TypeError(
-                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}{hint}"
-                )
-        for name, declared in cls.parameters.items():
+        if by_hand:
+            rest = {name: value for name, value in settings.items() if name not in signature}
+            inherited(self, **rest)
+        else:
+            _refuse_unknown(cls, settings)
+        for name, declared in signature.items():
             setattr(self, name, settings.get(name, declared.default))
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    signature = [
-        inspect.Parameter(name, keyword, default=declared.default, annotation=declared.type)
-        for name, declared in cls.parameters.items()
-    ]
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    __init__.__signature__ = inspect.Signature([this, *signature])  # type: ignore[attr-defined]
+    above = inspect.signature(inherited).parameters if by_hand else {"self": this}
+    in_order = sorted({**above, **signature}.values(), key=lambda parameter: parameter.kind)
+    __init__.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
+    __init__.is_generated = True  # type: ignore[attr-defined]
     cls.__init__ = __init__
+
+
+def _refuse_unknown(cls: Any, settings: Mapping[str, Any]) -> None:
+    for name in settings:
+        if name not in cls.parameters:
+            close = difflib.get_close_matches(name, cls.parameters, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def _write_out_settings(cls: Any) -> None:

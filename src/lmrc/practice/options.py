@@ -62,16 +62,17 @@ def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, declared: Parameter) -> inspect.Parameter:
     """Return an option as typer reads it; it is None if not given."""
-    kind: Any = {"int": int, "float": float, "bool": bool}.get(declared.type, str)
+    kind: Any = {"int": int, "float": float}.get(declared.type.removesuffix(" | None"), str)
     words = [declared.option]
     if name == "random_state":
         kind = int
     elif name == "weights":
         kind = Path
-    elif declared.choices[:2] == (False, True):
+    elif {True, False} <= set(declared.choices):
         kind, words = bool, [f"{declared.option}/--no-{declared.option.removeprefix('--')}"]
     elif declared.choices:
-        members = [(re.sub(r"\W", "_", choice), choice) for choice in declared.choices]
+        values = [str(choice) for choice in declared.choices]
+        members = [(re.sub(r"\W", "_", f"_{value}"), value) for value in values]
         kind = StrEnum(name, members)  # type: ignore[misc, no-redef]
     panel = Shape if declared.fixed or name in ("weights", "random_state") else Training
     extra: dict[str, Any] = {"exists": True, "metavar": "FILE"} if kind is Path else {}
@@ -111,7 +112,10 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, as classifiers take them."""
     present = {name: value for name, value in options.items() if value is not None}
     settings: dict[str, Any] = {
-        n: str(v) if isinstance(v, StrEnum) else v for n, v in present.items()
+        name: next(c for c in PARAMETERS[name].choices if str(c) == v)
+        if isinstance(v, StrEnum)
+        else v
+        for name, v in present.items()
     }
     if "weights" in settings:
         settings["weights"] = str(settings["weights"].absolute())

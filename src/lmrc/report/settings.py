@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from lmrc.methods.declared import LMRCPlusParameters
+from lmrc.methods.parameters import UNSET
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
@@ -86,7 +87,7 @@ def _fill_in_extensions(methods: Collection[dict[str, Any]]) -> None:
         extensions = LMRCPlusParameters.parameters.items()
         for chosen in methods:
             if chosen.get("classifier") == "LMRCClassifier":
-                chosen |= {name: p.off for name, p in extensions if p.off is not None}
+                chosen |= {name: p.off for name, p in extensions if p.off is not UNSET}
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:

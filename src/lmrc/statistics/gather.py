@@ -48,7 +48,7 @@ def gather(
     layers : int
         Of how many of the last layers the features are.
     augment : str
-        One of `augment.AUGMENTATIONS`.
+        As the classifiers' parameter, but for "auto".
     rotated : bool
         Whether to take each image in all four rotations.
     generator : torch.Generator

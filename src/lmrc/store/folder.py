@@ -320,7 +320,7 @@ def _read_files(
         entries = dict(version["files"])
         content = {group: reader(folder, entry) for group, entry in entries.items()}
         return upgraded(dict(version["model"]), content)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(f"{folder / MANIFEST} does not describe a model: {error!r}") from error

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GROUP = "training"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: What `write` stores: plain values, and tensors.
 Kept = tuple[dict[str, Any], dict[str, "Tensor"]]

@@ -29,6 +29,8 @@ _OF_LMRC_PLUS = {
     "test_time_flip": False,
     "exemplar_repeats": 1,
 }
+#: Defaults of LMRC that LMRC+ has others for, where a file is older than the parameter.
+_OF_LMRC = {"schedule": "halving", "first_epochs": None, "first_learning_rate": None}
 _HISTORY = {"pieces": "cutmix", "batch": "task"}
 #: Names of groups before format 3, and now.
 GROUPS = {"pool": "exemplars", "readout": "classifiers"}
@@ -72,8 +74,9 @@ def _by_class(settings: dict[str, Any], input_shape: Any) -> dict[str, Any]:
     if all(settings.get(name, usual) == usual for name, usual in _OF_LMRC_PLUS.items()):
         kept = {name: v for name, v in settings.items() if name not in _OF_LMRC_PLUS}
         return {"class": "LMRCClassifier", "settings": kept}
-    settings = _OF_LMRC_PLUS | settings
-    if settings.get("augment") == "auto" and isinstance(input_shape, list) and input_shape[0] == 3:
+    settings = _OF_LMRC | _OF_LMRC_PLUS | settings
+    is_image = isinstance(input_shape, list) and len(input_shape) == 3
+    if settings.get("augment") == "auto" and is_image and input_shape[0] != 1:
         settings["augment"] = "crop+flip"  # what "auto" meant
     return {"class": "LMRCPlusClassifier", "settings": settings}
 

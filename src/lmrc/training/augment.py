@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AUGMENTATIONS = ("none", "crop", "crop+flip", "resized-crop+flip", "jitter+cutout", "cutmix")
 PADDING = 4  # zero pixels on each side, before the crop
 
 # Random resized crop as in torchvision: share of the area, aspect ratio, tries for one that fits.
@@ -50,7 +49,7 @@ class Augmentation:
     Parameters
     ----------
     kind : str
-        One of `AUGMENTATIONS`.
+        As the classifiers' parameter, but for "auto".
     n_samples : int
         Positions in an epoch.
     sides : tuple of int

@@ -111,7 +111,7 @@ class Batches:
         Number of classes before this task: lower indices are known classes.
     batch_size : int
     augment : str
-        One of `augment.AUGMENTATIONS`.
+        As the classifiers' parameter, but for "auto".
     device : torch.device
     rotations : {"none", "one", "all"}
         Whether images are rotated. With "all" a mini-batch holds four inputs per sample.

@@ -54,11 +54,12 @@ class Objective:
     def prepare(self, batch: MiniBatch) -> MiniBatch:
         """Add the old network's outputs, if the method needs them."""
         wanted = self.method.needs_old_outputs or self.method.needs_features
-        if self.old is None or not wanted or batch.old_outputs is not None:
+        is_there = batch.old_outputs is not None or batch.old_features is not None
+        if self.old is None or not wanted or is_there:
             return batch
         with torch.no_grad():
             features = self.old.features(batch.x)
-            outputs = self.old.head(features)
+            outputs = self.old.head(features) if self.method.needs_old_outputs else None  # Eq. 6
         kept = features if self.method.needs_features else None
         return replace(batch, old_outputs=outputs, old_features=kept)
 

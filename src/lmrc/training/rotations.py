@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ROTATIONS = ("none", "one", "all")
 N_ROTATIONS = 4  # 0°, 90°, 180° and 270°
 
 

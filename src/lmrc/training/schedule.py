@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-SCHEDULES = ("halving", "cosine")
 WARM_UP = 1  # epochs of warm-up in the cosine schedule,
 MAX_WARM_UP = 0.2  # but at most this share of all
 
