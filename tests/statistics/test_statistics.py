@@ -256,7 +256,11 @@ def test_saved_and_read_back(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_those_of_no_class_are_of_none(kind):
-    ClassStatistics.empty(kind, 4, WIDTH).check(0, 4, WIDTH)
+    empty = ClassStatistics.empty(kind, 4, WIDTH)
+    empty.check(0, 4, WIDTH)  # raises nothing
+    assert len(empty.counts) == len(empty.means) == 0
+    with pytest.raises(ValueError, match="counts is not of shape"):
+        empty.check(1, 4, WIDTH)
 
 
 def test_a_low_rank_of_none_is_refused():

@@ -32,7 +32,8 @@ class LMRCPlusClassifier(WithClassStatistics):
     for each rotation of its images (``rotations``), heads learn by a softmax among their own label
     vectors, too (``objective``), and prediction goes by class statistics of the features, which are
     compensated for feature drift (``statistics``, ``predict_with``). The learning rate falls along
-    a cosine, and the first task is learnt for longest. With all of it off it is LMRC.
+    a cosine, and the first task is learnt for longest. With all of it off, and
+    the same ``augment``, it is LMRC.
 
     With exemplars (``memory_per_class``), each comes three times in an epoch, a logit-adjusted
     softmax spans all heads (not with ``objective="cosine"``), and the classifiers are fine-tuned
