@@ -46,7 +46,7 @@ def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
 
 
 def own_settings_of_lmrc_plus():
-    """Return the defaults that LMRC has not, and ``augment="auto"``, which means something else."""
+    """Return the defaults that LMRC has not, and ``augment="auto"``, which a recipe changes."""
     plus = LMRCPlusClassifier().get_params()
     paper = LMRCClassifier().get_params()
     return {n: v for n, v in plus.items() if n not in paper or v != paper[n]} | {"augment": "auto"}
@@ -91,10 +91,9 @@ def test_the_rows_from_lmrc_to_lmrc_plus_add_up():
         steps.append({name for name in parameters if parameters[name] != before[name]})
         before = parameters
     kept = {"response_weight", "statistics", "predict_with"}
-    plus = {"classifier", "augment"}  # the same augmentation by another name
-    assert steps[:4] == [{"schedule"}, {"rotations"} | plus, {"objective"}, kept]
+    assert steps[:4] == [{"schedule"}, {"rotations", "classifier"}, {"objective"}, kept]
     assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
-    more = {"objective", "feature_layers", "test_time_flip", "augment"}
+    more = {"objective", "feature_layers", "test_time_flip", "augment", "strong_augment"}
     assert steps[5] == more | {"exemplar_repeats"}  # which has no effect without exemplars
 
 

@@ -9,9 +9,11 @@ from lmrc import CapacityError, CapacityWarning, LMRCClassifier, LMRCPlusClassif
 from lmrc.checks import blobs
 from lmrc.methods import base, prediction
 from lmrc.methods.declared import switched_off
+from lmrc.methods.persistence import model_from
 from lmrc.nets.network import Frozen
 from lmrc.statistics import covariances, gather, prediction_rules
 from lmrc.statistics.prediction_rules import RULES
+from lmrc.store import folder
 from lmrc.training.batches import MiniBatch
 from lmrc.training.objective import Objective
 
@@ -352,10 +354,14 @@ def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monk
     assert [entry.get("cutmix") for entry in after.history_] == [None, 0.5, 0.5]
     after.save(tmp_path / "m")
     assert load(tmp_path / "m").augmentation_ == "cutmix"
+    description, tensors = folder.read(tmp_path / "m")
+    del description["settings"]["strong_augment"]  # as in models that are older than it
+    assert model_from("m", description, tensors).augmentation_ == "cutmix"
 
 
 def test_an_augmentation_that_is_asked_for_is_taken():
     assert taught(1, augment="crop").augmentation_ == "crop"
+    assert taught(1, augment="cutmix", strong_augment=False).augmentation_ == "cutmix"
     grey = plus().partial_fit(X[..., 0], Y)
     assert grey.augmentation_ == "none"
 
@@ -375,7 +381,7 @@ def test_the_threshold_in_force_is_the_highest_of_all_heads():
 @pytest.mark.parametrize("memory", [0, 3])
 def test_with_its_extensions_off_it_is_lmrc_bit_for_bit(memory):
     how = {"backbone": "cnn", "epochs": 2, "batch_size": 8, "memory_per_class": memory}
-    how |= {"random_state": 0, "augment": "crop+flip"}
+    how |= {"random_state": 0}
     off = LMRCPlusClassifier(**switched_off() | how)
     paper = LMRCClassifier(**how)
     for part in [*TASKS, TASKS[0]]:

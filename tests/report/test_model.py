@@ -33,11 +33,12 @@ def test_task_aware_accuracy_is_left_out_where_the_task_is_always_right(share, d
 
 def test_the_settings_are_those_in_effect(description, score):
     settings = {"schedule": "cosine", "halve_at": [0.5], "weights": None, "random_state": 7}
+    settings["strong_augment"] = True
     settings |= {"test_time_flip": True, "augment": "none", "verbose": 1, "compile": "auto"}
     html = assemble(description, build(description, replace(score, settings=settings)))
     assert "<dt>random state</dt><dd>7</dd>" in html
     assert "<dt>test time flip</dt><dd>no</dd>" in html
-    for name in ("halve at", "weights", "verbose", "compile"):
+    for name in ("halve at", "strong augment", "weights", "verbose", "compile"):
         assert f"<dt>{name}</dt>" not in html
 
 

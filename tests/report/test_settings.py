@@ -22,6 +22,7 @@ def test_parameters_newer_than_a_record_have_their_defaults(description, records
     differing, same = html.split("The same for all methods that have it")
     assert "swa epochs" in differing.rsplit("Settings that differ", 1)[1]
     assert "auto: jitter+cutout for colour images" in differing
+    assert "strong augment" not in html
     assert "<dt>swa epochs</dt>" not in same
     assert "rotations" in differing.rsplit("Settings that differ", 1)[1]  # LMRC has none
     assert "<dt>batch size</dt>" in same
@@ -37,7 +38,11 @@ def test_settings_without_effect_are_not_shown(description, records):
     assert "<dt>test time flip</dt><dd>no</dd>" in html
     for name in ("halve at", "first epochs", "class weight"):
         assert f"<dt>{name}</dt>" not in html
-    colour = [replace(r, extra={"augmentation": "jitter+cutout"}) for r in digits]
+    settings["classifier"] = "LMRCPlusClassifier"
+    colour = [
+        replace(r, settings=settings, extra={"augmentation": "jitter+cutout"}) for r in digits
+    ]
+    assert "strong augment" not in render(description, colour)  # `augment` shows it
     assert "<dt>test time flip</dt><dd>yes</dd>" in render(description, colour)
     unknown = [replace(r, extra={}) for r in digits]  # of before it was recorded
     assert "<dt>test time flip</dt><dd>for colour images</dd>" in render(description, unknown)

@@ -149,7 +149,7 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
         # A user's choice is for all methods, but the settings that define a variant stay.
         for parameter, chosen in change.get("settings", {}).items():
             of_all = [*merged.get("by_method", {}).values()]
-            if parameter.removeprefix("first_") in ("epochs", "learning_rate", "augment"):
+            if parameter.removeprefix("first_") in ("epochs", "learning_rate"):
                 of_all += merged.get("variants", {}).values()
             for own in of_all:
                 own.pop(parameter, None)

@@ -223,11 +223,11 @@ class LMRCPlusParameters(LMRCParameters):
     learning_rate = parameter(default=0.02)
     first_learning_rate = parameter(default=0.05)
     schedule = parameter(default="cosine")
-    augment = parameter(
-        default="auto",
-        help='Augmentation of images, as in LMRC; but "auto" is "jitter+cutout" for colour '
-        'images, and "cutmix" for tasks with 1,500 mini-batches or more; with fewer, CutMix '
-        "lowers accuracy.",
+    strong_augment: bool = parameter(
+        default=True,
+        off=False,
+        help='Let `augment="auto"` be "jitter+cutout" for colour images, and "cutmix" for tasks '
+        "with 1,500 mini-batches or more; with fewer, CutMix lowers accuracy.",
     )
     rotations: Literal["none", "one", "all"] = parameter(
         default="all",
@@ -287,6 +287,10 @@ class LMRCPlusParameters(LMRCParameters):
 
 
 def switched_off() -> dict[str, Any]:
-    """Return the parameters of LMRC+ with which it is LMRC, but for ``augment="auto"``."""
-    off = {name: p.off for name, p in LMRCPlusParameters.parameters.items() if p.off is not UNSET}
-    return defaults(LMRCParameters) | off
+    """Return the parameters of LMRC+ with which it is LMRC."""
+    return defaults(LMRCParameters) | extensions_off()
+
+
+def extensions_off() -> dict[str, Any]:
+    """Return the extensions of LMRC+, each with the value that switches it off."""
+    return {n: p.off for n, p in LMRCPlusParameters.parameters.items() if p.off is not UNSET}

@@ -32,8 +32,8 @@ class LMRCPlusClassifier(WithClassStatistics):
     for each rotation of its images (``rotations``), heads learn by a softmax among their own label
     vectors, too (``objective``), and prediction goes by class statistics of the features, which are
     compensated for feature drift (``statistics``, ``predict_with``). The learning rate falls along
-    a cosine, and the first task is learnt for longest. With all of it off, and
-    the same ``augment``, it is LMRC.
+    a cosine, the first task is learnt for longest, and augmentation of colour images is stronger
+    (``strong_augment``). With all of it off, it is LMRC.
 
     With exemplars (``memory_per_class``), each comes three times in an epoch, a logit-adjusted
     softmax spans all heads (not with ``objective="cosine"``), and the classifiers are fine-tuned
@@ -130,6 +130,6 @@ class LMRCPlusClassifier(WithClassStatistics):
 
     def _stronger(self, cutmix: bool) -> str:
         augment = super().augmentation_
-        if self.augment != "auto" or not flips(augment):
+        if not self.strong_augment or self.augment != "auto" or not flips(augment):
             return augment
         return "cutmix" if cutmix else "jitter+cutout"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from lmrc.methods.declared import LMRCPlusParameters
-from lmrc.methods.parameters import UNSET
+from lmrc.methods.declared import extensions_off
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
@@ -49,8 +48,9 @@ def recipe_section(description: Description) -> Markup:
 def settings_table(description: Description, records: Sequence[RunRecord]) -> Markup:
     """Show once what the methods share, and in a table what differs between them."""
     settings: dict[str, dict[str, Any]] = {}
+    beside_plus = any(r.settings.get("classifier") == "LMRCPlusClassifier" for r in records)
     for record in records:
-        chosen, found = settings.setdefault(record.method, {}), _of_record(record)
+        chosen, found = settings.setdefault(record.method, {}), _of_record(record, beside_plus)
         before, now = chosen.get("augment"), found.get("augment")
         chosen.update(found)
         if isinstance(before, str) and before != now:  # from task to task, in LMRC+
@@ -58,7 +58,6 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
             chosen["augment"] = before if now in kinds else THEN.join([*kinds, str(now)])
         if description.recipe.get("order") == "per-seed":
             chosen["order"] = "shuffled by the run's seed"
-    _fill_in_extensions(settings.values())
     values: dict[str, dict[str, Any]] = {}
     for chosen in settings.values():
         for key, value in chosen.items():
@@ -81,25 +80,20 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
     return table + Markup("<h3>The same for all methods that have it</h3>") + settings_list(common)
 
 
-def _fill_in_extensions(methods: Collection[dict[str, Any]]) -> None:
-    """Beside LMRC+, let LMRC have what it lacks: its extensions, switched off."""
-    if any(chosen.get("classifier") == "LMRCPlusClassifier" for chosen in methods):
-        extensions = LMRCPlusParameters.parameters.items()
-        for chosen in methods:
-            if chosen.get("classifier") == "LMRCClassifier":
-                chosen |= {name: p.off for name, p in extensions if p.off is not UNSET}
-
-
-def _of_record(record: RunRecord) -> dict[str, Any]:
+def _of_record(record: RunRecord, beside_plus: bool) -> dict[str, Any]:
     """Return the settings of a record as they were in effect.
 
     A parameter that it does not name is newer than the record: its default is the old behaviour.
+    Beside LMRC+, LMRC has what it lacks: the extensions, switched off.
     """
-    found = _defaults(record.settings.get("classifier", "")) | record.settings
+    classifier = record.settings.get("classifier", "")
+    found = _defaults(classifier) | record.settings
+    if beside_plus and classifier == "LMRCClassifier":
+        found |= extensions_off()
     if "augmentation" in record.extra:
         found["augment"] = record.extra["augmentation"]
     found = in_effect(found)
-    if found.get("augment") == "auto" and found.get("classifier") == "LMRCPlusClassifier":
+    if found.pop("strong_augment", False):  # else `augment` shows it; this is older than CutMix
         found["augment"] = "auto: jitter+cutout for colour images"
     return {name: value for name, value in found.items() if name not in NOT_SETTINGS}
 
@@ -119,6 +113,8 @@ def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("schedule") == "cosine" and "halve_at" in found:
         found["halve_at"] = None
     augment = found.get("augment")
+    if "strong_augment" in found and augment != "auto":
+        found["strong_augment"] = None
     if found.get("test_time_flip") and isinstance(augment, str):
         # Only where training flips images, too; "auto" does so for colour images.
         found["test_time_flip"] = "for colour images" if augment == "auto" else flips(augment)

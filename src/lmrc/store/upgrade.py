@@ -28,6 +28,7 @@ _OF_LMRC_PLUS = {
     "predict_with": "wta",
     "test_time_flip": False,
     "exemplar_repeats": 1,
+    "strong_augment": False,  # which is newer: LMRC never had it
 }
 #: Defaults of LMRC that LMRC+ has others for, where a file is older than the parameter.
 _OF_LMRC = {"schedule": "halving", "first_epochs": None, "first_learning_rate": None}
@@ -53,7 +54,7 @@ def upgraded(
                 settings[name] = values.get(value, value)
         description["settings"] = settings
         if description.get("class") == "LMRCClassifier":
-            description |= _by_class(settings, description.get("input_shape_"))
+            description |= _by_class(settings)
     if isinstance(history := description.get("history_"), list):
         description["history_"] = [
             _renamed(epoch, _HISTORY) if isinstance(epoch, dict) else epoch for epoch in history
@@ -69,16 +70,12 @@ def upgraded(
     return description, content
 
 
-def _by_class(settings: dict[str, Any], input_shape: Any) -> dict[str, Any]:
+def _by_class(settings: dict[str, Any]) -> dict[str, Any]:
     """Return class and settings of an LMRC that may be an LMRC+ since."""
     if all(settings.get(name, usual) == usual for name, usual in _OF_LMRC_PLUS.items()):
         kept = {name: v for name, v in settings.items() if name not in _OF_LMRC_PLUS}
         return {"class": "LMRCClassifier", "settings": kept}
-    settings = _OF_LMRC | _OF_LMRC_PLUS | settings
-    is_image = isinstance(input_shape, list) and len(input_shape) == 3
-    if settings.get("augment") == "auto" and is_image and input_shape[0] != 1:
-        settings["augment"] = "crop+flip"  # what "auto" meant
-    return {"class": "LMRCPlusClassifier", "settings": settings}
+    return {"class": "LMRCPlusClassifier", "settings": _OF_LMRC | _OF_LMRC_PLUS | settings}
 
 
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
