@@ -1,4 +1,4 @@
-"""Models that an earlier lmrc has written: the folders of ``format-1`` are as it left them."""
+"""Models that an earlier lmrc has written: the folders of ``format-1`` and ``format-2``."""
 
 import json
 import shutil
@@ -6,40 +6,57 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import lmrc
+from lmrc.methods.persistence import model_from
+from lmrc.store import folder
 from lmrc.store.files import read_json
 from lmrc.store.upgrade import MODEL_FORMAT, upgraded
 
-FORMER = Path(__file__).parent / "format-1"
-ANSWERS = json.loads((FORMER / "answers.json").read_text())
+HERE = Path(__file__).parent
+ANSWERS = {
+    f"{folder}/{name}": answers
+    for folder in ("format-1", "format-2")
+    for name, answers in json.loads((HERE / folder / "answers.json").read_text()).items()
+}
 
 
-def inputs_of(name):
-    return np.array(ANSWERS[name]["inputs"], dtype=ANSWERS[name]["dtype"])
+class Mine(lmrc.LMRCClassifier):
+    """A user's own class, and a small backbone: those of format 2."""
 
 
-@pytest.fixture(params=ANSWERS)
-def former(request, tmp_path):
-    return request.param, shutil.copytree(FORMER / request.param, tmp_path / "model")
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU())
 
 
-def test_a_model_of_format_1_predicts_as_it_did_and_goes_on_learning(former):
-    name, path = former
-    model, x = lmrc.load(path), inputs_of(name)
-    assert model.predict(x).tolist() == ANSWERS[name]["predicted"]
-    np.testing.assert_allclose(model.decision_function(x), ANSWERS[name]["scores"], atol=1e-4)
+BROUGHT = {
+    "format-2/mine": {"method": Mine, "backbone": small},
+    "format-2/extended": {"backbone": small},  # an LMRC with rotations and statistics
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_model_of_an_earlier_format_predicts_as_it_did_and_goes_on_learning(name, tmp_path):
+    path = shutil.copytree(HERE / name, tmp_path / "model")
+    answers, how = ANSWERS[name], BROUGHT.get(name, {})
+    x = np.array(answers["inputs"], dtype=answers["dtype"])
+    model = lmrc.load(path, **how)
+    assert model.predict(x).tolist() == answers["predicted"]
+    np.testing.assert_allclose(model.decision_function(x), answers["scores"], atol=1e-4)
+    if x.shape[-1] == 3:  # what "auto" meant
+        assert model.augmentation_ == "crop+flip"
     new = "new" if model.classes_.dtype.kind == "U" else 99
     model.set_params(epochs=1).partial_fit(x, np.full(len(x), new)).save(path)
     (version,) = read_json(path / "manifest.json")["versions"]
     assert version["model"]["format"] == MODEL_FORMAT
-    again = lmrc.load(path)
+    again = lmrc.load(path, **how)
     np.testing.assert_array_equal(again.decision_function(x), model.decision_function(x))
 
 
 @pytest.mark.parametrize("name", ["lmrc", "lmrc+"])
 def test_commands_work_with_a_model_of_format_1(name, tmp_path, call):
-    path = shutil.copytree(FORMER / name, tmp_path / "model")
+    path = shutil.copytree(HERE / "format-1" / name, tmp_path / "model")
     code, out, _ = call("info", str(path))
     assert code == 0
     assert "zero" in out
@@ -71,3 +88,11 @@ def test_an_lmrc_with_extensions_is_an_lmrc_plus(settings, cls):
         assert now["settings"]["schedule"] == "halving"
         assert now["settings"]["feature_layers"] == 1
         assert now["settings"]["strong_augment"] is False  # what "auto" meant
+
+
+def test_an_extension_of_a_users_own_lmrc_is_not_left_out_silently():
+    """Format 2 had them in LMRC; the user derives the class from LMRC+ now."""
+    description, tensors = folder.read(HERE / "format-2" / "mine")
+    description["settings"]["rotations"] = "all"
+    with pytest.raises(lmrc.ModelFileError, match="'rotations'"):
+        model_from("mine", description, tensors, **BROUGHT["format-2/mine"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
+from lmrc.store.upgrade import without_lmrc_plus
 from lmrc.training.device import default_dtype_guard, pick_device
 
 #: What a model file may name. It never names code to import.
@@ -74,7 +76,7 @@ def model_from(
     pick_device(device)  # one that is not there is no fault of the file
     try:
         cls = _class_of(path, description["class"], method)
-        settings = dict(description["settings"])
+        settings = without_lmrc_plus(description["settings"], signature(cls).parameters)
         if type(settings.get("random_state")) not in (int, type(None)):
             raise ValueError(f"random_state={settings['random_state']!r} is no whole number")
         # A file of the user's is none of the model's; and to compile, which may take many minutes,

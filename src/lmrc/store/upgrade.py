@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 #: The format of a version's description and tensors. Format 1 has no number.
@@ -68,6 +68,13 @@ def upgraded(
             for name, tensor in content[group].items()
         }
     return description, content
+
+
+def without_lmrc_plus(settings: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Leave out extensions that are off: a class derived from LMRC had them before format 3."""
+    off = _OF_LMRC_PLUS.items()
+    left_out = {name for name, usual in off if name not in known and settings.get(name) == usual}
+    return {name: value for name, value in settings.items() if name not in left_out}
 
 
 def _by_class(settings: dict[str, Any]) -> dict[str, Any]:
