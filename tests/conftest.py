@@ -76,11 +76,12 @@ def own_module(tmp_path, monkeypatch):
 def run_jobs():
     """Return what runs commands in processes of their own, at once.
 
-    A job has `words` and `place`, and maybe a fault: `kill_after` seconds; killed after `epochs`;
-    at the n-th `step` of writing `how` ("killed", "full" from then on, or "watched"); a `limit` to
-    the bytes of a file; `harmless`, without the rights of root; `memory` that it may take beyond
-    what it has; `no_drawing`. In place of `words` it may have several `commands`, of `seconds`
-    each. What it `needs` is imported once for all. The answers have `code`, `said` and `seconds`.
+    A job has `words` and `place`, and maybe an `environment` or a fault: `kill_after` seconds;
+    killed, or sent a `signal`, after `epochs`; at the n-th `step` of writing `how` ("killed",
+    "full" from then on, or "watched"); a `limit` to the bytes of a file; `harmless`, without the
+    rights of root; `memory` that it may take beyond what it has; `no_drawing`. In place of `words`
+    it may have several `commands`, of `seconds` each, or a Python `program`. What it `needs` is
+    imported once for all. The results have `code`, `said` and `seconds`.
     """
     if not hasattr(os, "fork"):
         pytest.skip("processes cannot be forked here")
@@ -100,8 +101,8 @@ def run_jobs():
             server.stdin.write(json.dumps([number, jobs]) + "\n")
             server.stdin.flush()
             for line in server.stdout:
-                answered, done = json.loads(line)
-                if answered == number:  # and not one that a test gave up waiting for
+                received, done = json.loads(line)
+                if received == number:  # and not one that a test gave up waiting for
                     return done
             raise ChildProcessError("the process that starts the others has ended")
 

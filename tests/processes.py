@@ -5,11 +5,13 @@ with one line. A process of its own, and not the one that runs the tests, since 
 cannot be forked.
 """
 
+import atexit
 import errno
 import gc
 import io
 import json
 import os
+import runpy
 import shutil
 import signal
 import sys
@@ -25,6 +27,7 @@ from lmrc import cli
 from lmrc.practice.checkpoint import FolderCheckpoint
 
 SPACE = ("open", "os.mkdir", "os.rename", "fsync")  # what a full disk may refuse
+PATIENCE = 600  # seconds that any of them may take, on a slow machine
 END = "\x1e"  # begins the line that tells how a command ended
 STEPS = (*SPACE, "os.remove", "os.rmdir")  # after each of them the disk holds something else
 
@@ -46,22 +49,22 @@ def prepare_fault(job):
 
         figures.to_png = lambda _: b""
     if "epochs" in job:
-        _die_after_epochs(job["epochs"])
+        _stop_after_epochs(job["epochs"], job.get("signal", signal.SIGKILL))
     if "step" in job:
         _stop_at(job["step"], job["how"])
     if job.get("harmless") and os.geteuid() == 0:  # nothing is read-only to root
         os.seteuid(65534)
 
 
-def _die_after_epochs(epochs):
+def _stop_after_epochs(epochs, how):
     save = FolderCheckpoint.save
 
-    def save_and_die(self, records, *rest):
+    def save_and_stop(self, records, *rest):
         save(self, records, *rest)
         if len(records) == epochs:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), how)
 
-    FolderCheckpoint.save = save_and_die
+    FolderCheckpoint.save = save_and_stop
 
 
 def _stop_at(step, how):
@@ -114,9 +117,18 @@ def start(job):
         os.dup2(writing, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+        signal.alarm(PATIENCE)  # which no one handles: the process ends
         os.chdir(job["place"])
+        os.environ |= job.get("environment", {})
         prepare_fault(job)
-        code = run(job["words"]) if "words" in job else run_each(job["commands"], job["seconds"])
+        if "program" in job:
+            runpy.run_path(job["program"])
+            code = 0
+        elif "words" in job:
+            code = run(job["words"])
+        else:
+            code = run_each(job["commands"], job["seconds"])
+        atexit._run_exitfuncs()  # ends workers of its own, which else would notice late
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()

@@ -6,12 +6,12 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.distributed import TCPStore
 from torch.nn import functional as F
 
 from lmrc import cli, load
@@ -19,20 +19,18 @@ from lmrc.data.datasets import digits
 from lmrc.statistics import prediction_rules
 from lmrc.training.ranks import Ranks
 
-TIMEOUT = 180  # seconds, for a slow machine; usually twenty
-TWO = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+TIMEOUT = 180  # seconds, for a slow machine; usually ten
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "lmrc"]
 
-#: A method of a user's own whose second process waits for good where a test tells it to.
+#: A method of a user's own whose second process dies where a test tells it to.
 MODULE = """
-import os, time
-from pathlib import Path
+import os, signal
 from lmrc import LMRCClassifier
 
-class StoppingClassifier(LMRCClassifier):
+class DyingClassifier(LMRCClassifier):
     def losses(self, *args):
-        if "STOP" in os.environ and os.environ["RANK"] == "1" and self.n_tasks_ == 1:
-            Path("stopped").write_text(str(os.getpid()))
-            time.sleep(600)
+        if "DIE" in os.environ and os.environ["RANK"] == "1" and self.n_tasks_ == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().losses(*args)
 """
 
@@ -89,9 +87,9 @@ with process_group() as ranks:
     torch.save([kept, x], f"{ranks.size}-{ranks.rank}.pt")
 """
 
-#: 2 × 41 training images in steps of 33: 33, 33 and 16, of which the second has 17, 17 and 8.
-SMALL = ["incremental", "--dataset", "digits", "--limit", "41", "--epochs", "3", "--seeds", "1"]
-SMALL += ["--backbone", "cnn", "--tasks", "5", "--set", "batch_size=33", "--quiet"]
+#: 5 × 16 training images in steps of 33: 33, 33 and 14, of which the second has 17, 17 and 7.
+SMALL = ["incremental", "--dataset", "digits", "--limit", "16", "--epochs", "3", "--seeds", "1"]
+SMALL += ["--backbone", "cnn", "--tasks", "2", "--set", "batch_size=33", "--quiet"]
 
 
 @pytest.fixture(autouse=True)
@@ -115,34 +113,24 @@ def alone(monkeypatch, capsys):
     return run_here
 
 
-def start(*words, module="lmrc", **environment):
-    """Start two processes."""
-    return subprocess.Popen(
-        [sys.executable, *TWO, "-m", module, *map(str, words)],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def two(run_jobs, tmp_path):
+    """Run two processes as torchrun does, quickly; return their exit codes and what they say."""
 
+    def run(*words, faults=({}, {}), **job):
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+        group |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        group["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the one here
+        job |= {"place": str(tmp_path)} | ({"words": [*map(str, words)]} if words else {})
+        jobs = [
+            job | fault | {"environment": group | {"RANK": str(rank), "LOCAL_RANK": str(rank)}}
+            for rank, fault in enumerate(faults)
+        ]
+        done = run_jobs(*jobs)
+        return [d["code"] for d in done], "".join(d["said"] for d in done)
 
-def together(*words, module="lmrc"):
-    """Run two processes to their end; return what they print."""
-    with start(*words, module=module) as process:
-        try:
-            output, errors = process.communicate(timeout=TIMEOUT)
-        finally:
-            process.terminate()
-    assert process.returncode == 0, errors
-    return output, errors
-
-
-def wait_until(holds, process):
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return run
 
 
 def records(folder):
@@ -155,31 +143,34 @@ def records(folder):
     return sorted(lines, key=lambda line: (line["method"], line["seed"], line["record"]["task"]))
 
 
-def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone):
+def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone, two):
     # EWC has a term that is one number for all; the others have one for each sample.
-    command = ["reproduce", *SMALL, "--methods", "ewc", "own:StoppingClassifier", "--out"]
-    with start(*command, "two", STOP="1") as process:
-        stopped = tmp_path / "stopped"
-        wait_until(lambda: stopped.exists() and stopped.read_text(), process)
-        os.kill(int(stopped.read_text()), signal.SIGKILL)
-        _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode != 0
-    ours = [line for line in errors.splitlines() if line.startswith("lmrc: ")]
+    command = ["reproduce", *SMALL, "--methods", "ewc", "own:DyingClassifier", "--out"]
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN, *command, "two"],
+        env={**os.environ, "DIE": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode != 0
+    ours = [line for line in done.stderr.splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1
     assert ours[0].endswith("start it again to resume, learn with --resume")
     left = records(tmp_path / "two")
-    assert [line["record"]["task"] for line in left] == [0, 1, 2, 3, 4, 0]
+    assert [line["record"]["task"] for line in left] == [0, 1, 0]
 
-    output, errors = together(*command, "two")
-    assert output.count("Report with figures") == 1
-    assert "lmrc: " not in errors  # no warning from either
+    codes, said = two(*command, "two")
+    assert codes == [0, 0], said
+    assert said.count("Report with figures") == 1
+    assert "lmrc: " not in said  # no warning from either
     assert alone(*command, "one")[0] == 0
-    one, two = records(tmp_path / "one"), records(tmp_path / "two")
-    assert all(line in two for line in left)  # as they were
+    one, other = records(tmp_path / "one"), records(tmp_path / "two")
+    assert all(line in other for line in left)  # as they were
     assert [(r["method"], r["record"]["task"]) for r in one] == [
-        (r["method"], r["record"]["task"]) for r in two
+        (r["method"], r["record"]["task"]) for r in other
     ]
-    for a, b in zip(one, two, strict=True):
+    for a, b in zip(one, other, strict=True):
         assert a["settings"] == b["settings"]
         # A sample on the verge may fall to the other side.
         assert a["record"]["accuracy"] == pytest.approx(b["record"]["accuracy"], abs=0.01)
@@ -201,51 +192,52 @@ def images(tmp_path):
     return tmp_path
 
 
-def test_two_processes_learn_what_one_does_though_they_are_stopped(images, alone):
-    options = ["--epochs", "40", "--backbone", "cnn", "--batch-size", "13", "--quiet"]
-    with start("learn", "two.lmrc", "week1", *options, "--checkpoint-every", "0") as process:
-        kept = images / "two.lmrc" / "unfinished.json"
-        wait_until(lambda: kept.exists() and '"records"' in kept.read_text(), process)
-        process.terminate()
-        _, errors = process.communicate(timeout=TIMEOUT)
-    assert "start it again to resume, learn with --resume" in errors
-    together("learn", "two.lmrc", "--resume", "--quiet")
-    options[1] = "4"
-    together("learn", "two.lmrc", "week2", *options)
+def test_two_processes_learn_what_one_does_though_they_are_terminated(images, alone, two):
+    options = ["--epochs", "4", "--backbone", "cnn", "--batch-size", "13", "--quiet"]
+    terminated = {"epochs": 2, "signal": signal.SIGTERM}
+    codes, said = two(
+        *("learn", "two.lmrc", "week1", *options, "--checkpoint-every", "0"),
+        faults=(terminated, terminated),
+    )
+    assert codes == [1, 1], said
+    assert "start it again to resume, learn with --resume" in said
+    for words in (["--resume", "--quiet"], ["week2", *options]):
+        codes, said = two("learn", "two.lmrc", *words)
+        assert codes == [0, 0], said
 
-    options[1] = "40"
-    assert alone("learn", "one.lmrc", "week1", *options)[0] == 0
-    options[1] = "4"
-    assert alone("learn", "one.lmrc", "week2", *options)[0] == 0
-    one, two = load(images / "one.lmrc"), load(images / "two.lmrc")
-    for a, b in zip(one.history_, two.history_, strict=True):
+    for week in ("week1", "week2"):
+        assert alone("learn", "one.lmrc", week, *options)[0] == 0
+    one, other = load(images / "one.lmrc"), load(images / "two.lmrc")
+    for a, b in zip(one.history_, other.history_, strict=True):
         assert a == pytest.approx(b, rel=1e-3)
     for name, weight in one.network_.state_dict().items():
-        np.testing.assert_allclose(weight, two.network_.state_dict()[name], atol=1e-3)
+        np.testing.assert_allclose(weight, other.network_.state_dict()[name], atol=1e-3)
 
 
-def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeypatch):
+def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeypatch, two):
     (images / "program.py").write_text(PROGRAM)
-    together(module="program")
+    codes, said = two(program="program.py")
+    assert codes == [0, 0], said
     monkeypatch.setattr(prediction_rules, "STEPS", prediction_rules.STEPS)
     runpy.run_path("program.py")
-    (one, x), (two, _), (other, _) = (
+    (alone, x), (first, _), (second, _) = (
         torch.load(f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
     )
     for place in ("resident", "pinned", "streamed"):
-        for name, tensor in two[place].items():
-            assert torch.equal(tensor, other[place][name]), (place, name)
-            torch.testing.assert_close(tensor, two["resident"][name])
+        for name, tensor in first[place].items():
+            assert torch.equal(tensor, second[place][name]), (place, name)
+            torch.testing.assert_close(tensor, first["resident"][name])
         # BatchNorm's are of the averaged weights, and of all samples.
-        found = F.linear(x.flatten(1) / 255, two[place]["1.weight"], two[place]["1.bias"])
-        torch.testing.assert_close(two[place]["2.running_mean"], found.mean(dim=0))
-        torch.testing.assert_close(two[place]["2.running_var"], found.var(dim=0), rtol=0.25, atol=0)
-    for name, tensor in two["not averaged"].items():  # BatchNorm's are those of the first rank
-        assert torch.equal(tensor, other["not averaged"][name]), name
-    for name, tensor in one["plus"].items():
-        assert torch.equal(two["plus"][name], other["plus"][name]), name
+        found = F.linear(x.flatten(1) / 255, first[place]["1.weight"], first[place]["1.bias"])
+        mean, variance = (first[place][f"2.running_{name}"] for name in ("mean", "var"))
+        torch.testing.assert_close(mean, found.mean(dim=0))
+        torch.testing.assert_close(variance, found.var(dim=0), rtol=0.25, atol=0)
+    for name, tensor in first["not averaged"].items():  # BatchNorm's are those of the first rank
+        assert torch.equal(tensor, second["not averaged"][name]), name
+    for name, tensor in alone["plus"].items():
+        assert torch.equal(first["plus"][name], second["plus"][name]), name
         near = 1e-3 * max(1.0, float(tensor.abs().max()))  # weights of the discriminant are large
-        torch.testing.assert_close(tensor, two["plus"][name], rtol=0, atol=near, msg=name)
+        torch.testing.assert_close(tensor, first["plus"][name], rtol=0, atol=near, msg=name)
 
 
 def test_what_trains_nothing_is_refused(alone, monkeypatch):
