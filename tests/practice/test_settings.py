@@ -97,6 +97,20 @@ def test_fixed_parameters_cannot_be_changed_by_set(place, learn):
     learn("week2", "--set", "statistics=low-rank")
 
 
+def test_the_backbone_can_be_frozen_after_the_first_task(place, learn, call):
+    err = learn("week1", "--set", "freeze=later", fast=True)[2]
+    assert "--freeze without --weights" not in err  # it is trained now
+    first = lmrc.load("m").network_.encoder.backbone.state_dict()
+    learn("week2")
+    model = lmrc.load("m")
+    assert model.freeze == "later"
+    for name, weight in model.network_.encoder.backbone.state_dict().items():
+        assert weight.equal(first[name])
+    assert "--set freeze=later" in " ".join(call("learn", "--help")[1].replace("│", "").split())
+    learn("week2", "--no-freeze")
+    assert lmrc.load("m").freeze is False
+
+
 def test_class_weight_can_be_reset(place, learn):
     learn("week1", "--class-weight", "balanced", fast=True)
     learn("week2", "--class-weight", "none")

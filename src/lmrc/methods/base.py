@@ -232,7 +232,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
                 network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if len(new):
                 self.expand(network, len(new))
-        network.encoder.freeze(not first if self.freeze == "later" else self.freeze)
+        network.encoder.freeze(self._freezes)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         progress = Progress(f"task {self.n_tasks_ + 1}", self.verbose * ranks.is_first)
@@ -289,6 +289,11 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
     def _epochs(self) -> int:
         """Epochs of the task that is learnt next: the first may have its own number."""
         return int(self._now("epochs"))
+
+    @property
+    def _freezes(self) -> bool:
+        """Whether the task that is learnt next leaves the backbone as it is."""
+        return getattr(self, "n_tasks_", 0) > 0 if self.freeze == "later" else bool(self.freeze)
 
     def _now(self, name: str) -> Any:
         """Return a parameter for the task that comes next: the first may have its own."""

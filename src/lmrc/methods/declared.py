@@ -38,6 +38,32 @@ BACKBONES = ("auto", "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide")
 class TrainingParameters(Parameters):
     """What every method takes: network, exemplars, optimisation, computation."""
 
+    epochs: int = parameter(
+        default=70,
+        constraint=integer(1),
+        help="Epochs per task.",
+        option="--epochs",
+    )
+    first_epochs: int | None = parameter(
+        default=None,
+        constraint=integer(1, or_none=True),
+        help="Epochs of the first task; None: as `epochs`.",
+    )
+    batch_size: int = parameter(
+        default=128, constraint=integer(2), help="Samples per mini-batch.", option="--batch-size"
+    )
+    learning_rate: float = parameter(
+        default=0.05,
+        constraint=real(0, closed=False),
+        help="Initial learning rate.",
+        option="--learning-rate",
+    )
+    first_learning_rate: float | None = parameter(
+        default=None,
+        constraint=real(0, closed=False, or_none=True),
+        help="Initial learning rate of the first task, which has nothing to forget; None: as "
+        "`learning_rate`.",
+    )
     backbone: str | nn.Module | Factory = parameter(
         default="auto",
         help='Backbone network. "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide" (twice the '
@@ -60,6 +86,16 @@ class TrainingParameters(Parameters):
         'way to learn from few images. "later": from the second task on, for a large first task '
         "and small later ones.",
         option="--freeze",
+    )
+    augment: Literal[
+        "auto", "none", "crop", "crop+flip", "resized-crop+flip", "jitter+cutout", "cutmix"
+    ] = parameter(
+        default="auto",
+        help='Augmentation of images. "jitter+cutout" is crop, flip, colour jitter and Cutout; '
+        '"cutmix" adds CutMix in half of the mini-batches. Both are for long training: with 30 '
+        'epochs, "jitter+cutout" lowered accuracy on CIFAR-100. "auto": none for vectors and grey '
+        "images under 28 pixels, crop for other grey images, crop and flip for colour.",
+        option="--augment",
     )
     memory_per_class: int = parameter(
         default=0,
@@ -88,33 +124,7 @@ class TrainingParameters(Parameters):
         "only their ratios matter. Some may be for future classes, but not all. Class statistics "
         "are not weighted.",
         option="--class-weight",
-        choices=("none", "balanced"),
-    )
-    epochs: int = parameter(
-        default=70,
-        constraint=integer(1),
-        help="Epochs per task.",
-        option="--epochs",
-    )
-    first_epochs: int | None = parameter(
-        default=None,
-        constraint=integer(1, or_none=True),
-        help="Epochs of the first task; None: as `epochs`.",
-    )
-    batch_size: int = parameter(
-        default=128, constraint=integer(2), help="Samples per mini-batch.", option="--batch-size"
-    )
-    learning_rate: float = parameter(
-        default=0.05,
-        constraint=real(0, closed=False),
-        help="Initial learning rate.",
-        option="--learning-rate",
-    )
-    first_learning_rate: float | None = parameter(
-        default=None,
-        constraint=real(0, closed=False, or_none=True),
-        help="Initial learning rate of the first task, which has nothing to forget; None: as "
-        "`learning_rate`.",
+        choices=(None, "balanced"),
     )
     schedule: Literal["halving", "cosine"] = parameter(
         default="halving",
@@ -136,15 +146,12 @@ class TrainingParameters(Parameters):
         constraint=integer(0),
         help="Last epochs whose weights are averaged (stochastic weight averaging, SWA). 0: none.",
     )
-    augment: Literal[
-        "auto", "none", "crop", "crop+flip", "resized-crop+flip", "jitter+cutout", "cutmix"
-    ] = parameter(
-        default="auto",
-        help='Augmentation of images. "jitter+cutout" is crop, flip, colour jitter and Cutout; '
-        '"cutmix" adds CutMix in half of the mini-batches. Both are for long training: with 30 '
-        'epochs, "jitter+cutout" lowered accuracy on CIFAR-100. "auto": none for vectors and grey '
-        "images under 28 pixels, crop for other grey images, crop and flip for colour.",
-        option="--augment",
+    random_state: int | np.random.RandomState | None = parameter(
+        default=None,
+        constraint=seed(),
+        help="Seed of all random numbers. An int makes results reproducible: bit for bit on a CPU "
+        "with the same number of threads; a GPU needs `deterministic`, too.",
+        option="--seed",
     )
     device: str | torch.device = parameter(
         default="auto",
@@ -165,13 +172,6 @@ class TrainingParameters(Parameters):
         help="Use deterministic algorithms on a GPU, too. torch warns if it has none for an "
         "operation.",
     )
-    random_state: int | np.random.RandomState | None = parameter(
-        default=None,
-        constraint=seed(),
-        help="Seed of all random numbers. An int makes results reproducible: bit for bit on a CPU "
-        "with the same number of threads; a GPU needs `deterministic`, too.",
-        option="--seed",
-    )
     verbose: int = parameter(
         default=0, constraint=integer(0), help="1 shows a progress bar on a terminal."
     )
@@ -180,6 +180,12 @@ class TrainingParameters(Parameters):
 class LMRCParameters(TrainingParameters):
     """The paper's: Label Mapping (Algorithm 1) and the Response Loss."""
 
+    response_weight: float = parameter(
+        default=1.0,
+        constraint=real(0),
+        help="Weight λ of the Response Loss. 0 is LM: Label Mapping alone.",
+        option="--response-weight",
+    )
     label_dim: int = parameter(
         default=100,
         constraint=integer(2),
@@ -193,42 +199,21 @@ class LMRCParameters(TrainingParameters):
         help="Maximum cosine T between two label vectors.",
         option="--threshold",
     )
-    max_tries: int = parameter(
-        default=10_000,
-        constraint=integer(1),
-        help="Failed candidates in a row, γ, after which Label Mapping gives up.",
-    )
     on_full: Literal["relax", "raise"] = parameter(
         default="relax",
         help="When no more label vectors fit: raise the threshold in steps of 0.005, with a "
         "warning; or raise `lmrc.CapacityError`, as the paper's algorithm.",
     )
-    response_weight: float = parameter(
-        default=1.0,
-        constraint=real(0),
-        help="Weight λ of the Response Loss. 0 is LM: Label Mapping alone.",
-        option="--response-weight",
+    max_tries: int = parameter(
+        default=10_000,
+        constraint=integer(1),
+        help="Failed candidates in a row, γ, after which Label Mapping gives up.",
     )
 
 
 class LMRCPlusParameters(LMRCParameters):
     """What LMRC+ adds, and the defaults that it changes."""
 
-    response_weight = parameter(default=3.0)
-    epochs = parameter(
-        default=60,
-        help="Epochs per task after the first. For shorter training, lower `first_epochs`, too.",
-    )
-    first_epochs = parameter(default=100)
-    learning_rate = parameter(default=0.02)
-    first_learning_rate = parameter(default=0.05)
-    schedule = parameter(default="cosine")
-    strong_augment: bool = parameter(
-        default=True,
-        off=False,
-        help='Let `augment="auto"` be "jitter+cutout" for colour images, and "cutmix" for tasks '
-        "with 1,500 mini-batches or more; with fewer, CutMix lowers accuracy.",
-    )
     rotations: Literal["none", "one", "all"] = parameter(
         default="all",
         off="none",
@@ -281,9 +266,24 @@ class LMRCPlusParameters(LMRCParameters):
         help="Test-time augmentation: average over the image and its horizontal flip, for "
         "twice the computation. Only if `augment` includes flips.",
     )
+    strong_augment: bool = parameter(
+        default=True,
+        off=False,
+        help='Let `augment="auto"` be "jitter+cutout" for colour images, and "cutmix" for tasks '
+        "with 1,500 mini-batches or more; with fewer, CutMix lowers accuracy.",
+    )
     exemplar_repeats: int = parameter(
         default=3, off=1, constraint=integer(1), help="How often each exemplar is used per epoch."
     )
+    epochs = parameter(
+        default=60,
+        help="Epochs per task after the first. For shorter training, lower `first_epochs`, too.",
+    )
+    first_epochs = parameter(default=100)
+    learning_rate = parameter(default=0.02)
+    first_learning_rate = parameter(default=0.05)
+    schedule = parameter(default="cosine")
+    response_weight = parameter(default=3.0)
 
 
 def switched_off() -> dict[str, Any]:

@@ -65,6 +65,7 @@ def learn(
             show_default="original size if all are equal and small, else 64",
         ),
     ] = None,
+    *,
     setting: Annotated[
         list[str] | None,
         Training(

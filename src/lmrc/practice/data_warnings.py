@@ -28,14 +28,14 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
             f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
             "--class-weight balanced, all classes have the same weight in the loss"
         )
-    if counts.min() < FEW_IMAGES and not model.freeze:
+    if counts.min() < FEW_IMAGES and not model._freezes:
         few = f"{fewest} has only {count(int(counts.min()), 'image')}"
         if others := int((counts < FEW_IMAGES).sum()) - 1:
             few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
         warn(f"{few}: add images, or use a pre-trained backbone (--weights FILE --freeze)")
     _warn_about_dark_images(samples)
     _warn_about_slow_training(samples, model)
-    if model.freeze and model.weights is None and not hasattr(model, "classes_"):
+    if model._freezes and model.weights is None and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone keeps its random initial weights")
 
 
@@ -45,7 +45,7 @@ def _warn_about_slow_training(samples: LabelledSamples, model: LMRCClassifier) -
         return
     channels = samples.X.shape[3] if samples.X.ndim == 4 else 1
     on_cpu = pick_device(model.device).type == "cpu"
-    long = model._epochs * len(samples.X) > LONG_ON_CPU and not model.freeze
+    long = model._epochs * len(samples.X) > LONG_ON_CPU and not model._freezes
     if on_cpu and long and pick((channels, *samples.X.shape[1:3])).startswith("resnet"):
         warn(
             "training a ResNet-18 on a CPU may take very long: --backbone cnn is much faster, but "

@@ -36,8 +36,17 @@ PARAMETERS: dict[str, Parameter] = {
     if method.options
     for name, declared in method.options.parameters.items()
 }
-#: Their options; parameters without one are set by `--set`.
-OPTIONS = {name: p.option for name, p in PARAMETERS.items() if p.option}
+
+
+def beyond_switch(declared: Parameter) -> list[Any]:
+    """Return the values that an option to switch on and off cannot give."""
+    if not {True, False} <= set(declared.choices):
+        return []
+    return [choice for choice in declared.choices if not isinstance(choice, bool)]
+
+
+#: Their options; all other parameters and values are set by `--set`.
+OPTIONS = {n: p.option for n, p in PARAMETERS.items() if p.option and not beyond_switch(p)}
 OPTIONS |= {"device": "--device", "verbose": "--quiet"}
 Method = StrEnum(  # type: ignore[misc]
     "Method", [(n.replace("+", "_plus"), n) for n, m in METHODS.items() if m.options]
@@ -71,14 +80,16 @@ def _option(name: str, declared: Parameter) -> inspect.Parameter:
     elif {True, False} <= set(declared.choices):
         kind, words = bool, [f"{declared.option}/--no-{declared.option.removeprefix('--')}"]
     elif declared.choices:
-        values = [str(choice) for choice in declared.choices]
+        values = [_shown(choice) for choice in declared.choices]
         members = [(re.sub(r"\W", "_", f"_{value}"), value) for value in values]
         kind = StrEnum(name, members)  # type: ignore[misc, no-redef]
     panel = Shape if declared.fixed or name in ("weights", "random_state") else Training
     extra: dict[str, Any] = {"exists": True, "metavar": "FILE"} if kind is Path else {}
     extra |= {"metavar": ""} if kind is bool else {}
     shown = _SHOWN.get(name) or _default(name)
-    info = panel(*words, help=declared.help.partition(". ")[0].rstrip(".") + ".", **extra)
+    text = declared.help.partition(". ")[0].rstrip(".") + "."
+    text += "".join(f" Or --set {name}={value}." for value in beyond_switch(declared))
+    info = panel(*words, help=text, **extra)
     info.show_default = shown
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
@@ -108,17 +119,19 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _shown(choice: Any) -> str:
+    return "none" if choice is None else str(choice)
+
+
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, as classifiers take them."""
     present = {name: value for name, value in options.items() if value is not None}
     settings: dict[str, Any] = {
-        name: next(c for c in PARAMETERS[name].choices if str(c) == v)
+        name: next(c for c in PARAMETERS[name].choices if _shown(c) == v)
         if isinstance(v, StrEnum)
         else v
         for name, v in present.items()
     }
     if "weights" in settings:
         settings["weights"] = str(settings["weights"].absolute())
-    if settings.get("class_weight") == "none":
-        settings["class_weight"] = None
     return settings
