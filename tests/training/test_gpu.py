@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
+from lmrc.methods.declared import extensions_off
 from lmrc.nets.network import Frozen
 from lmrc.training import buffers, prefetch
 from lmrc.training.checkpoint import Checkpoint, pack_training, unpack_training
@@ -166,10 +167,10 @@ def test_a_compiled_backbone_gives_what_the_eager_one_gives(backbone):
 @pytest.mark.parametrize("rotations", ["none", "one", "all"])
 def test_chunks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, monkeypatch):
     monkeypatch.setattr(prefetch, "MAX_INPUTS", inputs)  # 10 mini-batches, 2 with four rotations
-    settings = {"rotations": rotations, "memory_per_class": 5, "swa_epochs": 2}
+    settings = extensions_off() | {"rotations": rotations, "memory_per_class": 5, "swa_epochs": 2}
     settings |= {"class_weight": "balanced", "augment": "crop+flip"}
-    plain, expected = taught(compile=False, **settings)
-    fast, got = taught(**settings)
+    plain, expected = taught(LMRCPlusClassifier, compile=False, **settings)
+    fast, got = taught(LMRCPlusClassifier, **settings)
     np.testing.assert_allclose(got, expected, atol=1e-3)
     for one, other in zip(plain.history_, fast.history_, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-3)
