@@ -125,7 +125,7 @@ def reproduce(
         typer.Option(help="One or more methods: short names or dotted paths."),
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="mlp, cnn, resnet18, resnet34, resnet18-wide.")
+        str | None, typer.Option(help="A backbone, such as cnn or resnet18; see lmrc learn --help.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per task.")] = None,
     tasks: Annotated[int | None, typer.Option(min=1, help="Number of tasks.")] = None,

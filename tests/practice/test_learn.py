@@ -97,7 +97,7 @@ def test_few_and_imbalanced_images_give_warnings(place, learn):
     err = learn("week1", fast=True)[2]
     assert "zero has 30 times as many images as one: with --class-weight balanced" in err
     assert "one has only 1 image" in err
-    assert "--weights FILE --freeze" in err
+    assert "--backbone efficientnet-lite0 --freeze" in err
     err = learn("week1", "--class-weight", "balanced", "--freeze")[2]
     assert "--class-weight" not in err
 

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from lmrc.cache_folder import CACHE_VARIABLE, cache_folder
 from lmrc.data.dataset import Dataset
-from lmrc.data.sources import CACHE_VARIABLE, cache_folder
 
 FORMAT_VERSION = 1  # raise it when the same source is decoded into other arrays
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmrc.cache_folder import cache_folder
+
 DATA_VARIABLE = "LMRC_DATA"
-CACHE_VARIABLE = "LMRC_CACHE"
 
 _CONNECT_AND_READ_SECONDS = (10, 60)
 
@@ -39,23 +39,6 @@ class RemoteFile:
     name: str
     urls: tuple[str, ...]
     checksum: str
-
-
-def cache_folder() -> Path:
-    r"""Return the folder for files that can be recreated: ``LMRC_CACHE``, or the platform's place.
-
-    That is ``$XDG_CACHE_HOME/lmrc`` or ``~/.cache/lmrc`` on Linux, ``~/Library/Caches/lmrc`` on
-    macOS and ``%LOCALAPPDATA%\lmrc`` on Windows. It may be deleted at any time.
-    """
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser()
-    if platform.system() == "Windows":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif platform.system() == "Darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "lmrc"
 
 
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:

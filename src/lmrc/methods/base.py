@@ -30,6 +30,7 @@ from lmrc.methods.reading import read_task
 from lmrc.methods.rng import EPOCH, NETWORK, derived_seed, seed_from
 from lmrc.methods.saving import save
 from lmrc.methods.state import exemplars_in_force, refuse_diverged
+from lmrc.nets.loading import is_pretrained
 from lmrc.nets.network import Encoder, Frozen, Network, build_encoder, on_device
 from lmrc.nets.pretrained import load_encoder
 from lmrc.training.augment import pick_augmentation
@@ -140,10 +141,12 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
         if frozen is not None:
             return copy.deepcopy(frozen)
-        encoder, width = self.new_encoder(*channel_statistics(x))
+        # Statistics take a pass over all inputs, which a pre-trained backbone does not need.
+        own = is_pretrained(self.backbone)
+        encoder, width = self.new_encoder(*((None, None) if own else channel_statistics(x)))
         return Network(encoder, self.make_head(width))
 
-    def new_encoder(self, mean: Tensor, std: Tensor) -> tuple[Encoder, int]:
+    def new_encoder(self, mean: Tensor | None, std: Tensor | None) -> tuple[Encoder, int]:
         """Return a fresh encoder for the inputs' shape and statistics, and its width."""
         encoder, width = build_encoder(self.backbone, self.input_shape_, mean, std)
         if self.weights is not None:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from lmrc.nets.backbones import Factory
 
-BACKBONES = ("auto", "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide")
-
 
 class TrainingParameters(Parameters):
     """What every method takes: network, exemplars, optimisation, computation."""
@@ -66,12 +64,13 @@ class TrainingParameters(Parameters):
     )
     backbone: str | nn.Module | Factory = parameter(
         default="auto",
-        help='Backbone network. "mlp", "cnn", "resnet18", "resnet34", "resnet18-wide" (twice the '
-        'channels), or "auto", by the input\'s shape. A module is copied and trained; a factory '
-        "that has a parameter `input_shape` is given it.",
+        help="Backbone network: auto (by the input's shape), mlp, cnn, resnet18, resnet34, "
+        "resnet18-wide (twice the channels), or one that brings weights trained on ImageNet: "
+        "efficientnet-lite0, efficientnet-lite1, efficientnet-lite2. Those have images resized to "
+        'their own size, or to another: "efficientnet-lite0@160". A module is copied and trained; '
+        "a factory that has a parameter `input_shape` is given it.",
         option="--backbone",
         fixed=True,
-        choices=BACKBONES,
     )
     weights: str | os.PathLike[str] | None = parameter(
         default=None,

@@ -46,7 +46,7 @@ class JointClassifier(FineTuneClassifier):
         self.expand(network, len(frozen.head.weight))
         return network
 
-    def new_encoder(self, mean: Tensor, std: Tensor) -> tuple[Encoder, int]:
+    def new_encoder(self, mean: Tensor | None, std: Tensor | None) -> tuple[Encoder, int]:
         """Return a fresh encoder, with the weights that the first one had, if any."""
         encoder, width = super().new_encoder(mean, std)
         kept = getattr(self, "start_", {})

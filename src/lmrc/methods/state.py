@@ -15,7 +15,9 @@ from torch import Tensor
 from lmrc.data.validation import shortest_type
 from lmrc.methods.parameters import fixed
 from lmrc.nets.backbones import build
+from lmrc.nets.loading import is_pretrained, rebuild
 from lmrc.nets.network import Network, build_encoder, check_input_shape
+from lmrc.nets.resize import COLOURS
 from lmrc.store.upgrade import MODEL_FORMAT
 from lmrc.training.device import pick_device
 from lmrc.training.loop import TrainingError
@@ -46,6 +48,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
         "label_type": shortest_type(model.classes_).dtype.str,
         "head_sizes": [len(head) for head in model.heads_],
         "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
+        "pretrained": model.network_.encoder.saved,
         **{name: getattr(model, name) for name in model.saved_values},
     }
     description["history_"] = model.history_[-MAX_HISTORY:]
@@ -139,11 +142,13 @@ def unpack(
         if not all(type(name) is str for name in names) or (len(names),) != model.input_shape_:
             raise ValueError("the names of its features are not one text for each")
         model.feature_names_in_ = np.array(names, dtype=object)
-    weights = tensors["weights"]
+    weights, saved = tensors["weights"], description.get("pretrained")
+    if is_pretrained(model.backbone) != (type(saved) is dict):
+        raise ValueError(f"it says {saved!r:.50} of its backbone, {model.backbone!r:.50}")
     if built_in:
-        _check_sizes(model, weights)
+        _check_sizes(model, weights, saved)
     mean, std = weights["encoder.mean"], weights["encoder.std"]
-    encoder, width = build_encoder(model.backbone, model.input_shape_, mean, std)
+    encoder, width = build_encoder(model.backbone, model.input_shape_, mean, std, saved)
     network = Network(encoder, model.make_head(width, len(model.heads_), len(model.classes_)))
     network.load_state_dict(weights)
     model.network_ = network.to(pick_device(model.device)).eval()
@@ -198,7 +203,7 @@ def _memory(model: Any, exemplars: dict[str, Tensor]) -> Memory:
     return Memory(x, y)
 
 
-def _check_sizes(model: Any, weights: dict[str, Tensor]) -> None:
+def _check_sizes(model: Any, weights: dict[str, Tensor], saved: Mapping[str, Any] | None) -> None:
     """Compare the sizes that the description asks for with those of the tensors that are there.
 
     On the meta device, where nothing is allocated: a forged description must not take all memory
@@ -208,10 +213,14 @@ def _check_sizes(model: Any, weights: dict[str, Tensor]) -> None:
         width = weights["head.weight"].shape[-1]
         head = model.make_head(width, len(model.heads_), len(model.classes_))
         wanted = {f"head.{name}": t for name, t in head.state_dict().items()}
-        if isinstance(model.backbone, str):
+        channels, backbone = model.input_shape_[0], None
+        if saved is not None:
+            channels, backbone = COLOURS, rebuild(model.backbone, saved).module
+        elif isinstance(model.backbone, str):
             backbone = build(model.backbone, model.input_shape_)
+        if backbone is not None:
             wanted |= {f"encoder.backbone.{n}": t for n, t in backbone.state_dict().items()}
-        of_channels = torch.empty(model.input_shape_[0], *[1] * (len(model.input_shape_) - 1))
+        of_channels = torch.empty(channels, *[1] * (len(model.input_shape_) - 1))
         wanted |= {"encoder.mean": of_channels, "encoder.std": of_channels}
     for name, like in wanted.items():
         found = weights.get(name)

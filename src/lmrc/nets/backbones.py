@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lmrc.nets.auto import pick
 from lmrc.nets.convolution import Conv2d
+from lmrc.nets.packaged import PACKAGED, packaged
 
 #: (features,) for vectors, (channels, height, width) for images.
 InputShape = tuple[int, ...]
@@ -178,10 +179,19 @@ BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
 
 def check_name(name: str) -> None:
     """Reject an unknown name."""
-    known = ["auto", *BACKBONES]
-    if name not in known:
+    known = ["auto", *BACKBONES, *PACKAGED]
+    if name not in known and not packaged(name):
         names = ", ".join(known)
         raise ValueError(f"backbone={name!r} is not known: use one of {names}, or an nn.Module")
+
+
+def refuse_vectors(name: str, input_shape: InputShape) -> None:
+    """Refuse inputs that are not images."""
+    if len(input_shape) == 1:
+        raise ValueError(
+            f"backbone={name!r} takes images, but the input is vectors of {input_shape[0]} "
+            "features: use backbone='mlp', or reshape the input to (n, height, width)"
+        )
 
 
 def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Module:
@@ -201,11 +211,8 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     if isinstance(backbone, str):
         check_name(backbone)
         name = pick(input_shape) if backbone == "auto" else backbone
-        if name != "mlp" and len(input_shape) == 1:
-            raise ValueError(
-                f"backbone={name!r} takes images, but the input is vectors of {input_shape[0]} "
-                "features: use backbone='mlp', or reshape the input to (n, height, width)"
-            )
+        if name != "mlp":
+            refuse_vectors(name, input_shape)
         return BACKBONES[name](input_shape)
     if not callable(backbone):
         raise ValueError(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from lmrc.nets.backbones import Factory, InputShape, build
+from lmrc.nets.backbones import Factory, InputShape, build, refuse_vectors
 from lmrc.nets.folded import fold
+from lmrc.nets.loading import is_pretrained, load_pretrained, rebuild
+from lmrc.nets.resize import Resize
 
 MAX_INPUT = 2**24  # values of one input: a model file with more is forged
 LARGE_INPUT = 2**18  # 3 × 295 × 295: from here on, a forward pass takes some hundred megabytes
@@ -19,15 +22,19 @@ LARGE_INPUT = 2**18  # 3 × 295 × 295: from here on, a forward pass takes some 
 class Encoder(nn.Module):
     """Normalisation with fixed statistics, then the backbone: shared by all heads.
 
-    Takes raw inputs, uint8 0…255 or float, so a model file is self-contained.
+    Takes raw inputs, uint8 0…255 or float, so a model file is self-contained. A pre-trained
+    backbone has images resized to its own size.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: nn.Module, mean: Tensor, std: Tensor) -> None:
+    def __init__(
+        self, backbone: nn.Module, mean: Tensor, std: Tensor, resize: Resize | None = None
+    ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.resize = resize
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.is_frozen = False
@@ -45,8 +52,10 @@ class Encoder(nn.Module):
         return self
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Scale uint8 to 0…1, then standardise each channel or feature."""
+        """Scale uint8 to 0…1, resize if need be, then standardise each channel or feature."""
         scaled = x.to(self.mean.dtype) / 255 if x.dtype == torch.uint8 else x
+        if self.resize is not None:
+            scaled = self.resize(scaled)
         return (scaled - self.mean) / self.std
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,6 +63,13 @@ class Encoder(nn.Module):
         features: Tensor = self.backbone(self.normalise(x))
         # Any convolutional module is welcome: average feature maps over space.
         return features.flatten(2).mean(2) if features.ndim > 2 else features
+
+    @property
+    def saved(self) -> dict[str, Any] | None:
+        """What `build_encoder` needs to build a pre-trained backbone again: plain values."""
+        if self.resize is None:
+            return None
+        return {"size": list(self.resize.size), **getattr(self.backbone, "saved", {})}
 
     def features(self, x: Tensor, layers: int = 1) -> Tensor:
         """Return the features of the last one or two layers, those of `forward` as the last ones.
@@ -138,15 +154,51 @@ def check_input_shape(shape: InputShape) -> None:
 
 
 def build_encoder(
-    backbone: str | nn.Module | Factory, input_shape: InputShape, mean: Tensor, std: Tensor
+    backbone: str | nn.Module | Factory,
+    input_shape: InputShape,
+    mean: Tensor | None = None,
+    std: Tensor | None = None,
+    saved: Mapping[str, Any] | None = None,
 ) -> tuple[Encoder, int]:
-    """Build an encoder; return it and the width of its features, found by a forward pass.
+    """Build an encoder; return it and the width of its features.
+
+    Parameters
+    ----------
+    backbone : str, nn.Module or callable
+        As in `build`; a pre-trained one comes with its weights.
+    input_shape : tuple of int
+        (features,) or (channels, height, width).
+    mean, std : Tensor, optional
+        Of the inputs. A pre-trained backbone has its own.
+    saved : mapping, optional
+        `Encoder.saved` of a pre-trained backbone: it is built without its weights, and normalises
+        as given.
+    """
+    check_input_shape(input_shape)
+    if not is_pretrained(backbone):
+        assert mean is not None
+        assert std is not None
+        encoder = Encoder(build(backbone, input_shape).cpu(), mean, std)
+        return encoder, _probed_width(encoder, backbone, input_shape)
+    refuse_vectors(backbone, input_shape)
+    if saved is None:
+        found = load_pretrained(backbone)
+        mean, std = found.mean, found.std
+    else:
+        found = rebuild(backbone, saved)
+    assert mean is not None
+    assert std is not None
+    return Encoder(found.module, mean, std, Resize(input_shape, found.size)), found.width
+
+
+def _probed_width(
+    encoder: Encoder, backbone: str | nn.Module | Factory, input_shape: InputShape
+) -> int:
+    """Return the width of the features, found by a forward pass.
 
     For large inputs of our own backbones on the meta device, without memory. It imports torch's
     compiler, which takes a second or more.
     """
-    check_input_shape(input_shape)
-    encoder = Encoder(build(backbone, input_shape).cpu(), mean, std)
     on_meta = isinstance(backbone, str) and math.prod(input_shape) > LARGE_INPUT
     was_training, device = encoder.training, "meta" if on_meta else "cpu"
     try:
@@ -168,7 +220,7 @@ def build_encoder(
             f"the backbone must map (batch, {', '.join(map(str, input_shape))}) to features of "
             f"shape (batch, width), but a batch of 2 gave {shape}"
         )
-    width = features.shape[1]
+    width = int(features.shape[1])
     # Now, not after training, when statistics are computed.
     if both.shape != (2, encoder.width_before(2) + width):
         raise ValueError(
@@ -176,4 +228,4 @@ def build_encoder(
             "(width_before) "
             f"and then its own {width}, but a batch of 2 gave {tuple(both.shape)}"
         )
-    return encoder, width
+    return width

@@ -7,6 +7,7 @@ import numpy as np
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.auto import pick
+from lmrc.nets.loading import is_pretrained
 from lmrc.practice.source import LabelledSamples
 from lmrc.practice.usage import count, warn
 from lmrc.training.device import pick_device
@@ -32,10 +33,12 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
         few = f"{fewest} has only {count(int(counts.min()), 'image')}"
         if others := int((counts < FEW_IMAGES).sum()) - 1:
             few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
-        warn(f"{few}: add images, or use a pre-trained backbone (--weights FILE --freeze)")
+        remedy = "use a pre-trained backbone (--backbone efficientnet-lite0 --freeze)"
+        warn(f"{few}: add images, or {remedy}")
     _warn_about_dark_images(samples)
     _warn_about_slow_training(samples, model)
-    if model._freezes and model.weights is None and not hasattr(model, "classes_"):
+    pretrained = model.weights is not None or is_pretrained(model.backbone)
+    if model._freezes and not pretrained and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone keeps its random initial weights")
 
 

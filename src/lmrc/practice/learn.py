@@ -14,6 +14,7 @@ import numpy as np
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
+from lmrc.nets.loading import own_size
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.data_warnings import warn_about
@@ -234,11 +235,13 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
 def _read(request: Request, model: LMRCClassifier) -> LabelledSamples:
     shape = getattr(model, "input_shape_", None)
     weights = None if shape else request.settings.get("weights")
+    arrays = request.source.lower().endswith(".npz")  # which the network itself resizes
+    own = None if shape or arrays else own_size(model.backbone)
     samples = read_source(
         Path(request.source),
         shape=shape,
-        size=request.size,
-        colour=weights is not None and channels_of(weights) == 3,
+        size=request.size or own,
+        colour=own is not None or (weights is not None and channels_of(weights) == 3),
         val=request.val,
         square=model.rotations != "none",
     )

@@ -11,6 +11,8 @@ from lmrc.data.images import Size
 from lmrc.methods import catalog
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.parameters import fixed
+from lmrc.nets.backbones import check_name
+from lmrc.nets.loading import check_available
 from lmrc.practice.defaults import non_default
 from lmrc.practice.models import backbone_name
 from lmrc.practice.usage import UsageError
@@ -32,7 +34,9 @@ def new_model(method: str | None, settings: Mapping[str, Any], device: str) -> L
     for name in ("epochs", "learning_rate"):
         if name in settings:
             settings = {f"first_{name}": None, **settings}
-    return _checked(cls(**{"random_state": 0, **settings}, device=device))
+    model = _checked(cls(**{"random_state": 0, **settings}, device=device))
+    check_available(model.backbone)
+    return model
 
 
 def with_settings(
@@ -113,6 +117,8 @@ def _checked(model: LMRCClassifier) -> LMRCClassifier:
     """Refuse invalid settings before images are read, which may take long."""
     try:
         model._check_parameters()
+        if isinstance(model.backbone, str):
+            check_name(model.backbone)
         pick_device(model.device)
     except ValueError as error:
         raise UsageError(str(error)) from error

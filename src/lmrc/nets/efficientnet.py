@@ -1,0 +1,136 @@
+"""EfficientNet-Lite (Tan & Le, 2019): EfficientNet without squeeze-and-excitation, with ReLU6.
+
+Parameters are named as in the published state dicts. Convolutions pad as TensorFlow's "same", with
+which the weights were trained: a stride of 2 over an even side pads at the right and bottom alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+WIDTH = 1280  # features
+_STEM = 32  # channels, in all variants
+_EPS = 1e-3
+_MOMENTUM = 0.01  # of BatchNorm: TensorFlow's 0.99
+
+#: Repeats, kernel, stride, expansion and output channels of each stage, before scaling.
+_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+
+
+class Scaling(NamedTuple):
+    """What a variant multiplies channels and repeats by."""
+
+    channels: float
+    repeats: float
+
+
+VARIANTS = {
+    "efficientnet-lite0": Scaling(1.0, 1.0),
+    "efficientnet-lite1": Scaling(1.0, 1.1),
+    "efficientnet-lite2": Scaling(1.1, 1.2),
+}
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution without bias, padded so that its output has ceil(side / stride) pixels."""
+
+    def __init__(
+        self, n_in: int, n_out: int, kernel: int, stride: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__(n_in, n_out, kernel, stride, groups=groups, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pad, more at the right and bottom if it is odd, and convolve."""
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        rows, columns = (_padding(int(side), kernel, stride) for side in x.shape[2:])
+        if rows == columns and rows % 2 == 0:  # as much on all sides: the convolution can do it
+            return F.conv2d(x, self.weight, None, self.stride, rows // 2, 1, self.groups)
+        around = [part for n in (columns, rows) for part in (n // 2, n - n // 2)]
+        return F.conv2d(F.pad(x, around), self.weight, None, self.stride, 0, 1, self.groups)
+
+
+def _padding(side: int, kernel: int, stride: int) -> int:
+    """Return how many pixels to add to a side, at both ends together."""
+    return max(0, (math.ceil(side / stride) - 1) * stride + kernel - side)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=_EPS, momentum=_MOMENTUM)
+
+
+class Block(nn.Module):
+    """Inverted residual (Sandler et al., 2018): expand, convolve each channel, project."""
+
+    def __init__(self, n_in: int, n_out: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = n_in * expansion
+        self.expands, self.has_shortcut = expansion != 1, stride == 1 and n_in == n_out
+        if self.expands:
+            self._expand_conv = SameConv2d(n_in, inner, 1)
+            self._bn0 = _norm(inner)
+        self._depthwise_conv = SameConv2d(inner, inner, kernel, stride, groups=inner)
+        self._bn1 = _norm(inner)
+        self._project_conv = SameConv2d(inner, n_out, 1)
+        self._bn2 = _norm(n_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the feature maps after the block."""
+        inner = F.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
+        inner = F.relu6(self._bn1(self._depthwise_conv(inner)))
+        out: Tensor = self._bn2(self._project_conv(inner))
+        return out + x if self.has_shortcut else out
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite without its classifier: 1,280 features.
+
+    Parameters
+    ----------
+    variant : str
+        A name in `VARIANTS`.
+    """
+
+    width = WIDTH
+
+    def __init__(self, variant: str) -> None:
+        super().__init__()
+        scaling = VARIANTS[variant]
+        self._conv_stem = SameConv2d(3, _STEM, 3, 2)
+        self._bn0 = _norm(_STEM)
+        blocks: list[Block] = []
+        n_in = _STEM
+        for number, (repeats, kernel, stride, expansion, channels) in enumerate(_STAGES):
+            n_out = _multiple_of_8(channels * scaling.channels)
+            if 0 < number < len(_STAGES) - 1:  # the first and the last stage are not repeated
+                repeats = math.ceil(repeats * scaling.repeats)
+            for i in range(repeats):
+                blocks.append(Block(n_in, n_out, kernel, stride if i == 0 else 1, expansion))
+                n_in = n_out
+        self._blocks = nn.Sequential(*blocks)
+        self._conv_head = SameConv2d(n_in, WIDTH, 1)
+        self._bn1 = _norm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of shape (batch, 1280)."""
+        out = F.relu6(self._bn0(self._conv_stem(x)))
+        out = F.relu6(self._bn1(self._conv_head(self._blocks(out))))
+        return torch.mean(out, dim=(2, 3))
+
+
+def _multiple_of_8(channels: float) -> int:
+    """Round to the next multiple of 8, but not down by more than a tenth."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded

@@ -1,0 +1,71 @@
+"""Pre-trained backbones, by name: their network, weights, input size and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from lmrc.nets.efficientnet import EfficientNetLite
+from lmrc.nets.packaged import MEAN, STD, packaged, read_weights, weights_file
+
+MAX_SIDE = 2048  # pixels: a model file with more is forged
+
+
+class Pretrained(NamedTuple):
+    """A pre-trained backbone, its number of features, and its inputs: size and normalisation.
+
+    ``mean`` and ``std`` are for values in 0…1 and of shape (3, 1, 1); None without weights.
+    """
+
+    module: nn.Module
+    width: int
+    size: tuple[int, int]
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+
+def is_pretrained(backbone: object) -> TypeGuard[str]:
+    """Tell whether it is the name of a backbone that brings its weights."""
+    return packaged(backbone) is not None
+
+
+def own_size(backbone: object) -> tuple[int, int] | None:
+    """Return the height and width of a pre-trained backbone's inputs; None for others."""
+    found = packaged(backbone)
+    return (found[1], found[1]) if found else None
+
+
+def check_available(backbone: object) -> None:
+    """Refuse a pre-trained backbone whose package is missing, before images are read."""
+    if found := packaged(backbone):
+        weights_file(found[0])
+
+
+def load_pretrained(name: str) -> Pretrained:
+    """Return a backbone with the weights that it brings."""
+    variant, side = packaged(name) or ("", 0)
+    with torch.device("meta"):  # no time for initial weights, and no random numbers
+        network = EfficientNetLite(variant)
+    network.load_state_dict(read_weights(variant), assign=True)
+    mean, std = (torch.full((3, 1, 1), value) for value in (MEAN, STD))
+    return Pretrained(network, network.width, (side, side), mean, std)
+
+
+def rebuild(name: str, saved: Mapping[str, Any]) -> Pretrained:
+    """Return the backbone of a model file without its weights."""
+    variant, _ = packaged(name) or ("", 0)
+    network = EfficientNetLite(variant)
+    return Pretrained(network, network.width, _checked_size(saved["size"]))
+
+
+def _checked_size(size: Any) -> tuple[int, int]:
+    if (
+        type(size) is not list
+        or len(size) != 2
+        or not all(type(side) is int and 0 < side <= MAX_SIDE for side in size)
+    ):
+        raise ValueError(f"its backbone's input size is no height and width: {size!r:.50}")
+    return size[0], size[1]
