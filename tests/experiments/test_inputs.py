@@ -34,9 +34,9 @@ def test_images_that_cannot_be_rotated_are_refused_before_any_is_decoded(
 ):
     monkeypatch.setattr(folders, "read_image", None)
     with pytest.raises(ValueError, match=r"8×12 pixels: .*--size 64.*rotations='none'"):
-        own(wide, tmp_path / "out", methods=["lmrc", "lmrc+"], jobs=jobs)
+        own(wide, tmp_path / "out", methods=["lmrc+"], rotations="all", jobs=jobs)
     with pytest.raises(ValueError, match="8×12 pixels"):
-        own(wide, tmp_path / "out", methods=["lmrc+"], size=(8, 12))
+        own(wide, tmp_path / "out", methods=["lmrc+"], rotations="all", size=(8, 12))
     assert not (tmp_path / "out" / "records.jsonl").exists()
 
 
@@ -66,11 +66,12 @@ def test_own_arrays_are_run_and_refused_where_they_cannot_be_rotated(tmp_path):
     name = f"npz:{tmp_path / 'own.npz'}"
     main("incremental", name, tmp_path / "out", **QUICK, methods=["lm"])
     assert len(read_records(tmp_path / "out")) == 2
+    rotated = {**QUICK, "methods": ["lmrc+"], "rotations": "all"}
     with pytest.raises(ValueError, match="rotations are for images, and X is vectors"):
-        main("incremental", name, tmp_path / "rotated", **QUICK, methods=["lmrc+"])
+        main("incremental", name, tmp_path / "rotated", **rotated)
     np.savez(tmp_path / "own.npz", X=X.reshape(40, 2, 3), y=y)
     with pytest.raises(ValueError, match="X holds some of 2×3 pixels"):
-        main("incremental", name, tmp_path / "rotated", **QUICK, methods=["lmrc+"])
+        main("incremental", name, tmp_path / "rotated", **rotated)
 
 
 @pytest.mark.filterwarnings("ignore:the .* images would take")

@@ -368,7 +368,7 @@ def test_an_augmentation_that_is_asked_for_is_taken():
 
 def test_the_threshold_in_force_is_the_highest_of_all_heads():
     """With rotations each head has a mapping of its own: a small one after a full one."""
-    model = plus(label_dim=10, max_tries=200)
+    model = plus(label_dim=10, max_tries=200, rotations="all")
     model.seed_ = model.n_tasks_ = 0
     with pytest.warns(CapacityWarning):
         model._new_label_vectors(6)

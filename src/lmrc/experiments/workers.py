@@ -68,7 +68,7 @@ def run_sequentially(
 def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | None) -> Dataset:
     """Open the data set; report at once what is wrong for all runs."""
     learners = [fresh_learner(recipe, run) for run in waiting]
-    rotated = any(getattr(learner, "rotations", "none") != "none" for learner in learners)
+    rotated = any(getattr(learner, "rotations", "none") in ("one", "all") for learner in learners)
     path = recipe.dataset.removeprefix("folder:")
     if rotated and path != recipe.dataset:  # before any image is decoded: it may take long
         _check_square(recipe.size or size_of(path, recipe.limit))

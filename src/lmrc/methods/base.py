@@ -37,7 +37,13 @@ from lmrc.training.augment import pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.class_weight import class_weights
-from lmrc.training.device import Execution, default_dtype_guard, deterministic_algorithms
+from lmrc.training.device import (
+    Execution,
+    default_dtype_guard,
+    deterministic_algorithms,
+    use_bf16,
+)
+from lmrc.training.features import extract, on_features
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.objective import Objective
@@ -156,7 +162,8 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
     def after_task(self, network: Network, samples: Memory) -> None:
         """Keep what the next task needs of the samples just learnt; exemplars come last.
 
-        ``network_`` is the network before this task, still.
+        ``network_`` is the network before this task, still. With ``freeze=True`` the samples are
+        features, and the network takes them for inputs.
         """
 
     def check_saved(self) -> None:
@@ -213,7 +220,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         ranks = current()
         first = not hasattr(self, "classes_")
         x, y = read_task(self, X, y, first)
-        work = self._epochs * copies(self.rotations) * x.numel()
+        work = 0 if self._on_features else self._epochs * copies(self._rotations) * x.numel()
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device
         if first:
@@ -239,15 +246,26 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
         progress = Progress(f"task {self.n_tasks_ + 1}", self.verbose * ranks.is_first)
-        records = self._train(network, frozen, samples, n_known)
+        trained, before = network, frozen
+        if self._on_features:
+            with progress.of("features"):
+                samples = self._as_features(network.eval().encoder, samples)
+            trained = on_features(network, self._feature_layers)
+            before = frozen and on_features(frozen, self._feature_layers)
+        records = self._train(trained, before, samples, n_known)
         for record in progress.epochs(records, self._epochs):
             self.history_ = [*self.history_, {"task": self.n_tasks_, **record}]
         with progress.of("what is kept of it"):
-            self.after_task(network.eval(), samples)
-        self.network_ = network
+            self.after_task(trained.eval(), samples)
+        self.network_ = network.eval()
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in fixed(type(self))}
         self.n_tasks_ += 1
+
+    def _as_features(self, encoder: Encoder, samples: Memory) -> Memory:
+        bf16 = use_bf16(self.precision, encoder.mean.device)
+        x = extract(encoder, samples.x, self._feature_layers, flip=self._flips, bf16=bf16)
+        return Memory(x, samples.y)
 
     def _train(
         self, network: Network, before: Network | None, samples: Memory, n_known: int
@@ -259,9 +277,9 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
             samples.y,
             n_known=n_known,
             batch_size=self.batch_size,
-            augment=self._augmentation_of(len(samples)),
+            augment="none" if self._on_features else self._augmentation_of(len(samples)),
             device=execution.device,
-            rotations=self.rotations,
+            rotations=self._rotations,
             ranks=current(),
         )
         weights = None
@@ -287,6 +305,23 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
             prepare=objective.prepare,
             checkpoint=self.checkpoint,
         )
+
+    @property
+    def _on_features(self) -> bool:
+        """Whether tasks are learnt on features, as the backbone is fixed: not if images rotate."""
+        return self.freeze is True and self._rotations == "none"
+
+    @property
+    def _feature_layers(self) -> int:  # of how many last layers tasks are learnt on features
+        return 1
+
+    @property
+    def _rotations(self) -> str:  # what ``rotations`` comes to
+        return str(self.rotations)
+
+    @property
+    def _flips(self) -> bool:  # whether prediction uses mirror images, too
+        return False
 
     @property
     def _epochs(self) -> int:

@@ -20,8 +20,9 @@ from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.update import update_statistics
 from lmrc.training.augment import flips
 from lmrc.training.device import default_dtype_guard
+from lmrc.training.features import features_of, on_features
 from lmrc.training.memory import Memory
-from lmrc.training.rotations import N_ROTATIONS, all_rotations
+from lmrc.training.rotations import N_ROTATIONS, all_rotations, is_square
 
 
 class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
@@ -38,13 +39,27 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     saved_tensors: ClassVar[tuple[str, ...]] = ("labels_", "statistics_", "classifiers_")
 
     @property
-    def _n_rotations(self) -> int:
-        return 1 if self.rotations == "none" else N_ROTATIONS
+    def _rotations(self) -> str:
+        """What ``rotations`` comes to: as at the first task, which gave label vectors their shape.
+
+        "auto" is "all" for square images, if the backbone learns.
+        """
+        if self.rotations != "auto":
+            return str(self.rotations)
+        if hasattr(self, "labels_"):
+            return "all" if self.labels_["vectors"].ndim == 3 else "none"
+        return "all" if is_square(self.input_shape_) and self.freeze is not True else "none"
 
     @property
-    def _flips(
-        self,
-    ) -> bool:  # whether mirror images are predicted, too: only where they are learnt
+    def _feature_layers(self) -> int:
+        return int(self.feature_layers)
+
+    @property
+    def _n_rotations(self) -> int:
+        return 1 if self._rotations == "none" else N_ROTATIONS
+
+    @property
+    def _flips(self) -> bool:  # only where mirror images are learnt, too
         return self.test_time_flip and flips(self.augmentation_)
 
     @property
@@ -62,7 +77,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         before = ClassStatistics.empty(self.statistics, self._n_rotations, width)
         if self.n_tasks_:
             before = self._class_statistics()
-            old = on_device(network.encoder.mean.device, self.network_).encoder
+            if not network.encoder.is_frozen:
+                old = on_device(network.encoder.mean.device, self.network_).encoder
         finetune = self.predict_with not in ("wta", "lda")
         self._fit_classifiers(before, old, network, task, exemplars, STATISTICS, finetune)
 
@@ -75,10 +91,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if not self.statistics_:
             return
         exemplars = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
-        rest = self._class_statistics().without(row)
+        rest, network = self._class_statistics().without(row), self.network_
+        if self._on_features:
+            exemplars = self._as_features(network.encoder, exemplars)
+            network = on_features(network, self.feature_layers)
         finetune = "head_weight" in self.classifiers_
         none = Memory.empty(exemplars.x)
-        self._fit_classifiers(rest, None, self.network_, none, exemplars, FORGET, finetune)
+        self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
 
     def _fit_classifiers(
         self,
@@ -99,13 +118,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             task,
             exemplars,
             layers=self.feature_layers,
-            augment=self.augmentation_,
+            augment="none" if self._on_features else self.augmentation_,
             rotated=self._n_rotations > 1,
             generator=rng,
             finetune=finetune,
         )
         if not len(task):  # and maybe no exemplars: no image tells
-            non_negative = self._rectified(network, rng)
+            non_negative = self._rectified(self.network_, rng)
         self.statistics_ = statistics.tensors()
         if finetune:
             self.classifiers_ = prediction_rules.finetune(
@@ -127,9 +146,14 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     def _scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some prediction rules: (n, n_classes) each."""
-        inputs = torch.cat([x, x.flip(-1)]) if self._flips else x
-        inputs = all_rotations(inputs) if self._n_rotations > 1 else inputs
-        features = network.encoder.features(inputs, self.feature_layers)
+        if self._on_features:  # one vector of each image, of one or two views
+            views = 1
+            features = features_of(network.encoder, x, self.feature_layers, flip=self._flips)
+        else:
+            views = 1 + self._flips
+            inputs = torch.cat([x, x.flip(-1)]) if self._flips else x
+            inputs = all_rotations(inputs) if self._n_rotations > 1 else inputs
+            features = network.encoder.features(inputs, self.feature_layers)
         features = features.view(self._n_rotations, -1, features.shape[-1])
         return prediction_rules.scores_by(
             rules,
@@ -138,7 +162,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             features,
             self._head_sizes,
             getattr(self, "classifiers_", {}),  # Winner-Take-All needs none
-            1 + self._flips,
+            views,
         )
 
     def _vectors_by_rotation(self, device: torch.device) -> Tensor:

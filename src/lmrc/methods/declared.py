@@ -81,9 +81,10 @@ class TrainingParameters(Parameters):
     )
     freeze: Literal[False, True, "later"] = parameter(
         default=False,
-        help="Train only the heads and keep the backbone fixed. With pre-trained `weights`, the "
-        'way to learn from few images. "later": from the second task on, for a large first task '
-        "and small later ones.",
+        help="Keep the backbone fixed. With pre-trained weights, the way to learn from few images: "
+        "each passes through the backbone once, and the rest is learnt on its features, without "
+        'augmentation. "later": fixed from the second task on, for a large first task and small '
+        "later ones.",
         option="--freeze",
     )
     augment: Literal[
@@ -213,12 +214,13 @@ class LMRCParameters(TrainingParameters):
 class LMRCPlusParameters(LMRCParameters):
     """What LMRC+ adds, and the defaults that it changes."""
 
-    rotations: Literal["none", "one", "all"] = parameter(
-        default="all",
+    rotations: Literal["auto", "none", "one", "all"] = parameter(
+        default="auto",
         off="none",
         help='Train on four rotations of square images, each with its own label vectors. "one" '
         'rotates each image at random; "all" uses all four, for four times the computation. '
-        "Prediction uses all four.",
+        'Prediction uses all four. "auto": "all" for square images; "none" for others, for '
+        'vectors, and with `freeze=True`. Use "none" where classes differ by their orientation.',
         option="--rotations",
         fixed=True,
     )

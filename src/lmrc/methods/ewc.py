@@ -46,7 +46,10 @@ class EWCClassifier(FineTuneClassifier):
         generator = torch.Generator().manual_seed(self._seed(STATISTICS))
         fisher = fisher_diagonal(network, samples.x, generator)
         for name, earlier in getattr(self, "fisher_", {}).items():
-            before_growth(fisher[name], earlier.shape).add_(earlier.to(fisher[name]))
+            if name in fisher:
+                before_growth(fisher[name], earlier.shape).add_(earlier.to(fisher[name]))
+            else:  # this task was learnt on features
+                fisher[name] = earlier
         self.fisher_: dict[str, Tensor] = fisher
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
@@ -56,7 +59,11 @@ class EWCClassifier(FineTuneClassifier):
         can take nothing from there.
         """
         if frozen is not None:
-            self.fisher_ = {n: self.fisher_[n].to(p) for n, p in frozen.named_parameters()}
+            # A task that was learnt on features says nothing of the backbone.
+            self.fisher_ = {
+                name: self.fisher_.get(name, torch.zeros_like(p)).to(p)
+                for name, p in frozen.named_parameters()
+            }
         return super().init_network(frozen, x)
 
     def penalty(self, network: Network, old_network: Network) -> Losses:
@@ -74,8 +81,10 @@ class EWCClassifier(FineTuneClassifier):
 
     def check_saved(self) -> None:
         """Refuse a Fisher information that is not of this network's weights."""
+        found = {name: t.shape for name, t in self.fisher_.items()}
         wanted = {name: p.shape for name, p in self.network_.named_parameters()}
-        if {name: t.shape for name, t in self.fisher_.items()} != wanted:
+        heads = {name: shape for name, shape in wanted.items() if name.startswith("head.")}
+        if found not in (wanted, heads):  # of a frozen backbone, the head's alone
             raise ValueError("the Fisher information is not of the network's weights")
 
 

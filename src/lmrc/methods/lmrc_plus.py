@@ -39,9 +39,9 @@ class LMRCPlusClassifier(WithClassStatistics):
     softmax spans all heads (not with ``objective="cosine"``), and the classifiers are fine-tuned
     on features of these images, too.
 
-    It is for square images. Where classes change when they are rotated, as a 6 becomes a 9, try it
-    with and without rotations. Tables need ``rotations="none"``, and with it
-    ``objective="cosine"``: without rotations, a softmax within the heads lowers task-ID accuracy.
+    Rotations are for square images. Where classes change when they are rotated, as a 6 becomes a 9,
+    try it with and without them. For tables, and other inputs without rotations, try
+    ``objective="cosine"``, too: there a softmax within the heads lowers task-ID accuracy.
     All four rotations are four times the work of none; on a small machine ``rotations="one"``
     trains at the price of none.
 
@@ -62,7 +62,7 @@ class LMRCPlusClassifier(WithClassStatistics):
     >>> from lmrc import LMRCPlusClassifier
     >>> X, y = load_digits(return_X_y=True)
     >>> clf = LMRCPlusClassifier(
-    ...     rotations="none", objective="cosine", predict_with="lda", epochs=10, random_state=0
+    ...     objective="cosine", predict_with="lda", epochs=10, random_state=0
     ... )
     >>> for first in (0, 2):
     ...     now = (y == first) | (y == first + 1)
@@ -115,8 +115,9 @@ class LMRCPlusClassifier(WithClassStatistics):
         self, network: Network, before: Network | None, samples: Memory, n_known: int
     ) -> Iterator[EpochRecord]:
         if self.memory_:
+            _, exemplars = samples.split(len(samples) - len(self.memory_))
             for _ in range(self.exemplar_repeats - 1):
-                samples = self.memory_.joined(samples.x, samples.y)
+                samples = exemplars.joined(samples.x, samples.y)
         return super()._train(network, before, samples, n_known)
 
     @property

@@ -42,9 +42,10 @@ def describe(path: Path) -> dict[str, Any]:
         rotations, dim, threshold = vectors[1:-1], vectors[-1], description["threshold_"]
         if len(vectors) - len(rotations) != 2 or vectors[0] != len(classes):
             raise ValueError(f"label vectors of shape {vectors}")
-        if dim != settings["label_dim"] or bool(rotations) != (
-            settings.get("rotations", "none") != "none"
-        ):
+        rotated = settings.get("rotations", "none")
+        if rotated == "auto":
+            rotated = "all" if rotations else "none"
+        if dim != settings["label_dim"] or bool(rotations) != (rotated != "none"):
             raise ValueError(f"label vectors of shape {vectors} do not fit the settings")
         likely = theory.likely(dim, threshold, settings["max_tries"])
         # With rotations each head has its own label mapping: so many classes fit into the next.
@@ -72,7 +73,7 @@ def describe(path: Path) -> dict[str, Any]:
                 for group in ("statistics", "classifiers")
                 for _, size in files.get(group, {}).values()
             ),
-            "rotations": settings.get("rotations", "none"),
+            "rotations": rotated,
             "label_dim": dim,
             "threshold": threshold,
             "label_vectors_left": min(left, MAX_ROOM),

@@ -243,7 +243,7 @@ def _read(request: Request, model: LMRCClassifier) -> LabelledSamples:
         size=request.size or own,
         colour=own is not None or (weights is not None and channels_of(weights) == 3),
         val=request.val,
-        square=model.rotations != "none",
+        square=model.rotations not in ("auto", "none"),
     )
     known = getattr(model, "classes_", samples.y[:0])
     y, y_val = (spelt_as_known(labels, known) for labels in (samples.y, samples.y_val))

@@ -26,6 +26,11 @@ def copies(rotations: str) -> int:
     return N_ROTATIONS if rotations == "all" else 1
 
 
+def is_square(input_shape: tuple[int, ...]) -> bool:
+    """Tell whether inputs are square images."""
+    return len(input_shape) == 3 and input_shape[1] == input_shape[2]
+
+
 def check_square(input_shape: tuple[int, ...]) -> None:
     """Reject inputs that are not square images."""
     if len(input_shape) != 3:

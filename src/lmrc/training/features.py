@@ -1,0 +1,91 @@
+"""Features of a frozen encoder, computed once: a task is then learnt on them."""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lmrc.data.image_files import MEMORY_SHARE, available_memory
+from lmrc.data.inputs import Inputs
+from lmrc.nets.network import Encoder, Network
+
+# Input values of a forward pass: larger ones are no faster on a CPU, and take more memory.
+ELEMENTS, ON_GPU = 2**21, 2**25
+
+
+class FeatureInputs(nn.Module):
+    """Stands for a backbone whose inputs are its features already.
+
+    Parameters
+    ----------
+    width_before : int
+        How many of them precede those of the last layer.
+    """
+
+    def __init__(self, width_before: int) -> None:
+        super().__init__()
+        self.width_before = width_before
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return those of the last layer."""
+        return x[:, self.width_before :]
+
+    def last_two(self, x: Tensor) -> Tensor:
+        """Return all."""
+        return x
+
+
+def on_features(network: Network, layers: int) -> Network:
+    """Return a network that takes features of so many layers as inputs: its head is the same."""
+    encoder = network.encoder
+    inputs = FeatureInputs(encoder.width_before(layers))
+    mean = torch.zeros(1, device=encoder.mean.device)
+    features = Network(Encoder(inputs, mean, mean + 1), network.head)
+    features.encoder.freeze(True)
+    return features
+
+
+def features_of(encoder: Encoder, x: Tensor, layers: int, *, flip: bool) -> Tensor:
+    """Return features of images, or their mean over each image and its horizontal flip."""
+    features = encoder.features(x, layers)
+    return (features + encoder.features(x.flip(-1), layers)) / 2 if flip else features
+
+
+@torch.no_grad()
+def extract(encoder: Encoder, x: Inputs, layers: int, *, flip: bool, bf16: bool) -> Tensor:
+    """Return the features of all inputs, (n, width), in memory; on disk where they would fill it.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        In evaluation mode.
+    x : Inputs
+    layers : int
+        Of how many of the last layers the features are.
+    flip : bool
+        Whether to average over each image and its horizontal flip.
+    bf16 : bool
+        Whether to compute in bfloat16.
+    """
+    device = encoder.mean.device
+    at_once = ON_GPU if device.type == "cuda" else ELEMENTS
+    rows, done = min(4096, max(8, at_once // x.shape[1:].numel())), 0
+    out = torch.empty(0)
+    for part in x.split(rows):
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            found = features_of(encoder, part.to(device), layers, flip=flip)
+        out = out if done else _empty(len(x), found.shape[1])
+        out[done : done + len(part)] = found
+        done += len(part)
+    return out
+
+
+def _empty(n: int, width: int) -> Tensor:
+    """Return room for features; on disk it is a file without a name, which needs no removal."""
+    if 4 * n * width <= MEMORY_SHARE * available_memory():
+        return torch.empty(n, width)
+    with tempfile.TemporaryFile(prefix="lmrc-") as file:
+        return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=(n, width)))
