@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import LMRCPlusClassifier
+from lmrc import LMRCClassifier, LMRCPlusClassifier
 from lmrc.training.batches import MiniBatch
 from lmrc.training.memory import Memory
 
@@ -89,6 +89,15 @@ def test_both_is_the_sum(case):
         )
         for name in ("new", "review"):
             torch.testing.assert_close(sums[name], one[name] + other[name])
+
+
+def test_softmax_alone_computes_no_cosine_terms(case, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("it is dropped")
+
+    vectors, o, batch = case
+    monkeypatch.setattr(LMRCClassifier, "_class_losses", refuse)
+    assert losses("softmax", o, batch, vectors, NONE).keys() == {"new", "review"}
 
 
 def test_cosine_takes_the_vector_of_the_rotation(case):

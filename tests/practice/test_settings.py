@@ -15,6 +15,8 @@ from lmrc.nets.packaged import PACKAGED
 from lmrc.practice import commands, options
 from lmrc.practice.defaults import DEFAULTS
 from lmrc.practice.settings import METHODS
+from lmrc.statistics.covariances import COVARIANCES
+from lmrc.statistics.prediction_rules import RULES
 
 
 def test_any_parameter_can_be_set_and_is_kept(place, learn):
@@ -143,9 +145,12 @@ def test_defaults_are_those_of_the_classifiers():
     assert len(DEFAULTS) == len(METHODS)
 
 
-def test_backbones_are_those_of_the_package():
+def test_choices_are_those_of_the_package():
+    """They are declared where torch is not imported."""
     named = re.findall(r"[\w-]+", options.PARAMETERS["backbone"].help)
     assert {"auto", *BACKBONES, *PACKAGED} <= set(named)
+    assert options.PARAMETERS["statistics"].choices == ("none", *COVARIANCES)
+    assert options.PARAMETERS["predict_with"].choices == RULES
 
 
 def test_a_parameter_of_another_method_is_refused(place, learn):

@@ -109,17 +109,22 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         k = sum(end <= batch.n_known for end in itertools.accumulate(self._head_sizes))  # old heads
         # Responses o, (n, heads, d). Split once: its backward pass is one kernel.
         old, new = torch.split(outputs, [k, outputs.shape[1] - k], dim=1)
-        vectors = self.labels_["vectors"].flatten(0, -2)
-        c = self._expected(batch.targets, vectors)  # label vectors of the samples, (n, 1, d)
-        terms = {}
-        if new.shape[1]:
-            terms["new"] = -(new * c).sum(dim=(1, 2))  # Eq. 1
-        if k and (reviewed := self._reviewed(batch, c, vectors, k)) is not None:
-            terms["review"] = -(old * reviewed).sum(dim=-1).sum(dim=1)  # Eq. 9
+        terms = dict(self._class_losses(old, new, batch))
         if old_outputs is not None:  # the response vectors v, (n, k, d): Eq. 6
             response = (old * old_outputs).sum(dim=(1, 2))
             terms["response"] = -self.response_weight * response  # Eq. 7
         return terms  # their sum is Eq. 8; with "review", Eq. 10
+
+    def _class_losses(self, old: Tensor, new: Tensor, batch: MiniBatch) -> Losses:
+        """Return New Classes Loss and Review Loss; ``old`` are the responses of the k old heads."""
+        vectors = self.labels_["vectors"].flatten(0, -2)
+        c = self._expected(batch.targets, vectors)  # label vectors of the samples, (n, 1, d)
+        terms, k = {}, old.shape[1]
+        if new.shape[1]:
+            terms["new"] = -(new * c).sum(dim=(1, 2))  # Eq. 1
+        if k and (reviewed := self._reviewed(batch, c, vectors, k)) is not None:
+            terms["review"] = -(old * reviewed).sum(dim=-1).sum(dim=1)  # Eq. 9
+        return terms
 
     def _reviewed(self, batch: MiniBatch, c: Tensor, vectors: Tensor, k: int) -> Tensor | None:
         """Return what the old heads are to respond with, (n, 1 or k, d); None for no Review Loss.

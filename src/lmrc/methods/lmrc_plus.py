@@ -22,8 +22,6 @@ from lmrc.training.step import Losses
 # points in 240 mini-batches, 0.2 in 1,100, and won 2.2 in 2,100.
 LONG = 1500
 
-TERMS = ("new", "review", "balanced", "response")  # in the order in which they are summed
-
 
 class LMRCPlusClassifier(WithClassStatistics):
     """LMRC that names the right task more often, and stores no image either.
@@ -71,28 +69,24 @@ class LMRCPlusClassifier(WithClassStatistics):
     True
     """
 
-    def losses(self, outputs: Tensor, old_outputs: Tensor | None, batch: MiniBatch) -> Losses:
-        """Return the terms of LMRC (Eqs. 8, 10), those of the softmax, or their sums."""
-        terms = dict(super().losses(outputs, old_outputs, batch))
+    def _class_losses(self, old: Tensor, new: Tensor, batch: MiniBatch) -> Losses:
+        """Return the terms of LMRC (Eqs. 1, 9), those of the softmax, or their sums."""
         if self.objective == "cosine":
-            return terms
-        k = outputs.shape[1] - ("new" in terms)
-        old, new = torch.split(outputs, [k, outputs.shape[1] - k], dim=1)
-        vectors = self.labels_["vectors"].flatten(0, -2)
+            return super()._class_losses(old, new, batch)
         softmax = softmax_losses(
             old,
             new,
             batch,
-            vectors,
+            self.labels_["vectors"].flatten(0, -2),
             self._head_sizes,
             self.scale,
-            with_exemplars=any(self._with_exemplars(k)),
+            with_exemplars=any(self._with_exemplars(old.shape[1])),
         )
         if self.objective == "softmax":
-            terms = {name: term for name, term in terms.items() if name == "response"}
-        for name, term in softmax.items():
-            terms[name] = terms[name] + term if name in terms else term
-        return {name: terms[name] for name in TERMS if name in terms}
+            return softmax
+        cosine = super()._class_losses(old, new, batch)
+        both = {name: cosine[name] + softmax[name] for name in softmax if name in cosine}
+        return {**cosine, **softmax, **both}
 
     def _new_label_vectors(self, n_new: int) -> Tensor:
         """Return a label vector for each new class and rotation, far apart within the head.
