@@ -35,14 +35,14 @@ def test_a_killed_learn_resumes_bit_for_bit(place, learn, killed, call, same_fil
     assert "--resume" in call("predict", "m", "test/one/000.png")[2]
     err = learn("week1", fast=True, code=2)[2]
     assert "interrupted, 2 epochs saved: continue with lmrc learn m --resume" in err
-    assert "not finished" in call("info", "m")[2]
+    assert "unfinished" in call("info", "m")[2]
     assert "resuming after 2 of 3 epochs" in learn("--resume")[1]
     killed("m", "week2", "--class-weight", "balanced", epochs=1)
     assert lmrc.load("m").classes_.tolist() == ["one", "zero"]  # as before
     assert "unfinished" in call("info", "m")[1]
     assert "unfinished" in call("rollback", "m")[2]
     assert "unfinished" in call("forget", "m", "one")[2]
-    with pytest.raises(folder.ModelFileError, match="unfinished: go on with it"):
+    with pytest.raises(folder.ModelFileError, match="unfinished: continue it"):
         lmrc.load("m").save("m")
     learn("--resume")
     same_files(place / "m", place / "whole.lmrc")

@@ -42,7 +42,7 @@ class FolderCheckpoint(Checkpoint):
         self,
         folder: Path,
         content: Mapping[str, Any],
-        saved: unfinished.Kept | None = None,
+        saved: unfinished.Checkpoint | None = None,
         *,
         every: float,
     ) -> None:

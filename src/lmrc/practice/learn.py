@@ -161,7 +161,7 @@ def learn(
         _print_result(place, model, note, say)
 
 
-def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
+def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
     """Return the interrupted task to resume, if any; refuse one that is not resumed."""
     saved = unfinished.read(place)
     if resume and saved is None:
@@ -175,7 +175,7 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Kept | None:
     return saved
 
 
-def _resumed_request(place: Path, saved: unfinished.Kept, new: Request | None) -> Request:
+def _resumed_request(place: Path, saved: unfinished.Checkpoint, new: Request | None) -> Request:
     """Return the request of the interrupted task, with the source of the new one if given."""
     request = _saved_request(place, saved)
     if new is not None:
@@ -188,7 +188,7 @@ def _resumed_request(place: Path, saved: unfinished.Kept, new: Request | None) -
     return request
 
 
-def _saved_request(place: Path, saved: unfinished.Kept) -> Request:
+def _saved_request(place: Path, saved: unfinished.Checkpoint) -> Request:
     content, _ = saved
     records, seconds = content.get("records", []), content.get("seconds", 0)
     try:

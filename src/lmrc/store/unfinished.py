@@ -1,7 +1,7 @@
-"""A task in training: the request, and the state after the last checkpoint.
+"""The checkpoint of a task in training: the request, and the state of training.
 
 It is ``unfinished.json`` in the model's folder, which names a file with the tensors of the state.
-It belongs to the state of the model that it started from: the manifest that ends the task makes it
+It holds for the manifest that the task started from. The manifest with the finished task makes it
 void, wherever a crash happens.
 """
 
@@ -23,11 +23,11 @@ GROUP = "training"
 FORMAT_VERSION = 2
 
 #: What `write` stores: plain values, and tensors.
-Kept = tuple[dict[str, Any], dict[str, "Tensor"]]
+Checkpoint = tuple[dict[str, Any], dict[str, "Tensor"]]
 
 
 def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Store what an interrupted task needs to resume, replacing what was stored before.
+    """Write a checkpoint in place of the last one.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
     content : mapping
         Plain JSON values.
     tensors : mapping
-        None before the first epoch has ended.
+        Empty before the first epoch has ended.
     """
     state = files.write_tensors(folder, GROUP, tensors) if tensors else None
     head = {"format_version": FORMAT_VERSION, "model": fingerprint(folder), "state": state}
@@ -44,68 +44,70 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
     _remove_states(folder, but=state["name"] if state else None)
 
 
-def read(folder: Path) -> Kept | None:
-    """Return what `write` stored; None if nothing is unfinished.
+def read(folder: Path) -> Checkpoint | None:
+    """Return the checkpoint of an unfinished task; None if there is none.
 
     Raises
     ------
     ModelFileError
-        If it is damaged, or of a newer lmrc.
+        If it is damaged, or of another version of lmrc.
     """
-    if (kept := _read_record(folder)) is None:
+    if (found := _read_json(folder)) is None:
         return None
-    content, state = kept
+    content, state = found
     return content, files.read_tensors(folder, state) if state else {}
 
 
-def _read_record(folder: Path) -> tuple[dict[str, Any], Any] | None:
-    """Return the request, and the entry of the state's file."""
+def _read_json(folder: Path) -> tuple[dict[str, Any], Any] | None:
+    """Return the plain values, and the entry of the file with the tensors."""
     path = folder / UNFINISHED
     try:
-        kept = files.read_json(path)
+        found = files.read_json(path)
     except FileNotFoundError:
         return None
-    if kept.get("format_version") != FORMAT_VERSION:
-        raise ModelFileError(f"{path} is of another lmrc: go on with that, or --discard it")
-    if kept.get("sha256") != files.checksum(kept):
-        raise ModelFileError(f"{path} is damaged: --discard it and learn the task anew")
-    if kept.get("model") != fingerprint(folder):
-        return None  # the task has ended, and a crash kept this file from being deleted
-    content, state = kept.get("content"), kept.get("state")
+    if found.get("format_version") != FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} is from another version of lmrc: resume with that, or delete it with --discard"
+        )
+    if found.get("sha256") != files.checksum(found):
+        raise ModelFileError(f"{path} is damaged: delete it with --discard and learn again")
+    if found.get("model") != fingerprint(folder):
+        return None  # the task is finished, and a crash came before this file was deleted
+    content, state = found.get("content"), found.get("state")
     if not isinstance(content, dict):
-        raise ModelFileError(f"{path} does not say what is unfinished: --discard it")
+        raise ModelFileError(f"{path} holds no checkpoint: delete it with --discard")
     return content, state
 
 
 def is_there(folder: Path) -> bool:
-    """Tell whether a task is unfinished; a damaged record counts as one."""
+    """Tell whether a task is unfinished; a damaged checkpoint counts as one."""
     try:
-        return _read_record(folder) is not None
+        return _read_json(folder) is not None
     except ModelFileError:
         return True
 
 
 def refuse(folder: Path) -> None:
-    """Refuse to change a model while a task is unfinished, as it would be lost."""
+    """Refuse to change a model while a task is unfinished: its checkpoint would be lost."""
     if is_there(folder):
         command = learn_command(folder)
         raise ModelFileError(
-            f"a task of {folder} is unfinished: go on with it ({command} --resume) or drop "
-            f"it ({command} --discard) first"
+            f"a task of {folder} is unfinished: continue it with {command} --resume, or discard "
+            "it with --discard"
         )
 
 
 def drop_state(folder: Path) -> None:
-    """Delete the state to free room: the unfinished task restarts with its first epoch."""
+    """Delete the tensors to free disk space: the task restarts with its first epoch."""
     try:
         content = files.read_json(folder / UNFINISHED)["content"]
         write(folder, {k: v for k, v in content.items() if k not in ("records", "seconds")}, {})
-    except (OSError, ModelFileError, KeyError, AttributeError):  # no room even for that
+    except (OSError, ModelFileError, KeyError, AttributeError):  # not even room for that
         discard(folder)
 
 
 def discard(folder: Path) -> None:
-    """Delete the unfinished task."""
+    """Delete the checkpoint of the unfinished task."""
     (folder / UNFINISHED).unlink(missing_ok=True)
     _remove_states(folder)
 
