@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,34 @@ def test_prune_refuses_unfinished_tasks_and_other_folders(place, model, call):
     assert contents(folder.Path(model)) == whole
     assert call("prune", "week1")[0] == 1
     assert sorted(p.name for p in (place / "week1").iterdir()) == ["one", "zero"]
+
+
+def backbone_files(place):
+    return [(p.name, p.stat().st_ino) for p in sorted((place / "m").glob("backbone-*"))]
+
+
+def test_versions_share_a_frozen_backbone(place, learn, call):
+    learn("week1", "--freeze", "--keep", "3", "-q", fast=True)
+    ((name, inode),) = backbone_files(place)
+    first = folder.size_of(folder.versions(place / "m"))
+    learn("week2", "-q")
+    learn("week2", "-q")
+    info = json.loads(call("info", "m", "--json")[1])
+    assert info["backbone_bytes"] > first / 2  # so that this shows something
+    assert info["bytes_of_all_versions"] < 2 * first
+    assert info["parameters"] == sum(p.numel() for p in lmrc.load("m").network_.parameters())
+    assert "3 versions: " in call("info", "m")[1]
+    assert ", which share a frozen backbone of " in call("info", "m")[1]
+    for command in (("rename", "m", "zero", "nought"), ("forget", "m", "one"), ("rollback", "m")):
+        assert call(*command)[0] == 0
+        assert backbone_files(place) == [(name, inode)]
+    call("prune", "m", "--keep", "1")
+    assert backbone_files(place) == [(name, inode)]
+    assert lmrc.load("m").classes_.tolist() == ["nought", "three", "two"]
+
+    learn("week2", "--no-freeze", "--keep", "1", "-q")
+    assert backbone_files(place) == []
+    assert lmrc.load("m").network_.encoder.backbone[1].weight.shape == (256, 64)
 
 
 def test_rollback_reports_restored_exemplars(place, learn, call):

@@ -51,6 +51,17 @@ def test_the_given_number_of_versions_is_kept_and_they_share_unchanged_files(mod
     assert folder.read(model)[0] == {"n": 3}
 
 
+def test_a_file_that_is_there_is_not_written_again_unless_it_is_damaged(model):
+    (labels,) = model.glob("labels-*")
+    before, whole = labels.stat(), labels.read_bytes()
+    write(model, 4)
+    assert (labels.stat().st_ino, labels.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    labels.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    write(model, 5)
+    assert labels.read_bytes() == whole
+    assert folder.read(model)[0] == {"n": 5}
+
+
 def test_numbers_go_on_where_one_version_is_kept(model):
     write(model, 4, keep=1)
     assert [v["number"] for v in folder.versions(model)] == [4]

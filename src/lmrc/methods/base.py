@@ -152,9 +152,14 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         encoder, width = self.new_encoder(*((None, None) if own else channel_statistics(x)))
         return Network(encoder, self.make_head(width))
 
-    def new_encoder(self, mean: Tensor | None, std: Tensor | None) -> tuple[Encoder, int]:
-        """Return a fresh encoder for the inputs' shape and statistics, and its width."""
-        encoder, width = build_encoder(self.backbone, self.input_shape_, mean, std)
+    def new_encoder(
+        self, mean: Tensor | None, std: Tensor | None, saved: dict[str, Any] | None = None
+    ) -> tuple[Encoder, int]:
+        """Return a fresh encoder for the inputs' shape and statistics, and its width.
+
+        A pre-trained backbone comes with its weights, unless there is what an encoder `saved`.
+        """
+        encoder, width = build_encoder(self.backbone, self.input_shape_, mean, std, saved)
         if self.weights is not None:
             load_encoder(encoder, self.weights)
         return encoder, width

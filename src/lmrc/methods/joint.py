@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from lmrc.data.inputs import Inputs
 from lmrc.methods.finetune import FineTuneClassifier
 from lmrc.methods.parameters import one_of, parameter
+from lmrc.nets.loading import is_pretrained
 from lmrc.nets.network import Encoder, Network
 from lmrc.training.memory import Memory
 
@@ -19,12 +20,13 @@ class JointClassifier(FineTuneClassifier):
     Keeps all data of all tasks, in the model and in its file, and with each task
     trains a new network on all of it: an upper bound to compare with, not a way to learn in parts.
 
-    It takes no exemplars. Each task begins with ``weights``: the model and its file hold them, too.
+    It takes no exemplars. Each task begins with ``weights``, or those of a pre-trained backbone:
+    the model and its file hold them, too.
 
     Attributes
     ----------
     start_ : dict of Tensor
-        What ``weights`` made of the backbone, with which each task begins; empty without.
+        Pre-trained weights of the backbone, with which each task begins; empty without.
     """
 
     keeps_data = True
@@ -41,16 +43,19 @@ class JointClassifier(FineTuneClassifier):
             )
         if frozen is None:
             return super().init_network(frozen, x)
-        encoder, width = self.new_encoder(frozen.encoder.mean.cpu(), frozen.encoder.std.cpu())
+        old = frozen.encoder
+        encoder, width = self.new_encoder(old.mean.cpu(), old.std.cpu(), old.saved)
         network = Network(encoder, self.make_head(width))
         self.expand(network, len(frozen.head.weight))
         return network
 
-    def new_encoder(self, mean: Tensor | None, std: Tensor | None) -> tuple[Encoder, int]:
+    def new_encoder(
+        self, mean: Tensor | None, std: Tensor | None, saved: dict[str, Any] | None = None
+    ) -> tuple[Encoder, int]:
         """Return a fresh encoder, with the weights that the first one had, if any."""
-        encoder, width = super().new_encoder(mean, std)
+        encoder, width = super().new_encoder(mean, std, saved)
         kept = getattr(self, "start_", {})
-        if self.weights is not None:
+        if self.weights is not None or (is_pretrained(self.backbone) and saved is None):
             kept = {name: tensor.clone() for name, tensor in encoder.backbone.state_dict().items()}
         elif kept:  # a model that was read from a file does not know where the weights were
             encoder.backbone.load_state_dict(kept)

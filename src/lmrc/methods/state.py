@@ -58,7 +58,11 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 
 
 def _tensors_of(model: Any) -> Tensors:
-    tensors: Tensors = {"weights": dict(model.network_.state_dict())}
+    state = model.network_.state_dict()
+    # A frozen encoder has a file of its own, which later versions share.
+    encoder = {n: t for n, t in state.items() if model.freeze and n.startswith("encoder.")}
+    others = {name: tensor for name, tensor in state.items() if name not in encoder}
+    tensors: Tensors = {"weights": others, "backbone": encoder}
     if memory := exemplars_in_force(model):
         tensors["exemplars"] = {"x": memory.x[:], "y": memory.y}
     for name in model.saved_tensors:
@@ -142,7 +146,8 @@ def unpack(
         if not all(type(name) is str for name in names) or (len(names),) != model.input_shape_:
             raise ValueError("the names of its features are not one text for each")
         model.feature_names_in_ = np.array(names, dtype=object)
-    weights, saved = tensors["weights"], description.get("pretrained")
+    weights = {**tensors["weights"], **tensors.get("backbone", {})}
+    saved = description.get("pretrained")
     if is_pretrained(model.backbone) != (type(saved) is dict):
         raise ValueError(f"it says {saved!r:.50} of its backbone, {model.backbone!r:.50}")
     if built_in:

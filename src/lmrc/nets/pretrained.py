@@ -35,7 +35,8 @@ def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
         colour images as ImageNet's, and other inputs as before.
     path : path
         A safetensors file with the backbone's own names: those of torchvision for its ResNets
-        (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model.
+        (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model
+        (``backbone-….safetensors`` if that was frozen).
 
     Raises
     ------

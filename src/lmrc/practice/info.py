@@ -51,6 +51,7 @@ def describe(path: Path) -> dict[str, Any]:
         # With rotations each head has its own label mapping: so many classes fit into the next.
         left = likely // math.prod(rotations) if rotations else max(0, likely - len(classes))
         backbone = settings["backbone"]
+        shared = files.get("backbone", {})
         return {
             "path": str(path),
             "classes": classes,
@@ -58,9 +59,11 @@ def describe(path: Path) -> dict[str, Any]:
             "tasks": description["n_tasks_"],
             "input_shape": input_shape,
             "backbone": pick(input_shape) if backbone == "auto" else backbone or "custom",
+            "backbone_size": _backbone_size(description.get("pretrained")),
+            "backbone_bytes": sum(size for _, size in shared.values()),
             "parameters": sum(
                 math.prod(shape)
-                for name, (shape, _) in files["weights"].items()
+                for name, (shape, _) in (files["weights"] | shared).items()
                 if name.rpartition(".")[2] not in BUFFERS
             ),
             "bytes": store.size_of(versions[-1:]),
@@ -108,6 +111,11 @@ def _input_shape(shape: list[int]) -> list[int]:
     return shape
 
 
+def _backbone_size(pretrained: Any) -> list[int] | None:
+    """Return height and width that a pre-trained backbone has images resized to."""
+    return None if pretrained is None else [int(side) for side in pretrained["size"]]
+
+
 def earlier_with_exemplars(versions: list[store.Version]) -> int:
     """Return how many versions before the newest contain exemplars."""
     return sum(exemplars_of(version) is not None for version in versions[:-1])
@@ -131,8 +139,12 @@ def print_info(path: Path, say: Say) -> None:
         say(f"input: {kind} images, resized to {sides[0]}×{sides[1]} pixels (height × width)")
     else:
         say(f"input: vectors of {channels} features")
-    say(f"backbone: {info['backbone']}, {info['parameters']:,} parameters in all")
+    own = info["backbone_size"]
+    at = f" at {own[0]}×{own[1]} pixels" if own and own != sides else ""
+    say(f"backbone: {info['backbone']}{at}, {info['parameters']:,} parameters in all")
     more = f"; all {info['versions']} versions: {format_bytes(info['bytes_of_all_versions'])}"
+    if info["backbone_bytes"]:
+        more += f", which share a frozen backbone of {format_bytes(info['backbone_bytes'])}"
     say(f"size on disk: {format_bytes(info['bytes'])}{more if info['versions'] > 1 else ''}")
     exemplars = info["exemplars"]
     say(f"exemplars: {exemplars:,} training samples are stored" if exemplars else NO_EXEMPLARS)

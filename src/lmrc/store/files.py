@@ -66,8 +66,18 @@ def write_tensors(folder: Path, group: str, members: Mapping[str, Tensor]) -> di
     name = f"{group}-{digest}.safetensors"
     if not is_tensor_file(name):  # the group may come from a forged manifest
         raise ModelFileError(f"{group!r:.200} cannot be the name of a file of a model")
-    write_atomically(folder / name, content)
+    if not _holds(folder / name, content):
+        write_atomically(folder / name, content)
     return {"name": name, "sha256": digest, "bytes": len(content)}
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Tell whether a file is there with this content: an earlier version may share it."""
+    try:
+        with _regular_file(path) as (file, size):
+            return size == len(content) and file.read() == content
+    except (OSError, ModelFileError):
+        return False
 
 
 def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:

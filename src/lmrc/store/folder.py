@@ -5,6 +5,7 @@
     pets.lmrc/
       manifest.json                        versions, and size and checksum of every file
       weights-<sha256>.safetensors
+      backbone-<sha256>.safetensors
       labels-<sha256>.safetensors
 
 Nothing is ever pickled, and a file never names code to import. New files are written and synced
