@@ -86,7 +86,7 @@ def test_non_square_images_are_refused_before_decoding(place, learn, monkeypatch
     (place / "photos" / "ape").mkdir(parents=True)
     Image.new("L", (8, 8 if size else 10)).save(place / "photos" / "ape" / "1.png")
     monkeypatch.setattr("lmrc.practice.source.read_files", None)
-    asked = ("--size", size) if size else ()
+    asked = ("--rotations", "all", *(("--size", size) if size else ()))
     err = learn("photos", "--method", "lmrc+", *asked, fast=True, code=1)[2]
     assert "rotations need square images, and X holds some of 10×8 pixels" in err
     assert not (place / "m").exists()
