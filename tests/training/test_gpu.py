@@ -270,7 +270,7 @@ def test_dropout_in_a_captured_step_is_by_seed_alone():
 def test_inputs_that_do_not_fit_stay_in_the_hosts_memory_and_it_says_so(monkeypatch):
     _, expected = taught()
     monkeypatch.setattr(buffers, "MEMORY_SHARE", 0.0)
-    with pytest.warns(UserWarning, match="stay in the host's memory"):
+    with pytest.warns(UserWarning, match="stay in host memory"):
         _, got = taught()
     np.testing.assert_allclose(got, expected, atol=1e-3)
 

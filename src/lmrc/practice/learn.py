@@ -134,7 +134,8 @@ def learn(
         _print_samples(samples, known, say)
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
-        warn_about(samples, model)
+        if saved is None:  # else it warned when the task began
+            warn_about(samples, model)
         if not len(known) and "batch_size" not in request.settings and len(samples.y) < FEW_IMAGES:
             model.set_params(batch_size=SMALL_BATCH_SIZE)
         content = {"request": asdict(request), "digest": samples.digest()}
