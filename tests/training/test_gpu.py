@@ -23,6 +23,7 @@ pytestmark = [
     # What torch 2.11 says of itself when it compiles.
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning"),
 ]
 
 
@@ -267,7 +268,7 @@ def test_dropout_in_a_captured_step_is_by_seed_alone():
     np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-def test_inputs_that_do_not_fit_stay_in_the_hosts_memory_and_it_says_so(monkeypatch):
+def test_inputs_that_do_not_fit_stay_in_host_memory_and_it_says_so(monkeypatch):
     _, expected = taught()
     monkeypatch.setattr(buffers, "MEMORY_SHARE", 0.0)
     with pytest.warns(UserWarning, match="stay in host memory"):
