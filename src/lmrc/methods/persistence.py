@@ -14,6 +14,7 @@ from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.saving import remember, state_of
 from lmrc.methods.state import Tensors, unpack
 from lmrc.nets.backbones import Factory
+from lmrc.nets.packaged import MissingPackageError
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
 from lmrc.store.upgrade import without_lmrc_plus
@@ -104,6 +105,8 @@ def model_from(
             unpack(model, description, tensors, built_in=method is None)
     except ModelFileError:
         raise
+    except MissingPackageError as error:
+        raise ModelFileError(f"{path} cannot be loaded: {error}") from error
     except Exception as error:  # whatever a forged description leads to
         raise ModelFileError(f"{path} does not hold a model of this lmrc: {error}") from error
     return model

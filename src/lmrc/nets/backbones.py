@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lmrc.nets.auto import pick
 from lmrc.nets.convolution import Conv2d
+from lmrc.nets.ecosystem import PACKAGES, split_name
 from lmrc.nets.packaged import PACKAGED, packaged
 
 #: (features,) for vectors, (channels, height, width) for images.
@@ -180,8 +181,8 @@ BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
 def check_name(name: str) -> None:
     """Reject an unknown name."""
     known = ["auto", *BACKBONES, *PACKAGED]
-    if name not in known and not packaged(name):
-        names = ", ".join(known)
+    if name not in known and not packaged(name) and not split_name(name):
+        names = ", ".join([*known, *(f"{prefix}:NAME" for prefix in PACKAGES)])
         raise ValueError(f"backbone={name!r} is not known: use one of {names}, or an nn.Module")
 
 

@@ -6,59 +6,67 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from lmrc.nets import ecosystem
+from lmrc.nets.ecosystem import Form, split_name
 from lmrc.nets.efficientnet import EfficientNetLite
 from lmrc.nets.packaged import MEAN, STD, packaged, read_weights, weights_file
+from lmrc.nets.resize import COLOURS
 
 MAX_SIDE = 2048  # pixels: a model file with more is forged
 
 
 class Pretrained(NamedTuple):
-    """A pre-trained backbone, its number of features, and its inputs: size and normalisation.
-
-    ``mean`` and ``std`` are for values in 0…1 and of shape (3, 1, 1); None without weights.
-    """
+    """A pre-trained backbone, the number of its features, and what it expects of images."""
 
     module: nn.Module
     width: int
-    size: tuple[int, int]
-    mean: Tensor | None = None
-    std: Tensor | None = None
+    form: Form
 
 
 def is_pretrained(backbone: object) -> TypeGuard[str]:
     """Tell whether it is the name of a backbone that brings its weights."""
-    return packaged(backbone) is not None
+    return packaged(backbone) is not None or split_name(backbone) is not None
 
 
 def own_size(backbone: object) -> tuple[int, int] | None:
     """Return the height and width of a pre-trained backbone's inputs; None for others."""
+    if other := split_name(backbone):
+        return ecosystem.expected_form(*other).size
     found = packaged(backbone)
     return (found[1], found[1]) if found else None
 
 
 def check_available(backbone: object) -> None:
     """Refuse a pre-trained backbone whose package is missing, before images are read."""
+    if other := split_name(backbone):
+        ecosystem.check_installed(other[0])
     if found := packaged(backbone):
         weights_file(found[0])
 
 
 def load_pretrained(name: str) -> Pretrained:
     """Return a backbone with the weights that it brings."""
+    if other := split_name(name):
+        form = ecosystem.expected_form(*other)
+        return Pretrained(*ecosystem.load(*other), form)
     variant, side = packaged(name) or ("", 0)
     with torch.device("meta"):  # no time for initial weights, and no random numbers
         network = EfficientNetLite(variant)
     network.load_state_dict(read_weights(variant), assign=True)
-    mean, std = (torch.full((3, 1, 1), value) for value in (MEAN, STD))
-    return Pretrained(network, network.width, (side, side), mean, std)
+    form = Form((side, side), (MEAN,) * COLOURS, (STD,) * COLOURS)
+    return Pretrained(network, network.width, form)
 
 
 def rebuild(name: str, saved: Mapping[str, Any]) -> Pretrained:
-    """Return the backbone of a model file without its weights."""
+    """Return the backbone of a model file without its weights; the file has its normalisation."""
+    form = Form(_checked_size(saved["size"]), (), ())
+    if other := split_name(name):
+        return Pretrained(*ecosystem.rebuild(*other, saved), form)
     variant, _ = packaged(name) or ("", 0)
     network = EfficientNetLite(variant)
-    return Pretrained(network, network.width, _checked_size(saved["size"]))
+    return Pretrained(network, network.width, form)
 
 
 def _checked_size(size: Any) -> tuple[int, int]:

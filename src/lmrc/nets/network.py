@@ -183,12 +183,12 @@ def build_encoder(
     refuse_vectors(backbone, input_shape)
     if saved is None:
         found = load_pretrained(backbone)
-        mean, std = found.mean, found.std
+        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (found.form.mean, found.form.std))
     else:
         found = rebuild(backbone, saved)
     assert mean is not None
     assert std is not None
-    return Encoder(found.module, mean, std, Resize(input_shape, found.size)), found.width
+    return Encoder(found.module, mean, std, Resize(input_shape, found.form.size)), found.width
 
 
 def _probed_width(
