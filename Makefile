@@ -24,7 +24,7 @@ oldest:  ## all tests with the oldest versions that pyproject.toml allows; Pytho
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]'
 	$(VENV)-oldest/bin/pytest -n auto
 
-torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; 20 minutes
+torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; minutes on 16 cores, far longer on two
 	$(BIN)/pytest tests/torture --torture --torture-table torture.md
 
 mutants: $(VENV)/installed-dev  ## break the code in 300 places, and see which tests notice; an hour
