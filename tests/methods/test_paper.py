@@ -93,7 +93,7 @@ OWN = {"label_dim": 100, "threshold": 0.15, "max_tries": 10_000, "response_weigh
 PLUS = {
     "response_weight": 3.0,
     "scale": 16.0,
-    "rotations": "all",
+    "rotations": "auto",
     "objective": "both",
     "statistics": "low-rank",
 }

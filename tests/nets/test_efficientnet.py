@@ -1,11 +1,13 @@
 import pytest
 import torch
 from sklearn.datasets import load_sample_image
+from torch import nn
 from torch.nn import functional as F
 
 from lmrc.nets.efficientnet import VARIANTS, EfficientNetLite, SameConv2d
-from lmrc.nets.network import build_encoder
+from lmrc.nets.network import Encoder, build_encoder
 from lmrc.nets.packaged import PACKAGED, weights_file
+from lmrc.training.features import for_inference
 
 # Norm and sum of the features of `pattern`, recorded when photographs were recognised right
 # (see below): at 64 pixels all sides are even, at 75 some are odd and are padded otherwise.
@@ -85,3 +87,20 @@ def test_batch_norm_follows_slowly_as_where_it_was_trained():
     network = EfficientNetLite("efficientnet-lite0").train()
     network._bn0(torch.full((2, 32, 2, 2), 5.0))
     assert network._bn0.running_mean.tolist() == pytest.approx([0.05] * 32)  # TensorFlow's 0.99
+
+
+def test_the_folded_network_computes_the_same_without_batch_norm():
+    rng = torch.Generator().manual_seed(0)
+    net = EfficientNetLite("efficientnet-lite0").eval()
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.running_mean.normal_(0, 0.1, generator=rng)
+        norm.running_var.uniform_(0.5, 2, generator=rng)
+        nn.init.uniform_(norm.weight, 0.5, 1.5, generator=rng)
+    encoder = Encoder(net, torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
+    fast = for_inference(encoder)
+    x = torch.rand(2, 3, 64, 64, generator=rng)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), encoder(x))
+    assert not [module for module in fast.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)] == norms

@@ -67,7 +67,7 @@ def test_a_model_with_defaults_prints_no_settings(place, call):
         (("--set", "random_state=3"), "use --seed"),
         (("--set", "momentum=2"), "momentum=2 is not valid"),
         (
-            ("--method", "lmrc+", "--set", "statistics=none"),
+            ("--method", "lmrc+", "--set", "statistics=none", "--set", "predict_with=lda"),
             "statistics='none' keeps none",
         ),
         (("--learning-rate", "-1"), "learning_rate=-1.0 is not valid"),
@@ -150,7 +150,7 @@ def test_choices_are_those_of_the_package():
     named = re.findall(r"[\w-]+", options.PARAMETERS["backbone"].help)
     assert {"auto", *BACKBONES, *PACKAGED} <= set(named)
     assert options.PARAMETERS["statistics"].choices == ("none", *COVARIANCES)
-    assert options.PARAMETERS["predict_with"].choices == RULES
+    assert options.PARAMETERS["predict_with"].choices == ("auto", *RULES)
 
 
 def test_a_parameter_of_another_method_is_refused(place, learn):

@@ -202,6 +202,8 @@ def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_
     head = MultiHead(WIDTH, 20, n_heads=1)
     vectors = F.normalize(torch.randn(2, 1, 20, generator=generator), dim=-1)
     kept |= {name.replace("linear", "lda"): kept[name] for name in ("linear_weight", "linear_bias")}
+    kept |= {"class_means": torch.randn(1, 2, WIDTH, generator=generator)}
+    kept |= {"ridge_weight": torch.randn(2, WIDTH + 10, generator=generator)}
     ways = prediction_rules.scores_by(prediction_rules.RULES[1:], head, vectors, x, [2], kept)
     for scores in ways.values():
         assert len(scores.diff(dim=1).unique()) > 50  # near and far apart are not the same

@@ -15,6 +15,7 @@ from lmrc import (
     load,
 )
 from lmrc.nets.network import Encoder
+from lmrc.statistics import prediction_rules
 from lmrc.training import features
 
 
@@ -102,7 +103,8 @@ def test_a_flipped_image_has_the_same_scores_where_features_are_averaged():
     assert np.abs(model.similarities(X) - model.similarities(X[:, :, ::-1])).max() > 0.1
 
 
-def test_exemplars_are_images_still_and_take_part_as_features():
+def test_exemplars_are_images_still_and_take_part_as_features(monkeypatch):
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
     model = frozen(memory_per_class=3, predict_with="ensemble")
     for part in PARTS:
         model.partial_fit(*part)

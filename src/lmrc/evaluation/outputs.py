@@ -58,7 +58,7 @@ def compute_outputs(learner: Any, X: Any, n_seen: int, *, all_rules: bool = Fals
     several = all_rules and len(getattr(learner, "prediction_rules_", ())) > 1
     by_rule = learner.similarities_by_rule(X) if several else {}
     is_argmax = _predict_is_argmax(learner, "scores", "similarities_by_rule")
-    if is_argmax and (rule := getattr(learner, "predict_with", None)) in by_rule:
+    if is_argmax and (rule := getattr(learner, "prediction_rule_", None)) in by_rule:
         scored: Scored | None = (by_rule[rule], learner.classes_)
     else:
         scored, method = _class_scores(learner, X)

@@ -24,6 +24,7 @@ from lmrc.data.inputs import Inputs, channel_statistics
 from lmrc.data.validation import encode_labels
 from lmrc.methods.declared import TrainingParameters
 from lmrc.methods.exemplars import Exemplars
+from lmrc.methods.frozen import FrozenFeatures
 from lmrc.methods.parameters import fixed
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_task
@@ -37,13 +38,8 @@ from lmrc.training.augment import pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.class_weight import class_weights
-from lmrc.training.device import (
-    Execution,
-    default_dtype_guard,
-    deterministic_algorithms,
-    use_bf16,
-)
-from lmrc.training.features import extract, on_features
+from lmrc.training.device import Execution, default_dtype_guard, deterministic_algorithms
+from lmrc.training.features import on_features
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.objective import Objective
@@ -83,7 +79,9 @@ class Fitted:
     saved_tensors: ClassVar[tuple[str, ...]] = ()
 
 
-class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, BaseEstimator, ABC):
+class IncrementalClassifier(
+    TrainingParameters, Fitted, FrozenFeatures, Exemplars, Prediction, BaseEstimator, ABC
+):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Attributes
@@ -267,11 +265,6 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         self.shape_settings_ = {name: getattr(self, name) for name in fixed(type(self))}
         self.n_tasks_ += 1
 
-    def _as_features(self, encoder: Encoder, samples: Memory) -> Memory:
-        bf16 = use_bf16(self.precision, encoder.mean.device)
-        x = extract(encoder, samples.x, self._feature_layers, flip=self._flips, bf16=bf16)
-        return Memory(x, samples.y)
-
     def _train(
         self, network: Network, before: Network | None, samples: Memory, n_known: int
     ) -> Iterator[EpochRecord]:
@@ -310,23 +303,6 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
             prepare=objective.prepare,
             checkpoint=self.checkpoint,
         )
-
-    @property
-    def _on_features(self) -> bool:
-        """Whether tasks are learnt on features, as the backbone is fixed: not if images rotate."""
-        return self.freeze is True and self._rotations == "none"
-
-    @property
-    def _feature_layers(self) -> int:  # of how many last layers tasks are learnt on features
-        return 1
-
-    @property
-    def _rotations(self) -> str:  # what ``rotations`` comes to
-        return str(self.rotations)
-
-    @property
-    def _flips(self) -> bool:  # whether prediction uses mirror images, too
-        return False
 
     @property
     def _epochs(self) -> int:

@@ -17,7 +17,8 @@ from lmrc.methods.rng import FORGET, STATISTICS
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
-from lmrc.statistics.update import update_statistics
+from lmrc.statistics.scatter import Scatter
+from lmrc.statistics.update import add_task, update_statistics
 from lmrc.training.augment import flips
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.features import features_of, on_features
@@ -30,13 +31,20 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     Attributes
     ----------
-    statistics_, classifiers_ : dict of Tensor
-        Class statistics of the features, and what the prediction rules are made of; empty where
-        ``statistics`` is "none".
+    statistics_ : dict of Tensor
+        Class statistics of the features; empty where ``statistics`` is "none", or where they are
+        exact.
+    scatter_ : dict of Tensor
+        Exact class statistics, of the features of a backbone that was frozen from the first task
+        on, and of their random projections; else empty.
+    classifiers_ : dict of Tensor
+        What the prediction rules are made of.
     """
 
     predict_is_argmax = True
-    saved_tensors: ClassVar[tuple[str, ...]] = ("labels_", "statistics_", "classifiers_")
+    saved_tensors: ClassVar[tuple[str, ...]] = (
+        *("labels_", "statistics_", "scatter_", "classifiers_"),
+    )
 
     @property
     def _rotations(self) -> str:
@@ -67,19 +75,33 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         return self._n_rotations * (1 + self._flips)
 
     def after_task(self, network: Network, samples: Memory) -> None:
-        """Compensate the statistics for feature drift, and add those of the new classes."""
+        """Add the statistics of the new classes; compensate those of old ones for feature drift.
+
+        Features of a frozen backbone do not drift, and their statistics are exact.
+        """
         if self.statistics == "none":
             self.statistics_: dict[str, Tensor] = {}
+            self.scatter_: dict[str, Tensor] = {}
             self.classifiers_: dict[str, Tensor] = {}
             return
         task, exemplars = samples.split(len(samples) - len(self.memory_ or ()))
         width, old = self._width(network), None
+        none = Scatter.empty(2 * width + self.projections)
+        earlier = self.scatter_ if self.n_tasks_ else none.tensors()
+        self.scatter_ = {}
+        if earlier and self._on_features:
+            device = network.encoder.mean.device
+            scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
+            self.scatter_ = scatter.tensors()
+        finetune = self.prediction_rule_ in prediction_rules.FINETUNED
+        if self.scatter_ and not finetune:
+            self.statistics_, self.classifiers_ = {}, self._exact_classifiers(network)
+            return
         before = ClassStatistics.empty(self.statistics, self._n_rotations, width)
         if self.n_tasks_:
-            before = self._class_statistics()
+            before = self._class_statistics(earlier)
             if not network.encoder.is_frozen:
                 old = on_device(network.encoder.mean.device, self.network_).encoder
-        finetune = self.predict_with not in ("wta", "lda")
         self._fit_classifiers(before, old, network, task, exemplars, STATISTICS, finetune)
 
     def _forget_class(self, row: int) -> None:
@@ -88,16 +110,29 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         To leave out its rows would not do: those of the others tell of it, as they were fitted
         to tell it from them.
         """
-        if not self.statistics_:
+        if not self.classifiers_:
             return
+        network, earlier, finetune = (
+            self.network_,
+            self.scatter_,
+            "head_weight" in self.classifiers_,
+        )
+        if earlier:
+            self.scatter_ = Scatter.from_tensors(earlier).without(row).tensors()
+        if earlier and not finetune:
+            self.classifiers_ = self._exact_classifiers(network)
+            return
+        rest = self._class_statistics(earlier).without(row)
         exemplars = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
-        rest, network = self._class_statistics().without(row), self.network_
-        if self._on_features:
+        if self._on_features and len(exemplars):
             exemplars = self._as_features(network.encoder, exemplars)
             network = on_features(network, self.feature_layers)
-        finetune = "head_weight" in self.classifiers_
         none = Memory.empty(exemplars.x)
         self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
+
+    def _exact_classifiers(self, network: Network) -> dict[str, Tensor]:
+        scatter, device = Scatter.from_tensors(self.scatter_), network.encoder.mean.device
+        return prediction_rules.exact(scatter, self._width(network), device)
 
     def _fit_classifiers(
         self,
@@ -125,7 +160,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         )
         if not len(task):  # and maybe no exemplars: no image tells
             non_negative = self._rectified(self.network_, rng)
-        self.statistics_ = statistics.tensors()
+        self.statistics_ = {} if self.scatter_ else statistics.tensors()
         if finetune:
             self.classifiers_ = prediction_rules.finetune(
                 network.head,
@@ -139,10 +174,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             )
         else:
             self.classifiers_ = prediction_rules.discriminant(statistics)
+        if self.scatter_:
+            self.classifiers_ |= self._exact_classifiers(network)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""
-        return self._scores_by((self.predict_with,), network, x)[self.predict_with]
+        rule = self.prediction_rule_
+        return self._scores_by((rule,), network, x)[rule]
 
     def _scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some prediction rules: (n, n_classes) each."""
@@ -161,9 +199,19 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             self._vectors_by_rotation(features.device),
             features,
             self._head_sizes,
-            getattr(self, "classifiers_", {}),  # Winner-Take-All needs none
+            self._kept,
             views,
         )
+
+    @property
+    def _kept(self) -> dict[str, Tensor]:  # what prediction rules need; Winner-Take-All nothing
+        if not getattr(self, "classifiers_", {}):
+            return {}
+        means = self.statistics_.get("means")
+        if means is None:
+            width = self._width(self.network_)
+            means = self.scatter_["means"][:, None, width : 2 * width]
+        return {**self.classifiers_, "class_means": means.transpose(0, 1)}
 
     def _vectors_by_rotation(self, device: torch.device) -> Tensor:
         """Return the label vectors as (classes, rotations, dim)."""
@@ -171,18 +219,27 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         return vectors if vectors.ndim == 3 else vectors[:, None]
 
     @property
+    def prediction_rule_(self) -> str:
+        """What ``predict_with`` comes to: for "auto", by the statistics there are."""
+        if self.predict_with != "auto":
+            return str(self.predict_with)
+        if self.statistics == "none":
+            return "wta"
+        return "ridge" if self.scatter_ else "ensemble"
+
+    @property
     def prediction_rules_(self) -> tuple[str, ...]:
         """Values of ``predict_with`` for which the model keeps what they need.
 
-        Without ``statistics`` that is "wta" alone. All others are there where a task is
-        learnt with one of "finetuned", "linear" and "ensemble".
+        Without ``statistics`` that is "wta" alone. "finetuned", "linear" and "ensemble" are there
+        where a task is learnt with one of them, "ridge" where all were with a frozen backbone.
         """
         check_is_fitted(self)
-        return prediction_rules.possible(self.classifiers_)
+        return prediction_rules.possible(self._kept)
 
     def _check_prediction_rule(self) -> None:
         """Refuse, with a ValueError, a ``predict_with`` that is none of ``prediction_rules_``."""
-        prediction_rules.check_possible((self.predict_with,), self.classifiers_)
+        prediction_rules.check_possible((self.prediction_rule_,), self._kept)
 
     @default_dtype_guard()
     def similarities_by_rule(self, X: Any) -> dict[str, NDArray[np.float32]]:
@@ -200,19 +257,33 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """Refuse label vectors and statistics that are not of these classes and features."""
         super().check_saved()
         if self.statistics == "none":
-            if self.statistics_ or self.classifiers_:
+            if self.statistics_ or self.scatter_ or self.classifiers_:
                 raise ValueError("it holds statistics, which its settings say it has not")
             return
-        statistics, head = self._class_statistics(), self.network_.head
-        statistics.check(len(self.classes_), self._n_rotations, self._width(self.network_))
-        prediction_rules.check(self.classifiers_, statistics, head)
+        shape = len(self.classes_), self._n_rotations, self._width(self.network_)
+        n_ridge = None
+        if self.scatter_:
+            n_ridge = shape[-1] + self.projections
+            Scatter.from_tensors(self.scatter_).check(shape[0], shape[-1] + n_ridge)
+            if self.statistics_ or self._n_rotations > 1:
+                raise ValueError("it holds exact statistics and others")
+        else:
+            self._class_statistics({}).check(*shape)
+        prediction_rules.check(self.classifiers_, shape, self.network_.head, n_ridge)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.predict_with != "wta" and self.statistics == "none":
+        if self.predict_with not in ("auto", "wta") and self.statistics == "none":
             raise ValueError(
                 f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
                 "the features, and statistics='none' keeps none: set it to 'low-rank', say"
+            )
+        fixed = self.freeze is True and self.rotations in ("auto", "none")
+        if self.predict_with == "ridge" and not (fixed and getattr(self, "scatter_", True)):
+            raise ValueError(
+                f"{type(self).__name__}: predict_with='ridge' needs a backbone that is frozen from "
+                "the first task on, without rotations: set freeze=True and begin anew, or set it "
+                "to 'auto'"
             )
 
     def _rectified(self, network: Network, generator: torch.Generator) -> bool:
@@ -228,5 +299,9 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         last: int = network.head.weight.shape[-1]
         return network.encoder.width_before(self.feature_layers) + last
 
-    def _class_statistics(self) -> ClassStatistics:
+    def _class_statistics(self, scatter: dict[str, Tensor]) -> ClassStatistics:
+        """Return the class statistics, as they follow from exact ones where there are any."""
+        if scatter:
+            features = Scatter.from_tensors(scatter).of(0, self._width(self.network_))
+            return features.class_statistics(self.statistics)
         return ClassStatistics.from_tensors(self.statistics, self.statistics_)

@@ -253,14 +253,25 @@ class LMRCPlusParameters(LMRCParameters):
         "other networks one.",
         fixed=True,
     )
-    predict_with: Literal["wta", "lda", "finetuned", "linear", "ensemble"] = parameter(
-        default="ensemble",
+    predict_with: Literal[
+        "auto", "wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge"
+    ] = parameter(
+        default="auto",
         off="wta",
         help="Prediction rule: Winner-Take-All (Eq. 2); the linear discriminant of the "
         "statistics; Winner-Take-All by heads fine-tuned on pseudo-features (and on features of "
         "exemplars); a linear classifier that begins as the discriminant and is trained "
         "likewise; or the sum of the last two, each standardised, from three classes on: for two "
-        'it is "finetuned". All but the first need `statistics`.',
+        'it is "finetuned"; the nearest class mean, by cosine; or a ridge regression on random '
+        'projections of the features, for `freeze=True`. "auto": "ridge" if the backbone is frozen '
+        'from the first task on, else "ensemble". All but the first need `statistics`.',
+    )
+    projections: int = parameter(
+        default=4000,
+        constraint=integer(1),
+        help='Random projections of the features for "ridge". Its statistics grow with the images, '
+        "up to 2 · (2 · features + projections)² bytes.",
+        fixed=True,
     )
     test_time_flip: bool = parameter(
         default=True,

@@ -17,8 +17,11 @@ from lmrc.data.validation import read_dataset
 from lmrc.methods.reading import read_parts
 from lmrc.nets.network import Network
 from lmrc.training.device import default_dtype_guard, use_bf16
+from lmrc.training.features import for_inference
 
-PREDICT_ELEMENTS = 2**22  # input values per prediction batch: bounded memory, good throughput
+# Input values per prediction batch: bounded memory, good throughput.
+PREDICT_ELEMENTS, PREDICT_ON_GPU = 2**22, 2**24
+FEW = 16  # samples for which a backbone is not folded first, which takes longer
 MAX_OUTPUTS = 2**26  # and outputs of the network, or scores
 MAX_ROWS = 4096  # and rows
 
@@ -54,17 +57,22 @@ class Prediction(ClassifierMixin):
         scores = scores or self.scores
         device = self.network_.encoder.mean.device
         bf16 = use_bf16(self.precision, device)
+        elements = PREDICT_ON_GPU if device.type == "cuda" else PREDICT_ELEMENTS
         for x in read_parts(self, X):
+            n_values = self.network_.encoder.n_values(tuple(x.shape[1:]))
             made = max(self._forward_passes * self._n_outputs, len(self.classes_))
             rows = min(
-                PREDICT_ELEMENTS // (self._forward_passes * x[0].numel()),
+                elements // (self._forward_passes * n_values),
                 MAX_OUTPUTS // made,
                 MAX_ROWS,
             )
+            network = self.network_
+            if len(x) > FEW:
+                network = Network(for_inference(network.encoder), network.head)
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
-                    found = scores(self.network_, part.to(device))
+                    found = scores(network, part.to(device))
                 values = found.float().cpu().numpy()
                 if not np.isfinite(values).all():  # the first class would win, whatever X is
                     raise ValueError(

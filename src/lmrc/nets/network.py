@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lmrc.nets.backbones import Factory, InputShape, build, refuse_vectors
 from lmrc.nets.folded import fold
 from lmrc.nets.loading import is_pretrained, load_pretrained, rebuild
-from lmrc.nets.resize import Resize
+from lmrc.nets.resize import COLOURS, Resize
 
 MAX_INPUT = 2**24  # values of one input: a model file with more is forged
 LARGE_INPUT = 2**18  # 3 × 295 × 295: from here on, a forward pass takes some hundred megabytes
@@ -63,6 +63,10 @@ class Encoder(nn.Module):
         features: Tensor = self.backbone(self.normalise(x))
         # Any convolutional module is welcome: average feature maps over space.
         return features.flatten(2).mean(2) if features.ndim > 2 else features
+
+    def n_values(self, input_shape: InputShape) -> int:
+        """Return how many values the backbone is given for an input of this shape."""
+        return math.prod(input_shape if self.resize is None else (COLOURS, *self.resize.size))
 
     @property
     def saved(self) -> dict[str, Any] | None:

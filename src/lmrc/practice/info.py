@@ -70,10 +70,10 @@ def describe(path: Path) -> dict[str, Any]:
             "bytes_of_all_versions": store.size_of(versions),
             "exemplars": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
             "earlier_versions_with_exemplars": earlier_with_exemplars(versions),
-            "statistics": settings.get("statistics", "none"),
+            "statistics": _statistics(files) or settings.get("statistics", "none"),
             "statistics_bytes": sum(
                 size
-                for group in ("statistics", "classifiers")
+                for group in ("statistics", "scatter", "classifiers")
                 for _, size in files.get(group, {}).values()
             ),
             "rotations": rotated,
@@ -86,6 +86,14 @@ def describe(path: Path) -> dict[str, Any]:
             "settings": settings,
             "settings_not_default": non_default(method, settings),
         }
+
+
+def _statistics(files: dict[str, Any]) -> str:
+    """Name the exact statistics, which a model with a frozen backbone has, if there are any."""
+    if "scatter" not in files:
+        return ""
+    (n_pooled,), _ = files["scatter"]["within"]
+    return "exact, scatter matrices summed up" if n_pooled else "exact"
 
 
 def _settings(method: str, stored: Any) -> dict[str, Any]:

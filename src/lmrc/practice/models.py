@@ -38,7 +38,7 @@ def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
 
 def prediction_rule(model: LMRCClassifier) -> str:
     """Return a model's prediction rule; LMRC has only Winner-Take-All."""
-    return str(getattr(model, "predict_with", "wta"))
+    return str(getattr(model, "prediction_rule_", "wta"))
 
 
 def backbone_name(model: LMRCClassifier) -> str:

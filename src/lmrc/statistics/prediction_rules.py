@@ -12,36 +12,67 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.pseudo_features import partly_real, pseudo_features
+from lmrc.statistics.ridge import normalised, ridge_scores, ridge_weights, shrinkage
+from lmrc.statistics.scatter import Scatter
 
 SHRINKAGE = 0.1  # of the covariance towards a sphere
-STEPS, RATE, SAMPLES = 300, 2e-3, 32  # of Adam; its first rate; pseudo-features of a class in each
-REAL = 0.5  # share of these features that are of real images instead, where there are any
+STEPS, RATE = 300, 2e-3  # of Adam; its first rate
 EPS = 1e-12
 
 #: Prediction rules: Winner-Take-All, and those that need statistics.
-RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
+RULES = ("wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge")
+#: Those that are fitted to pseudo-features.
+FINETUNED = ("finetuned", "linear", "ensemble")
+#: What each of the others needs of what is kept.
+_NEEDS = {"wta": (), "lda": ("lda_weight",), "ncm": ("class_means",), "ridge": ("ridge_weight",)}
 
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
-    """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
-
-    The score of class c for features x in rotation r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
-    μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
+    """Return Fisher's linear discriminant.
 
     Returns
     -------
     dict of Tensor
         ``lda_weight``, (rotations, classes, width), and ``lda_bias``, (rotations, classes).
     """
-    covariance = statistics.covariances.mean()
+    return _discriminant(statistics.means, statistics.covariances.mean(), SHRINKAGE)
+
+
+def exact(scatter: Scatter, width: int, device: torch.device) -> dict[str, Tensor]:
+    """Return the discriminant of normalised features, and ``ridge_weight``, (classes, inputs).
+
+    The discriminant's shrinkage depends on the number of images.
+
+    Parameters
+    ----------
+    scatter : Scatter
+        Of what `ridge.expand` returns.
+    width : int
+        How many of these are features.
+    device : torch.device
+        Where to compute.
+    """
+    features = scatter.of(width, 2 * width)
+    covariance = features.covariance()
+    amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))
+    found = _discriminant(features.means[:, None], covariance, amount)
+    return found | {"ridge_weight": ridge_weights(scatter.of(width), device)}
+
+
+def _discriminant(means: Tensor, covariance: Tensor, shrinkage: float) -> dict[str, Tensor]:
+    """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
+
+    The score of class c for features x in rotation r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
+    μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
+    """
     size = covariance.diagonal().mean() + EPS
     sphere = size * torch.eye(len(covariance), dtype=covariance.dtype)
-    means = statistics.means.double().transpose(0, 1)  # (rotations, classes, width)
-    shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * sphere
+    means = means.double().transpose(0, 1)  # (rotations, classes, width)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * sphere
     middle = means.mean(dim=1, keepdim=True)
     away = means - middle
     weight = torch.linalg.solve(shrunk, away.flatten(0, 1).T).T.view_as(means)
@@ -94,9 +125,9 @@ def finetune(
     lda = discriminant(statistics)
     rng = torch.Generator(head.weight.device)
     rng.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-    pseudo = _pseudo_features(statistics, non_negative, rng)
+    pseudo = pseudo_features(statistics, non_negative, rng)
     if real:
-        pseudo = _partly_real(pseudo, real, len(statistics.counts), rng)
+        pseudo = partly_real(pseudo, real, len(statistics.counts), rng)
 
     weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
 
@@ -120,48 +151,6 @@ def finetune(
     found = {"head_weight": weight, "head_bias": bias}
     found |= {"linear_weight": weights, "linear_bias": biases}
     return lda | {name: part.detach().cpu() for name, part in found.items()}
-
-
-def _pseudo_features(
-    statistics: ClassStatistics, non_negative: bool, generator: torch.Generator
-) -> Callable[[], Tensor]:
-    """Return a sampler of pseudo-features, equally many of each class: (rotations, n, width)."""
-    n_classes, rotations, _ = statistics.means.shape
-    each = max(1, SAMPLES // rotations)
-    deviations = statistics.covariances.sampler(n_classes, generator)
-    means = statistics.means[:, :, None].to(generator.device)  # (classes, rotations, 1, width)
-
-    def sample() -> Tensor:
-        x = means + deviations(rotations * each).view(n_classes, rotations, each, -1)
-        x = x.transpose(0, 1).flatten(1, 2)
-        return x.relu() if non_negative else x
-
-    return sample
-
-
-def _partly_real(
-    pseudo: Callable[[], Tensor],
-    real: Mapping[int, Tensor],
-    n_classes: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    """Return a sampler of real features for some of the pseudo-features, where a class has any."""
-    device = generator.device
-    rows = torch.tensor(list(real), device=device)
-    features = [part.transpose(0, 1) for part in real.values()]  # (n, rotations, width) each
-    bank = pad_sequence(features, batch_first=True).to(device)  # (rows, most, rotations, width)
-    n = torch.tensor([[len(part)] for part in features], device=device)
-    of_row = torch.arange(len(rows), device=device)[:, None]
-
-    def sample() -> Tensor:
-        x = pseudo()
-        x = x.view(len(x), n_classes, -1, x.shape[-1])  # (rotations, classes, each, width)
-        k = max(1, round(REAL * x.shape[2]))
-        chosen = torch.rand(len(rows), k, generator=generator, device=device) * n
-        x[:, rows, :k] = bank[of_row, chosen.long()].permute(2, 0, 1, 3)
-        return x.flatten(1, 2)
-
-    return sample
 
 
 def _minimise(
@@ -189,9 +178,9 @@ def _minimise(
 
 def possible(kept: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Return those of `RULES` that there are classifiers for."""
-    if not kept:
-        return RULES[:1]
-    return RULES if "head_weight" in kept else RULES[:2]
+    return tuple(
+        rule for rule in RULES if all(name in kept for name in _NEEDS.get(rule, ("head_weight",)))
+    )
 
 
 def check_possible(rules: Sequence[str], kept: Mapping[str, Tensor]) -> None:
@@ -229,7 +218,8 @@ def scores_by(
     sizes : sequence of int
         Classes of each head.
     kept : mapping
-        What `discriminant` or `finetune` returned.
+        What `discriminant`, `exact` or `finetune` returned; ``class_means``, (rotations,
+        classes, width), for "ncm": of normalised features with ``ridge_weight``.
     views : int
         Views of each image: all images first, then all once more, flipped.
     """
@@ -242,8 +232,14 @@ def scores_by(
 
     if "wta" in rules:
         found["wta"] = averaged(winner_takes_all(head, vectors, last, sizes))
+    # Exact statistics are of normalised features.
+    known = normalised(features) if "ridge_weight" in kept else features
     if "lda" in rules:
-        found["lda"] = comparable(averaged(linear(kept, "lda", features)))
+        found["lda"] = comparable(averaged(linear(kept, "lda", known)))
+    if "ncm" in rules:
+        found["ncm"] = averaged(nearest_mean(kept["class_means"], known))
+    if "ridge" in rules:
+        found["ridge"] = averaged(ridge_scores(kept["ridge_weight"], features[0]))
     if "finetuned" in rules or "ensemble" in rules:
         found["finetuned"] = averaged(winner_takes_all(head, vectors, last, sizes, kept))
     if "linear" in rules or "ensemble" in rules:
@@ -291,6 +287,17 @@ def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
         return _linear(features.float(), weight, bias).mean(dim=0)
 
 
+def nearest_mean(means: Tensor, features: Tensor) -> Tensor:
+    """Return the cosine of features to each class mean, (n, classes); the mean over rotations.
+
+    As SimpleCIL predicts: Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained
+    Models", IJCV 2024.
+    """
+    directions = F.normalize(means.to(features.device), dim=-1)
+    with torch.autocast(features.device.type, enabled=False):
+        return torch.bmm(F.normalize(features.float(), dim=-1), directions.mT).mean(dim=0)
+
+
 def _linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return scores, (rotations, n, classes), of features, (rotations, n, width)."""
     return torch.bmm(features, weight.mT) + bias[:, None]
@@ -325,10 +332,28 @@ def _similarities(
     )
 
 
-def check(classifiers: Mapping[str, Tensor], statistics: ClassStatistics, head: MultiHead) -> None:
-    """Refuse classifiers that are not of these statistics and heads."""
-    classes, rotations, width = statistics.means.shape
-    wanted = {"lda_weight": (rotations, classes, width), "lda_bias": (rotations, classes)}
+def check(
+    classifiers: Mapping[str, Tensor],
+    shape: tuple[int, int, int],
+    head: MultiHead,
+    n_ridge: int | None = None,
+) -> None:
+    """Refuse classifiers that are not of these heads and statistics.
+
+    Parameters
+    ----------
+    classifiers : mapping
+    shape : (classes, rotations, width)
+        Of the statistics' means.
+    head : MultiHead
+    n_ridge : int, optional
+        Inputs of the ridge regression; None if there is none.
+    """
+    classes, rotations, width = shape
+    wanted: dict[str, tuple[int, ...]] = {"lda_weight": (rotations, classes, width)}
+    wanted |= {"lda_bias": (rotations, classes)}
+    if n_ridge is not None:
+        wanted |= {"ridge_weight": (classes, n_ridge)}
     if "head_weight" in classifiers:
         wanted |= {"head_weight": tuple(head.weight.shape), "head_bias": tuple(head.bias.shape)}
         wanted |= {"linear_weight": wanted["lda_weight"], "linear_bias": wanted["lda_bias"]}

@@ -13,8 +13,11 @@ from lmrc.nets.network import Encoder
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather, passes
+from lmrc.statistics.ridge import expand
+from lmrc.statistics.scatter import Scatter
 from lmrc.training.memory import Memory
 
+AT_A_TIME = 2048  # samples whose projections are in memory at once
 MAX_REAL = 128  # real features of a class for fine-tuning: more would only take memory
 
 
@@ -24,6 +27,25 @@ class Updated(NamedTuple):
     statistics: ClassStatistics  # in the new features
     non_negative: bool  # whether no feature of these images was below 0, as behind a ReLU
     real: dict[int, Tensor]  # with exemplars, by class: some features, (rotations, n, width)
+
+
+def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.device) -> Scatter:
+    """Return exact statistics with those of a task, whose samples are features.
+
+    Parameters
+    ----------
+    scatter : Scatter
+        Of what `expand` returns.
+    task : Memory
+    projections : int
+        As for `expand`.
+    device : torch.device
+        Where to compute the projections.
+    """
+    for row in torch.unique(task.y).tolist():  # in order
+        for part in task.of_class(row).x.split(AT_A_TIME):
+            scatter = scatter.added(row, expand(part.to(device), projections).cpu())
+    return scatter
 
 
 def update_statistics(

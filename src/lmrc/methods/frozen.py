@@ -1,0 +1,40 @@
+"""Tasks that are learnt on the features of a frozen backbone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lmrc.nets.network import Encoder
+from lmrc.training.device import use_bf16
+from lmrc.training.features import extract
+from lmrc.training.memory import Memory
+
+
+class FrozenFeatures:
+    """When a classifier learns on features, and of what views of its images."""
+
+    freeze: Any
+    rotations: Any
+    precision: Any
+
+    @property
+    def _on_features(self) -> bool:
+        """Whether tasks are learnt on features, as the backbone is fixed: not if images rotate."""
+        return self.freeze is True and self._rotations == "none"
+
+    @property
+    def _feature_layers(self) -> int:  # of how many last layers tasks are learnt on features
+        return 1
+
+    @property
+    def _rotations(self) -> str:  # what ``rotations`` comes to
+        return str(self.rotations)
+
+    @property
+    def _flips(self) -> bool:  # whether prediction uses mirror images, too
+        return False
+
+    def _as_features(self, encoder: Encoder, samples: Memory) -> Memory:
+        bf16 = use_bf16(self.precision, encoder.mean.device)
+        x = extract(encoder, samples.x, self._feature_layers, flip=self._flips, bf16=bf16)
+        return Memory(x, samples.y)

@@ -1,0 +1,161 @@
+"""Ridge regression on random projections of fixed features, from class statistics alone.
+
+As in McDonnell et al., "RanPAC: Random Projections and Pre-trained Models for Continual Learning",
+NeurIPS 2023: features are projected at random, rectified, and regressed onto one-hot classes. Here
+features are normalised first, which is better with few images; they are inputs of the regression
+themselves, too, which gains as much as twice the projections; all classes weigh the same, however
+many images they have; and the ridge is chosen by generalised cross-validation, so that nothing
+depends on the order of the tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmrc.statistics.scatter import Scatter
+
+SEED = 0  # of the projection, the same for all models
+# The ridge, relative to the mean square of the regression's inputs: ascending.
+RIDGES = tuple(10 ** (step / 2) for step in range(-8, 5))
+FIRST_TRIED = RIDGES.index(10**-0.5)
+PROBES = 64  # random vectors that estimate the trace of a large inverse
+EXACT = 512  # rows up to which the trace is exact
+EPS = 1e-12
+
+
+def normalised(features: Tensor) -> Tensor:
+    """Return the signed square roots of features, brought to unit length.
+
+    Power and L2 normalisation: Perronnin et al., "Improving the Fisher Kernel for Large-Scale Image
+    Classification", ECCV 2010.
+    """
+    features = features.float()
+    return F.normalize(features.sign() * features.abs().sqrt(), dim=-1)
+
+
+def ridge_inputs(features: Tensor, projections: int) -> Tensor:
+    """Return normalised features, and their rectified projections: (n, width + projections)."""
+    with torch.autocast(features.device.type, enabled=False):
+        found = normalised(features)
+        projected = found @ projection(found.shape[1], projections, found.device)
+        return torch.cat([found, projected.relu()], dim=1)
+
+
+def expand(features: Tensor, projections: int) -> Tensor:
+    """Return what exact statistics are of: features (n, width) and the inputs of the regression."""
+    return torch.cat([features.float(), ridge_inputs(features, projections)], dim=1)
+
+
+@lru_cache(maxsize=2)
+def projection(width: int, projections: int, device: torch.device) -> Tensor:
+    """Return the random projection, (width, projections).
+
+    Its values are ± √(2 / width): rectified projections are then of the features' size. From the
+    raw bits of PCG64, which are the same everywhere: it need not be stored.
+    """
+    n = width * projections
+    raw = np.random.PCG64(SEED).random_raw(-(-n // 64)).astype("<u8")
+    bits = np.unpackbits(raw.view(np.uint8))[:n].reshape(width, projections)
+    signs = torch.from_numpy(bits.astype(np.float32) * 2 - 1)
+    return (signs * math.sqrt(2 / width)).to(device)
+
+
+def ridge_scores(weight: Tensor, features: Tensor) -> Tensor:
+    """Return the scores of the regression, (n, classes), for features (n, width)."""
+    inputs = ridge_inputs(features, weight.shape[1] - features.shape[1])
+    with torch.autocast(features.device.type, enabled=False):
+        return inputs @ weight.to(features.device).T
+
+
+def ridge_weights(scatter: Scatter, device: torch.device) -> Tensor:
+    """Return the weights of the regression onto one-hot classes, (classes, inputs).
+
+    With the class means U (C, inputs) and the covariance Σ around them, every class weighs the same
+    and is taken to spread as all do: W = (Σ + UᵀU / C + λI)⁻¹ Uᵀ / C. In a basis of the samples
+    where they are fewer than the inputs.
+
+    The ridge λ minimises the generalised cross-validation of Golub, Heath and Wahba, "Generalized
+    Cross-Validation as a Method for Choosing a Good Ridge Parameter", Technometrics 1979: residuals
+    over (1 − trace / n)². The number of images n is that of as many classes of the geometric mean
+    of theirs: small classes count, and one very small class does not outweigh the others.
+    """
+    system, targets, basis = _system(scatter, device)
+    size = system.diagonal().sum() / scatter.means.shape[1] + EPS
+    counts = scatter.counts.double()
+    n = len(counts) * float(counts.log().mean().exp())
+    probes = _probes(len(system)).to(system)
+    tried: dict[int, tuple[float, Tensor]] = {}
+
+    def error(step: int) -> float:
+        if step not in tried:
+            ridge = float(RIDGES[step] * size)
+            shifted = system.clone()
+            shifted.diagonal().add_(ridge)
+            factor = torch.linalg.cholesky(shifted)
+            found = torch.cholesky_solve(torch.cat([targets, probes], dim=1), factor)
+            weights, solved = found.tensor_split([targets.shape[1]], dim=1)
+            fitted = targets - ridge * weights
+            if basis is None:
+                residuals = 1 - 2 * (targets * weights).sum() + (weights * fitted).sum()
+            else:
+                residuals = (targets - fitted).square().sum()
+            freedom = len(system) - ridge * float((probes * solved).sum())  # trace of the fit
+            left = 1 - freedom / n
+            # With more degrees of freedom than images, the larger ridge is the better one.
+            tried[step] = float(residuals) / left**2 if left > 0 else 1e30 / RIDGES[step], weights
+        return tried[step][0]
+
+    best = FIRST_TRIED
+    for direction in (1, -1):
+        while 0 <= (step := best + direction) < len(RIDGES) and error(step) < error(best):
+            best = step
+    error(best)
+    weights = tried[best][1]
+    return (weights if basis is None else basis.T @ weights).T.float().cpu().contiguous()
+
+
+def _system(scatter: Scatter, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return S, T and B, of which (S + λI)⁻¹ T are the weights, or Bᵀ (S + λI)⁻¹ T if there is a B.
+
+    S = A = Σ + UᵀU / C and T = Uᵀ / C; or A = BᵀB, S = BBᵀ and Uᵀ / C = BᵀT.
+    """
+    home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
+    means = scatter.means.to(home, torch.float64)
+    n_classes, width = means.shape
+    if scatter.is_pooled:
+        covariance = scatter.covariance().to(home)
+        return covariance + means.T @ means / n_classes, means.T / n_classes, None
+    factors = scatter.factors.to(home, torch.float64) / math.sqrt(scatter.n_images)
+    basis = torch.cat([factors, means / math.sqrt(n_classes)])
+    if len(basis) > width:
+        return basis.T @ basis, means.T / n_classes, None
+    targets = basis.new_zeros(len(basis), n_classes)
+    targets[len(factors) :] = torch.eye(n_classes) / math.sqrt(n_classes)
+    return basis @ basis.T, targets, basis
+
+
+def _probes(n: int) -> Tensor:
+    """Return columns Z whose zᵀ A z sum up to the trace of A (n, n), or to an estimate of it."""
+    if n <= EXACT:
+        return torch.eye(n)
+    rng = torch.Generator().manual_seed(SEED)
+    signs = torch.randint(2, (n, PROBES), generator=rng) * 2 - 1
+    return signs / math.sqrt(PROBES)
+
+
+def shrinkage(covariance: Tensor, n: int) -> float:
+    """Return how far to shrink a covariance of n samples towards a sphere: 0 … 1.
+
+    Oracle Approximating Shrinkage: Chen et al., "Shrinkage Algorithms for MMSE Covariance
+    Estimation", IEEE Transactions on Signal Processing 2010, Eq. 23.
+    """
+    p, trace = len(covariance), float(covariance.trace())
+    squares = float(covariance.square().sum())
+    spread = (n + 1 - 2 / p) * (squares - trace**2 / p)
+    return min(1.0, ((1 - 2 / p) * squares + trace**2) / spread) if spread > 0 else 1.0

@@ -1,0 +1,195 @@
+"""Exact class statistics of fixed features: counts, means, and the scatter around the means.
+
+With a frozen backbone, statistics of tasks learnt one by one are those of all images at once,
+whatever the order: sums alone. A class's scatter matrix is kept as a factor R, Σ (x − μ)(x − μ)ᵀ =
+RᵀR, with one row fewer than the class has images. So a class can be forgotten exactly. Once the
+factors would take more memory than the sum of all scatter matrices, that sum takes their place.
+Stored in float32, computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lmrc.nets.erasing import without_row
+from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.covariances import with_row
+
+EPS = 1e-30
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Exact class statistics. Immutable: a change returns a new one.
+
+    Attributes
+    ----------
+    counts : Tensor of shape (classes,)
+        Images of each class.
+    means : Tensor of shape (classes, width)
+    ranks : Tensor of shape (classes,)
+        Rows of each class's factor; all 0 once they are summed up.
+    factors : Tensor of shape (rows, width)
+        The factors R of all classes, one after the other.
+    within : Tensor of shape (width · (width + 1) / 2,), or (0,)
+        The sum of all scatter matrices, its upper triangle row by row, once it takes less memory.
+    """
+
+    counts: Tensor
+    means: Tensor
+    ranks: Tensor
+    factors: Tensor
+    within: Tensor
+
+    @classmethod
+    def empty(cls, width: int) -> Self:
+        """Return that of no class."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return cls(none, torch.zeros(0, width), none, torch.zeros(0, width), torch.zeros(0))
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Put together what `tensors` took apart."""
+        return cls(**tensors)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return it as it is saved."""
+        return dict(vars(self))
+
+    def check(self, n_classes: int, width: int) -> None:
+        """Refuse tensors that are not of so many classes and features."""
+        rows, pooled = int(self.ranks.sum()), self.within.numel() > 0
+        wanted = {"counts": (n_classes,), "means": (n_classes, width), "ranks": (n_classes,)}
+        wanted |= {"factors": (rows, width)}
+        wanted |= {"within": (width * (width + 1) // 2 if pooled else 0,)}
+        for name, shape in wanted.items():
+            tensor = getattr(self, name)
+            dtype = torch.int64 if name in ("counts", "ranks") else torch.float32
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+                raise ValueError(f"the scatter's {name} is not of shape {shape} in {dtype}")
+        fits = (self.ranks >= 0) & (self.ranks < self.counts)
+        if not bool(fits.all()) or (pooled and rows):
+            raise ValueError("the scatter's ranks do not fit its classes")
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether there is but the sum of all scatter matrices."""
+        return bool(len(self.within))
+
+    @property
+    def n_images(self) -> int:
+        """Images of all classes."""
+        return int(self.counts.sum())
+
+    def added(self, row: int, x: Tensor) -> Self:
+        """Return it with samples of a class, (n, width): a new one has the row after the last."""
+        x = x.double()
+        n, mean = len(x), x.mean(dim=0)
+        # One row fewer with the same scatter: a reflection takes the mean into the first row.
+        normal = torch.full((n, 1), 1 / math.sqrt(n)).to(x)
+        normal[0] -= 1
+        away = (x - 2 * normal @ (normal.T @ x) / (normal.square().sum() + EPS))[1:]
+        known = row < len(self.counts)
+        if known:
+            before, old = int(self.counts[row]), self.means[row].double()
+            step = mean - old
+            away = torch.cat([away, math.sqrt(before * n / (before + n)) * step[None]])
+            mean, n = old + n / (before + n) * step, before + n
+        parts = list(torch.split(self.factors, self.ranks.tolist()))
+        within = self.within
+        if self.is_pooled:
+            within = (self.within.double() + packed(away.T @ away)).float()
+            factor = self.factors
+        else:
+            rows = torch.cat([parts[row].double(), away]) if known else away
+            factor = torch.linalg.qr(rows, mode="r")[1]
+        found = type(self)(
+            with_row(self.counts, row, torch.tensor(n)),
+            with_row(self.means, row, mean),
+            with_row(self.ranks, row, torch.tensor(len(factor))),
+            torch.cat([*parts[:row], factor.float(), *parts[row + 1 :]]),
+            within,
+        )
+        return found._pooled() if len(found.factors) > found.means.shape[1] // 2 else found
+
+    def _pooled(self) -> Self:
+        factors = self.factors.double()
+        return type(self)(
+            self.counts,
+            self.means,
+            torch.zeros_like(self.ranks),
+            self.factors[:0],
+            packed(factors.T @ factors).float(),
+        )
+
+    def without(self, row: int) -> Self:
+        """Return that of the other classes.
+
+        The sum of all scatter matrices loses the class's share, as if all were alike.
+        """
+        parts = list(torch.split(self.factors, self.ranks.tolist()))
+        return type(self)(
+            without_row(self.counts, row),
+            without_row(self.means, row),
+            without_row(self.ranks, row),
+            torch.cat([*parts[:row], *parts[row + 1 :]]),
+            self.within * (1 - float(self.counts[row]) / self.n_images),
+        )
+
+    def of(self, start: int, stop: int | None = None) -> Self:
+        """Return that of some of the inputs."""
+        within = self.within
+        if self.is_pooled:
+            within = packed(unpacked(within, self.means.shape[1])[start:stop, start:stop])
+        means, factors = self.means[:, start:stop], self.factors[:, start:stop]
+        return type(self)(self.counts, means, self.ranks, factors, within)
+
+    def covariance(self) -> Tensor:
+        """Return the covariance around the class means, (width, width), in float64."""
+        if self.is_pooled:
+            return unpacked(self.within, self.means.shape[1]).double() / self.n_images
+        factors = self.factors.double()
+        return factors.T @ factors / self.n_images
+
+    def class_statistics(self, kind: str) -> ClassStatistics:
+        """Return statistics with covariances of a kind, for Gaussian replay.
+
+        One covariance for all classes where their scatter matrices are summed up.
+        """
+        found = ClassStatistics.empty(kind, 1, self.means.shape[1])
+        shared = self.covariance() if self.is_pooled else None
+        factors = torch.split(self.factors.double(), self.ranks.tolist())
+        for row, n in enumerate(self.counts.tolist()):
+            matrix = factors[row].T @ factors[row] / n if shared is None else shared
+            mean = self.means[row : row + 1].double()
+            found = found.with_class(row, Summary(mean, matrix, float(n)))
+        return found
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """Return the upper triangle of a symmetric matrix, row by row.
+
+    >>> packed(torch.tensor([[1, 2], [2, 3]]))
+    tensor([1, 2, 3])
+    """
+    return torch.cat([row[i:] for i, row in enumerate(matrix)])
+
+
+def unpacked(triangle: Tensor, width: int) -> Tensor:
+    """Return the symmetric matrix whose upper triangle this is.
+
+    >>> unpacked(torch.tensor([1, 2, 3]), 2)
+    tensor([[1, 2],
+            [2, 3]])
+    """
+    matrix = torch.empty(width, width, dtype=triangle.dtype)
+    for i, row in enumerate(torch.split(triangle, list(range(width, 0, -1)))):
+        matrix[i, i:] = row
+        matrix[i:, i] = row
+    return matrix
