@@ -1,9 +1,9 @@
 """Runs on a Ray cluster of two nodes, one of which is lost: the records do not show it."""
 
 import json
-import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,10 +29,6 @@ SMALL = ["incremental", "--dataset", "digits", "--limit", "10", "--epochs", "1",
 SMALL += ["--methods", "own:WaitingClassifier", "--backbone", "cnn", "--seeds", "2", "--quiet"]
 
 
-def command(*words):
-    return [sys.executable, "-m", "lmrc", "reproduce", *SMALL, *map(str, words)]
-
-
 def records(folder):
     """What a run measured but for the seconds, run by run."""
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
@@ -47,53 +43,46 @@ def weights(folder):
 
 
 @pytest.fixture
-def two_nodes(own_module, tmp_path, monkeypatch):
-    """Two nodes of one processor each, beside one of none that the driver talks to."""
+def cluster(own_module, tmp_path, monkeypatch):
+    """A node of one processor, which the driver talks to, and a second one."""
     # Before ray is imported, which reads it: a busy machine takes longer than its 5 s.
     monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "60")
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
     own_module(MODULE)
     monkeypatch.setenv("MEET", str(tmp_path))
-    small = {"object_store_memory": 80 * 2**20}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
-    nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
-    yield cluster, nodes
+    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=small)
+    cluster.add_node(**small)
+    yield cluster
     cluster.shutdown()
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_records_are_the_same_after_a_lost_node(two_nodes, tmp_path):
-    cluster, nodes = two_nodes
-    asked = command("--out", "ray", "--keep-models", "--ray", cluster.address)
-    with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as process:
+def test_records_are_the_same_after_a_lost_node(cluster, tmp_path, run_job, call):
+    words = ["reproduce", *SMALL, "--keep-models", "--out"]
+    with ThreadPoolExecutor() as threads:
+        job = threads.submit(run_job, *words, "ray", "--ray", cluster.address)
+        deadline = time.monotonic() + PATIENCE
         try:
-            deadline = time.monotonic() + PATIENCE
             while len(list(tmp_path.glob("waiting-*"))) < 2:  # a run on each node
-                assert process.poll() is None, process.stderr.read()
+                assert not job.done(), job.result()["said"]
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-            cluster.remove_node(nodes[0], allow_graceful=False)
-            (tmp_path / "gone").touch()
-            _, errors = process.communicate(timeout=PATIENCE)
+            (second,) = cluster.worker_nodes
+            cluster.remove_node(second, allow_graceful=False)
         finally:
-            process.kill()
-    assert process.returncode == 0, errors
-    serial = command("--out", "serial", "--keep-models")
-    subprocess.run(serial, check=True, timeout=PATIENCE)
+            (tmp_path / "gone").touch()
+    assert job.result()["code"] == 0, job.result()["said"]
+    assert call(*words, "serial")[0] == 0
     assert records(tmp_path / "ray") == records(tmp_path / "serial")
     assert len(weights("ray")) == 2
     assert weights("ray") == weights("serial")
     assert not Path("ray", "models").exists()
 
 
-def test_without_ray_installed_the_error_says_how_to_install_it(tmp_path, monkeypatch, capsys):
-    from lmrc import cli
-
+def test_without_ray_installed_the_error_says_how_to_install_it(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    words = ["incremental", "--dataset", "digits", "--limit", "10", "--quiet", "--ray"]
-    monkeypatch.setattr(sys, "argv", ["lmrc", "reproduce", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 1
-    assert "pip install ray" in capsys.readouterr().err
+    code, _, errors = call("reproduce", "incremental", "--dataset", "digits", "--quiet", "--ray")
+    assert code == 1
+    assert "pip install ray" in errors
