@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from lmrc import cli
 
@@ -35,6 +37,37 @@ def call(monkeypatch, capsys):
         return end.value.code or 0, said.out, said.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def without_drawing():
+    """Return a context in which pages have the texts of figures in place of them.
+
+    To draw them takes longer than all the rest.
+    """
+    from matplotlib.text import Text
+
+    from lmrc.report import figures
+
+    def texts(figure, *, name, description):
+        found = [description, *(text.get_text() for text in figure.findobj(Text))]
+        return Markup("<svg>{}</svg>").format(" ".join(found))
+
+    @contextmanager
+    def patched():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(figures, "to_svg", texts)
+            patch.setattr(figures, "to_png", lambda _: b"")
+            yield
+
+    return patched
+
+
+@pytest.fixture(scope="module")
+def undrawn(without_drawing):
+    """Do without figures in all tests of a file."""
+    with without_drawing():
+        yield
 
 
 @pytest.fixture
@@ -79,9 +112,10 @@ def run_jobs():
     A job has `words` and `place`, and maybe an `environment` or a fault: `kill_after` seconds;
     killed, or sent a `signal`, after `epochs`; at the n-th `step` of writing `how` ("killed",
     "full" from then on, or "watched"); a `limit` to the bytes of a file; `harmless`, without the
-    rights of root; `memory` that it may take beyond what it has; `no_drawing`. In place of `words`
-    it may have several `commands`, of `seconds` each, or a Python `program`. What it `needs` is
-    imported once for all. The results have `code`, `said` and `seconds`.
+    rights of root; `memory` that it may take beyond what it has; `undrawn`, "png" or "all"
+    figures. In place of `words` it may have several `commands`, of `seconds` each, or a Python
+    `program`. What it `needs` is imported once for all. The results have `code`, `said` and
+    `seconds`.
     """
     if not hasattr(os, "fork"):
         pytest.skip("processes cannot be forked here")

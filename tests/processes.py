@@ -21,6 +21,7 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
+from markupsafe import Markup
 from PIL import Image
 
 from lmrc import cli
@@ -44,10 +45,12 @@ def prepare_fault(job):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + job["memory"]
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    if job.get("no_drawing"):
+    if "undrawn" in job:
         from lmrc.report import figures
 
         figures.to_png = lambda _: b""
+        if job["undrawn"] == "all":
+            figures.to_svg = lambda *_, **__: Markup("<svg></svg>")
     if "epochs" in job:
         _stop_after_epochs(job["epochs"], job.get("signal", signal.SIGKILL))
     if "step" in job:

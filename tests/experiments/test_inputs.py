@@ -15,11 +15,11 @@ QUICK = {"seeds": 1, "epochs": 1, "tasks": 2, "device": "cpu", "quiet": True, "j
 @pytest.fixture
 def wide(tmp_path):
     """A folder of four classes, with images of 8×12 pixels."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for label in "abcd":
         (tmp_path / "wide" / label).mkdir(parents=True)
         for i in range(10):
-            pixels = chance.integers(0, 256, (8, 12), dtype=np.uint8)
+            pixels = rng.integers(0, 256, (8, 12), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "wide" / label / f"{i}.png")
     return tmp_path / "wide"
 

@@ -1,22 +1,19 @@
+import csv
 import json
-import re
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from lmrc import load
 from lmrc.data.datasets import load_dataset
-from lmrc.experiments import capacity, workers
 from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
-from lmrc.experiments.workers import default_jobs
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.report.page import write_report
+from lmrc.report.page import read_contents, write_report
 from lmrc.report.records import (
     append_record,
     read_description,
@@ -29,37 +26,11 @@ from lmrc.statistics import prediction_rules
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
 
-def rows(folder):
-    """Return the rows of all tables of the page as lists of text."""
-    html = (folder / "report.html").read_text(encoding="utf-8")
-    found = []
-    for row in re.findall(r"<tr>(.*?)</tr>", html, flags=re.DOTALL):
-        cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, flags=re.DOTALL)
-        found.append([re.sub("<[^>]+>", "", cell).strip() for cell in cells])
-    return found
-
-
 def without_seconds(folder):
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
     for record in records:
         record["record"] |= {"train_seconds": 0, "test_seconds": 0}
     return records
-
-
-@pytest.fixture
-def no_training(monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("something was trained")
-
-    monkeypatch.setattr(IncrementalClassifier, "partial_fit", refuse)
-    return monkeypatch
-
-
-@pytest.fixture(scope="module")
-def incremental(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "incremental"
-    main("incremental", "digits", out, **SMALL, methods=["lmrc", "lm", "lwf-mt"])
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +44,7 @@ def percent(share):
     return f"{100 * share:.1f}"
 
 
-def test_incremental_shows_its_records(incremental):
+def test_incremental_shows_its_records(incremental, rows):
     summaries = summarize_methods(read_records(incremental))
     assert [s.method for s in summaries] == ["LMRC", "LM", "LwF.MT"]
     shown = rows(incremental)
@@ -106,19 +77,29 @@ def test_classifiers_of_scikit_learn_run_beside_ours(tmp_path):
     assert "–: not known" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_classes_may_recur(tmp_path):
+def test_classes_may_recur(tmp_path, rows):
     changes = SMALL | {"methods": ["lmrc"], "order": [[0, 1], [2, 3], [1, 0]]}
     main("incremental", "digits", tmp_path, **changes)
     records = read_records(tmp_path)
     assert [r.record.classes for r in records] == [[0, 1], [2, 3], [1, 0]]
     assert records[0].settings["order"] == [[0, 1], [2, 3], [1, 0]]
     assert rows(tmp_path)[0][2:] == ["task 1, 2 classes", "task 2, 4 classes", "task 3, 4 classes"]
-    assert "task</" in (tmp_path / "accuracy.svg").read_text()
+    (axes,) = read_contents(tmp_path)[1].drawings["accuracy"].figure.axes
+    assert axes.get_xlabel() == "task"
     before = (tmp_path / "records.jsonl").read_text()
     main("incremental", "digits", tmp_path, **changes)
     assert (tmp_path / "records.jsonl").read_text() == before
     with pytest.raises(UsageError, match="lists the classes of each task"):
         main("incremental", "digits", tmp_path, **changes, tasks=3)
+
+
+def test_the_first_task_may_be_larger(tmp_path):
+    main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], first_classes=4, tasks=4)
+    records = read_records(tmp_path)
+    assert [r.record.n_classes_seen for r in records] == [4, 6, 8, 10]
+    assert records[0].settings["first_classes"] == 4
+    with pytest.raises(FileExistsError, match=r"other settings \(first_classes\)"):
+        main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], tasks=4)
 
 
 def test_task_boundaries_may_be_blurry(tmp_path):
@@ -135,7 +116,7 @@ def test_task_boundaries_may_be_blurry(tmp_path):
         main("incremental", "digits", tmp_path, **changes, disjoint=0.5)
 
 
-def test_rehearsal_has_the_layout_of_table_1(tmp_path):
+def test_rehearsal_has_the_layout_of_table_1(tmp_path, rows):
     main(
         "rehearsal",
         "digits",
@@ -153,7 +134,7 @@ def test_rehearsal_has_the_layout_of_table_1(tmp_path):
         assert row == [method, *ours]
 
 
-def test_exemplars_may_be_counted_in_total(tmp_path):
+def test_exemplars_may_be_counted_in_total(tmp_path, rows):
     changes = SMALL | {"methods": ["finetune"], "memory": [20], "total": True, "tasks": 2}
     main("rehearsal", "digits", tmp_path, **changes, settings={"exemplars": "herding"})
     records = read_records(tmp_path)
@@ -166,7 +147,7 @@ def test_exemplars_may_be_counted_in_total(tmp_path):
         main("rehearsal", "digits", tmp_path, **changes | {"total": None})
 
 
-def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression):
+def test_suppression_shows_mean_outputs_on_old_and_new_samples(suppression, rows):
     records = read_records(suppression)
     ends = {r.method: r.extra["outputs"] for r in records if r.record.task == 1}
     assert list(ends) == ["Fine-tuning", "EWC", "LwF.MC", "LMRC"]
@@ -198,50 +179,20 @@ def test_suppression_is_resumed(suppression, tmp_path):
     assert without_seconds(tmp_path) == without_seconds(suppression)
 
 
-def test_nothing_is_run_twice(suppression, no_training):
-    before = (suppression / "records.jsonl").read_text()
-    main("softmax-suppression", "digits", suppression, **SMALL)
-    assert (suppression / "records.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("experiment", "methods"),
-    [("consolidation", ["LMRC", "LM"]), ("heads", ["LMRC", "LwF.MT", "LM"])],
-)
-def test_records_of_incremental_are_copied_and_nothing_is_trained(
-    experiment, methods, incremental, tmp_path, no_training, capsys
-):
-    main(experiment, "digits", tmp_path, source=incremental, **SMALL)
-    theirs = {r.method: [] for r in read_records(incremental)}
-    for record in read_records(incremental):
-        theirs[record.method].append(record)
-    assert read_records(tmp_path) == [r for method in methods for r in theirs[method]]
-    note = f"Copied from the records in {incremental}, not trained again: LMRC with seed 0; L"
-    assert note in read_description(tmp_path).notes[0]
-    assert note in capsys.readouterr().err
-    assert note in (tmp_path / "report.html").read_text()
-
-
-def test_the_default_folder_of_incremental_is_found(incremental, tmp_path, no_training):
-    no_training.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "incremental-digits").symlink_to(incremental)
-    main("consolidation", "digits", **SMALL)
-    assert (tmp_path / "runs" / "consolidation-digits" / "consolidation.png").exists()
-
-
-def test_records_with_other_settings_are_not_copied(incremental, tmp_path, no_training, capsys):
-    with pytest.raises(RuntimeError, match="lmrc-s0, lwf-mt-s0, lm-s0 failed, see above"):
-        main("heads", "digits", tmp_path, source=incremental, **{**SMALL, "epochs": 2})
-    assert "LMRC with seed 0; LwF.MT with seed 0; LM" in (said := capsys.readouterr().err)
-    assert "other settings (epochs), so trained here" in said
+def test_nothing_is_run_twice(suppression, ablation, no_training):
+    for experiment, folder in (("softmax-suppression", suppression), ("ablation", ablation)):
+        before = (folder / "records.jsonl").read_text()
+        main(experiment, "digits", folder, **SMALL)
+        assert (folder / "records.jsonl").read_text() == before
 
 
 def test_a_kept_model_predicts_as_its_record_says(tmp_path, monkeypatch):
     monkeypatch.setattr(prediction_rules, "STEPS", 5)
-    asked = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
-    main("incremental", "digits", tmp_path, **asked)
-    main("incremental", "digits", tmp_path, **asked | {"keep_models": False})  # takes nothing away
+    options = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
+    main("incremental", "digits", tmp_path, **options)
+    main(
+        "incremental", "digits", tmp_path, **options | {"keep_models": False}
+    )  # takes nothing away
     data = load_dataset("digits", limit=SMALL["limit"])
     for method, title in {"lmrc": "LMRC", "lmrc+": "LMRC+"}.items():
         model = load(tmp_path / "trained" / f"{method}-s0")
@@ -259,12 +210,12 @@ def test_a_kept_model_that_could_not_be_written_is_written_by_the_same_command(
         save(self, path)
 
     save = IncrementalClassifier.save
-    asked = {**SMALL, "tasks": 2, "methods": ["lmrc"], "keep_models": True}
+    options = {**SMALL, "tasks": 2, "methods": ["lmrc"], "keep_models": True}
     monkeypatch.setattr(IncrementalClassifier, "save", full)
     with pytest.raises(RuntimeError, match="failed, see above"):
-        main("incremental", "digits", tmp_path, **asked)
+        main("incremental", "digits", tmp_path, **options)
     monkeypatch.undo()
-    main("incremental", "digits", tmp_path, **asked)
+    main("incremental", "digits", tmp_path, **options)
     assert len(load(tmp_path / "trained" / "lmrc-s0").classes_) == 10
     assert [r.record.task for r in read_records(tmp_path)] == [0, 1]
 
@@ -273,16 +224,33 @@ def test_runs_that_were_finished_before_have_no_kept_model(
     incremental, tmp_path, no_training, capsys
 ):
     shutil.copytree(incremental, tmp_path, dirs_exist_ok=True)
-    asked = {**SMALL, "methods": ["lmrc", "lm"], "keep_models": True}
-    main("incremental", "digits", tmp_path, **asked)
+    options = {**SMALL, "methods": ["lmrc", "lm"], "keep_models": True}
+    main("incremental", "digits", tmp_path, **options)
     out, errors = capsys.readouterr()
     assert "No models of LMRC with seed 0; LM with seed 0" in errors
     assert "trained" not in out
 
 
-def test_a_folder_to_copy_from_must_hold_records(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no records\.jsonl: give a run folder"):
-        main("heads", "digits", tmp_path / "out", source=tmp_path, **SMALL)
+def test_the_page_of_the_ablation_shows_the_prediction_rules(ablation):
+    records = [r for r in read_records(ablation) if r.method == "+ λ = 3, statistics"]
+    end = records[-1].extra["prediction_rules"]
+    with (ablation / "ablation.csv").open(newline="") as file:
+        # A cell that begins with a plus is a formula to a spreadsheet, hence the apostrophe.
+        rows = {row["row"].removeprefix("'"): row for row in csv.DictReader(file)}
+    names = {"wta": "+ λ = 3", "lda": "+ statistics: LDA"}
+    names |= {"finetuned": "+ statistics: fine-tuned heads"}
+    names |= {"linear": "+ statistics: linear classifier"}
+    assert list(rows) == [
+        "LMRC",
+        "+ cosine schedule",
+        *names.values(),
+        "+ statistics: ensemble",
+        "LMRC+",
+    ]
+    for rule, name in names.items():
+        assert float(rows[name]["final_accuracy"]) == end[rule]["accuracy"]
+    assert (ablation / "ablation.png").exists()
+    assert (ablation / "task-id-accuracy.png").exists()
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -303,7 +271,7 @@ def test_an_existing_folder_is_not_removed(incremental, tmp_path):
     assert (tmp_path / "run.json").exists()
 
 
-def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, tmp_path):
+def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, tmp_path, rows):
     main("heads", "digits", tmp_path, source=incremental, **SMALL)
     shown = rows(tmp_path)
     for method in ("LMRC", "LwF.MT", "LM"):
@@ -316,7 +284,7 @@ def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, 
     assert (tmp_path / "confusion-lwf.mt.svg").exists()
 
 
-def test_consolidation_shows_old_classes(incremental, tmp_path):
+def test_consolidation_shows_old_classes(incremental, tmp_path, rows):
     main("consolidation", "digits", tmp_path, source=incremental, **SMALL)
     old = [r.record.old_accuracy for r in read_records(tmp_path) if r.method == "LM"]
     assert ["LM", "–", *map(percent, old[1:])] in rows(tmp_path)
@@ -354,40 +322,6 @@ def test_a_chosen_setting_reaches_those_methods_that_have_it(tmp_path):
         main("incremental", "digits", tmp_path, **chosen, settings={"response_weight": 2})
 
 
-COUNTS = {"seeds": 2, "dims": [8, 12], "thresholds": [0.2, 0.6], "limit": 40, "max_tries": 100}
-
-
-def test_capacity_shows_found_and_expected(tmp_path):
-    main("capacity", None, tmp_path, quiet=True, **COUNTS)
-    records = capacity.read_capacity_records(tmp_path)
-    assert len(records) == 8
-    shown = rows(tmp_path)
-    for dim in (8, 12):
-        found = [r.found for r in records if (r.dim, r.threshold) == (dim, 0.2)]
-        row = next(row for row in shown if row[:2] == [str(dim), "0.2"])
-        assert row[2].startswith(f"{sum(found) / 2:,.0f} ±")
-        exact = capacity.expected(dim, 0.2, 100, 0.99, "beta")
-        printed = capacity.expected(dim, 0.2, 100, 0.99, "paper")
-        assert (row[3], row[5]) == (f"{exact:,}", f"{printed:,}")
-        assert [str(dim), "0.6", "≥ 40"] in [row[:3] for row in shown]
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "That is an error" in text
-
-
-def test_capacity_is_resumed(tmp_path, monkeypatch, capsys):
-    main("capacity", None, tmp_path, quiet=True, **{**COUNTS, "seeds": 1})
-    asked = []
-
-    def count(dim, threshold, *_, random_state, **__):
-        asked.append((dim, threshold, random_state))
-        return 7
-
-    monkeypatch.setattr(capacity, "measured", count)
-    main("capacity", None, tmp_path, **{**COUNTS, "thresholds": [0.2]})
-    assert asked == [(8, 0.2, 1), (12, 0.2, 1)]
-    assert "[4/4] d = 12, T = 0.2, seed 1: 7 label vectors" in capsys.readouterr().err
-
-
 def test_a_folder_refuses_another_experiment_or_other_settings(incremental, tmp_path):
     with pytest.raises(FileExistsError, match="holds incremental, not heads"):
         main("heads", "digits", incremental, **SMALL)
@@ -420,7 +354,7 @@ def test_a_folder_keeps_all_commands_that_reproduce_it(tmp_path, monkeypatch):
 
 
 def test_a_page_with_fewer_seeds_does_not_wait_for_an_earlier_command(
-    incremental, tmp_path, no_training
+    incremental, tmp_path, no_training, rows
 ):
     out = shutil.copytree(incremental, tmp_path / "runs")
     asked = read_description(out)
@@ -470,28 +404,10 @@ def test_a_folder_refuses_new_settings_of_a_method_that_it_has(
 
 
 def test_the_report_is_made_again_from_the_records_alone(incremental, suppression, tmp_path):
-    main("capacity", None, tmp_path, quiet=True, **COUNTS)
+    main("capacity", None, tmp_path, quiet=True, seeds=1, dims=[8], limit=40, max_tries=100)
     for folder in (incremental, suppression, tmp_path):
         made = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
         for name in set(made) - {"records.jsonl", "run.json"}:
             (folder / name).unlink()
         write_report(folder)
         assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == made
-
-
-@pytest.mark.parametrize(("threads", "runs", "jobs"), [(2, 12, 2), (2, 1, 1), (64, 99, 8)])
-def test_one_run_per_core_by_default(monkeypatch, threads, runs, jobs):
-    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    assert default_jobs(runs, "cpu") == jobs
-
-
-def test_mps_is_suggested_where_several_runs_share_a_gpu(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    workers.suggest_mps("cpu")
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(workers, "pick_device", lambda _: torch.device("cuda", 0))
-    workers.suggest_mps("auto")
-    assert "nvidia-cuda-mps-control -d" in capsys.readouterr().err
-    (tmp_path / "control").touch()
-    workers.suggest_mps("auto")
-    assert capsys.readouterr().err == ""

@@ -5,12 +5,18 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from lmrc import cli
+from lmrc.evaluation.metrics import task_aware_accuracy
 from lmrc.experiments import runs
+from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import load_recipe
+from lmrc.methods.catalog import find_method, make_learner
+from lmrc.report.records import read_records
+from lmrc.statistics import prediction_rules
 
 SMALL = ["--dataset", "digits", "--limit", "12", "--quiet"]
 TASKS = 5
@@ -108,7 +114,8 @@ def run(run_job):
 
     def run_there(experiment, *words, **fault):
         words = ["reproduce", experiment, *SMALL, *map(str, words)]
-        done = run_job(*words, **fault, needs=["lmrc.experiments.reproduce", "lmrc.methods.ewc"])
+        needs = ["lmrc.experiments.reproduce", "lmrc.methods.ewc", "lmrc.report.page"]
+        done = run_job(*words, **fault, needs=needs, undrawn="all")
         return done["code"], done["said"]
 
     return run_there
@@ -166,6 +173,7 @@ def test_diverged_training_is_reported_in_one_line(call, run):
         assert code == 1
         assert "own.DivergingClassifier-s0: the loss is not finite" in errors
         assert "Traceback" not in errors
+        Path("forked").touch()  # for those only
 
 
 def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(call, limit_disk):
@@ -326,3 +334,60 @@ def test_the_model_of_a_finished_run_is_removed_after_a_kill(tmp_path, monkeypat
     assert runs.unfinished(recipe, [whole, half], tmp_path) == [half]
     left = sorted(path.name for path in (tmp_path / "models").iterdir())
     assert left == ["lm-s0", "lm-s0.lock"]
+
+
+# --- What a record holds --------------------------------------------------------------------------
+
+ROWS = ["LMRC", "+ cosine schedule", "+ λ = 3, statistics", "LMRC+"]
+
+
+def by_method(folder):
+    records = {}
+    for record in read_records(folder):
+        records.setdefault(record.method, []).append(record)
+    return records
+
+
+def test_records_hold_the_variants_name_and_all_its_settings(ablation):
+    records = by_method(ablation)
+    assert list(records) == ROWS
+    settings = {method: record[0].settings for method, record in records.items()}
+    assert [settings[m]["schedule"] for m in ROWS] == ["halving", "cosine", "cosine", "cosine"]
+    assert [settings[m]["response_weight"] for m in ROWS] == [1, 1, 3, 3]
+    assert settings["+ λ = 3, statistics"]["classifier"] == "LMRCPlusClassifier"
+    assert {len(record) for record in records.values()} == {5}
+
+
+def test_prediction_rules_of_one_network_score_as_each_alone(ablation, monkeypatch):
+    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+    records = by_method(ablation)
+    assert all("prediction_rules" not in r.extra for m in ROWS[:2] for r in records[m])
+    third = records[ROWS[2]][2]
+    recipe = load_recipe("ablation", "digits", seeds=1, epochs=1, limit=12)
+    method = find_method("statistics", recipe.variants)
+    stream = open_stream(recipe, 0, open_dataset(recipe, None))
+    learner = make_learner(method, recipe.settings | {"random_state": 0, "device": "cpu"})
+    for task in stream[:3]:
+        learner.partial_fit(task.X_train, task.y_train)
+    X, y = stream.test_up_to(2)
+    for rule in prediction_rules.RULES[:-1]:  # the backbone is not frozen
+        learner.set_params(predict_with=rule)
+        found = third.extra["prediction_rules"][rule]
+        assert found["accuracy"] == np.mean(learner.predict(X) == y)
+        if rule == "ensemble":
+            assert found == {name: getattr(third.record, name) for name in found}
+        scores, classes = learner.similarities(X), learner.classes_
+        assert found["task_aware_accuracy"] == task_aware_accuracy(
+            y, scores, classes, stream.task_of
+        )
+
+
+def test_bytes_stored_beside_the_network_are_recorded(ablation, call):
+    records = by_method(ablation)
+    end = {method: records[method][-1].extra["stored_bytes"] for method in ROWS}
+    assert end["LMRC"] == {"images": 0, "statistics": 0}
+    assert end["LMRC+"]["images"] == 0 < end["LMRC+"]["statistics"]
+    words = ["--methods", "joint", "--epochs", 1, "--seeds", 1, "--out", "joint"]
+    assert call("incremental", *words)[0] == 0
+    stored = [r.extra["stored_bytes"]["images"] for r in by_method(Path("joint"))["Joint"]]
+    assert stored == [2 * 12 * 64 * (i + 1) for i in range(TASKS)]

@@ -6,6 +6,11 @@ from lmrc.data.datasets import digits
 NAMES = ("zero", "one", "two", "three", "four")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def undrawn(undrawn):
+    """Figures are tested with the reports."""
+
+
 def save_images(folder, images):
     folder.mkdir(parents=True, exist_ok=True)
     for i, image in enumerate(images):

@@ -1,9 +1,11 @@
+import copy
 import json
 
 import numpy as np
 import pytest
 
 import lmrc
+from lmrc.nets.backbones import ResNet
 from lmrc.practice import export
 from lmrc.statistics import prediction_rules
 
@@ -11,24 +13,29 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
-def classifier(shape, backbone, n_classes=5):
+def classifier(shape, backbone, **settings):
     rng = np.random.default_rng(0)
-    X, y = rng.integers(0, 256, (6 * n_classes, *shape), dtype=np.uint8), np.arange(6 * n_classes)
-    model = lmrc.LMRCClassifier(epochs=1, backbone=backbone, device="cpu", random_state=0)
-    y = y % n_classes
+    X, y = rng.integers(0, 256, (30, *shape), dtype=np.uint8), np.arange(30) % 5
+    model = lmrc.LMRCClassifier(
+        epochs=1, backbone=backbone, device="cpu", random_state=0, **settings
+    )
     for part in (y < 2, y == 2, y > 2):
         model.partial_fit(X[part], y[part])
     return model, X
 
 
-def test_outputs_equal_the_models_for_any_batch_size(place, model, call):
-    code, out, err = call("export", model, "made/anew/m.onnx")
-    assert (code, err) == (0, "")
-    assert "input: uint8 images of shape (n, 8, 8, 1), output: similarities" in out
-    session = onnxruntime.InferenceSession("made/anew/m.onnx")
+@pytest.fixture(scope="module")
+def exported():
+    """A model of grey images and its ONNX file."""
+    model, _ = classifier((8, 8), "mlp")
+    return model, export.to_onnx(model)
+
+
+def test_outputs_equal_the_models_for_any_batch_size(exported):
+    model, content = exported
+    session = onnxruntime.InferenceSession(content)
     properties = session.get_modelmeta().custom_metadata_map
-    clf = lmrc.load(model)
-    assert json.loads(properties["classes"]) == clf.classes_.tolist()
+    assert json.loads(properties["classes"]) == model.classes_.tolist()
     assert {key: properties[key] for key in ("height", "width", "channels")} == {
         "height": "8",
         "width": "8",
@@ -37,11 +44,39 @@ def test_outputs_equal_the_models_for_any_batch_size(place, model, call):
     X = np.random.default_rng(0).integers(0, 256, (33, 8, 8), dtype=np.uint8)
     for n in (1, 2, 33):
         (outputs,) = session.run(["similarities"], {"images": X[:n, ..., None]})
-        np.testing.assert_allclose(outputs, clf.similarities(X[:n]), atol=1e-5)
+        np.testing.assert_allclose(outputs, model.similarities(X[:n]), atol=1e-5)
+
+
+def test_the_file_is_written_and_described(exported, tmp_path, monkeypatch, call):
+    model, content = exported
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(export, "to_onnx", lambda model: content)
+    model.save("m")
+    code, out, err = call("export", "m", "made/anew/m.onnx")
+    assert (code, err) == (0, "")
+    assert "input: uint8 images of shape (n, 8, 8, 1), output: similarities" in out
+    assert (tmp_path / "made" / "anew" / "m.onnx").read_bytes() == content
+
+
+def test_a_file_with_other_outputs_is_not_written(exported, tmp_path, monkeypatch, call):
+    _, content = exported
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(export, "to_onnx", lambda model: content)
+    other, _ = classifier((8, 8), "mlp", learning_rate=1e-6)
+    other.save("m")
+    code, _, err = call("export", "m", "m.onnx")
+    assert code == 1
+    assert "outputs differ from torch's by" in err
+    assert not (tmp_path / "m.onnx").exists()
 
 
 @pytest.mark.parametrize(
-    ("shape", "backbone"), [((25, 30, 3), "cnn"), ((70, 66, 3), "cnn"), ((10, 10, 3), "resnet18")]
+    ("shape", "backbone"),
+    [
+        ((70, 66, 3), "cnn"),  # averages windows of several sizes
+        ((10, 10, 3), ResNet((3, 10, 10), (1, 1, 1, 1), channels=8)),
+    ],
+    ids=["cnn", "resnet"],
 )
 def test_backbones_and_heads_of_several_sizes(shape, backbone):
     model, X = classifier(shape, backbone)
@@ -52,48 +87,44 @@ def test_backbones_and_heads_of_several_sizes(shape, backbone):
     np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
 
 
-def plus(**settings):
+def learnt(**settings):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), np.arange(30) % 5
     model = lmrc.LMRCPlusClassifier(
-        first_epochs=1, epochs=1, backbone="cnn", device="cpu", random_state=0, **settings
+        first_epochs=1, epochs=1, backbone="mlp", device="cpu", random_state=0, **settings
     )
-    for part in (y < 2, y >= 2):
-        model.partial_fit(X[part], y[part])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prediction_rules, "STEPS", 3)
+        for part in (y < 2, y >= 2):
+            model.partial_fit(X[part], y[part])
     return model, X
 
 
-@pytest.mark.parametrize("rule", prediction_rules.RULES)
-def test_rotations_and_prediction_rules_are_exported(rule, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
-    model, X = plus(freeze=rule == "ridge")
+@pytest.fixture(scope="module")
+def plus():
+    """A model of LMRC+, and images."""
+    return learnt()
+
+
+# "ensemble" is of "finetuned" and "linear"; "lda" is below.
+@pytest.mark.parametrize("rule", ["wta", "ensemble", "ncm", "ridge"])
+def test_rotations_and_prediction_rules_are_exported(plus, rule):
+    model, X = learnt(freeze=True) if rule == "ridge" else plus
     content = export.to_onnx(model.set_params(predict_with=rule))
     export.check_outputs(model, content)
     (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
     np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
 
 
-def test_rounding_errors_of_torch_itself_are_tolerated(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
-    model, _ = plus()
-    model.classifiers_["linear_bias"] += (
-        3e3  # of all classes: they win as before, with fewer digits
-    )
+def test_rounding_errors_of_torch_itself_are_tolerated(plus):
+    model = copy.deepcopy(plus[0]).set_params(predict_with="lda")
+    # Of all classes: they win as before, with fewer digits.
+    model.classifiers_["lda_bias"] += 3e3
     content = export.to_onnx(model)
     export.check_outputs(model, content)
-    model.classifiers_["linear_bias"][:, 0] += 10
+    model.classifiers_["lda_bias"][:, 0] += 10
     with pytest.raises(export.ExportError):
         export.check_outputs(model, content)
-
-
-def test_a_file_with_other_outputs_is_not_written(place, model, call, monkeypatch):
-    other, _ = classifier((8, 8), "mlp", n_classes=4)
-    content = export.to_onnx(other)
-    monkeypatch.setattr(export, "to_onnx", lambda model: content)
-    code, _, err = call("export", model, "m.onnx")
-    assert code == 1
-    assert "outputs differ from torch's by" in err
-    assert not (place / "m.onnx").exists()
 
 
 def test_only_ties_may_be_predicted_differently():

@@ -13,6 +13,8 @@ from lmrc.report.summary import (
     summarize_methods,
 )
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def test_names_break_after_dots_and_underscores_and_in_camel_case(description, records):
     own = "nearest_mean.NearestMeanClassifier"

@@ -11,6 +11,8 @@ from lmrc.report.summary import (
     summarize_methods,
 )
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def rival(records, name, factor):
     """Return the steady method's records under another name, less accurate by a factor."""

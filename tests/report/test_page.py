@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lmrc.report import figures
 from lmrc.report.capacity import CapacityRecord
 from lmrc.report.page import (
     BUILDERS,
@@ -190,6 +191,16 @@ def folder(tmp_path, description, records):
     for record in records:
         append_record(tmp_path, record)
     return tmp_path
+
+
+def test_a_figure_of_a_page_is_drawn_once_for_page_and_file(folder, monkeypatch):
+    names, draw = [], figures.to_svg
+    monkeypatch.setattr(
+        figures, "to_svg", lambda figure, **how: names.append(how["name"]) or draw(figure, **how)
+    )
+    write_report(folder)
+    assert "accuracy" in names
+    assert len(names) == len(set(names))
 
 
 def test_the_report_of_a_folder_is_made_from_its_records_alone(folder, html):

@@ -10,6 +10,8 @@ from lmrc.report.records import (
     write_description,
 )
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def with_exemplars(records):

@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lmrc.report.page import render
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def test_costs(description, steady, records, rows_of):

@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lmrc.report.page import render
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def test_an_order_per_seed_is_not_shown_as_that_of_one_seed(description, records):

@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lmrc.report.page import assemble, build, render
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def test_probabilities_within_a_head_have_no_common_sum(description, records, cells_of):

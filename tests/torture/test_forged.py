@@ -315,7 +315,7 @@ def test_forged_records(run_folders, try_all, is_full):
                 (slot / "run" / "run.json").write_text(texts[0])
                 (slot / "run" / "records.jsonl").write_text("".join(f"{t}\n" for t in texts[1:]))
 
-            more = {"no_drawing": i % 20 != 0, "needs": ["lmrc.report.page"]}
+            more = {"needs": ["lmrc.report.page"]} | ({"undrawn": "png"} if i % 20 else {})
             yield prepare, (("report", "run", "-q"),), what, more
 
     def check(slot, found):

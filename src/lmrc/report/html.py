@@ -31,10 +31,14 @@ class Drawing:
 
     figure: Figure
     description: str
+    _drawn: dict[str, Markup] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def to_svg(self, name: str) -> Markup:
         """Return an ``<svg>`` element whose ids begin with `name`."""
-        return figures.to_svg(self.figure, name=name, description=self.description)
+        if name not in self._drawn:  # it is for the page and for a file, and takes long
+            svg = figures.to_svg(self.figure, name=name, description=self.description)
+            self._drawn[name] = svg
+        return self._drawn[name]
 
 
 @dataclass(frozen=True)

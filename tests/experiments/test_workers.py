@@ -1,0 +1,50 @@
+import json
+
+import pytest
+import torch
+
+from lmrc.experiments import workers
+from lmrc.experiments.reproduce import main
+
+SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
+
+
+@pytest.mark.parametrize(("threads", "runs", "jobs"), [(2, 12, 2), (2, 1, 1), (64, 99, 8)])
+def test_one_run_per_core_by_default(monkeypatch, threads, runs, jobs):
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    assert workers.default_jobs(runs, "cpu") == jobs
+
+
+def test_mps_is_suggested_where_several_runs_share_a_gpu(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    workers.suggest_mps("cpu")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(workers, "pick_device", lambda _: torch.device("cuda", 0))
+    workers.suggest_mps("auto")
+    assert "nvidia-cuda-mps-control -d" in capsys.readouterr().err
+    (tmp_path / "control").touch()
+    workers.suggest_mps("auto")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_stopped_ablation_is_resumed_in_parallel(ablation, tmp_path):
+    def without_seconds(folder):
+        lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["record"] |= {"train_seconds": 0, "test_seconds": 0}
+        return sorted(lines, key=lambda line: (line["method"], line["record"]["task"]))
+
+    whole = (ablation / "records.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run.json").write_text((ablation / "run.json").read_text())
+    (tmp_path / "records.jsonl").write_text("".join(whole[:7]))  # + cosine schedule lacks three
+    main("ablation", "digits", tmp_path, **SMALL, methods=["lmrc", "cosine"], jobs=2)
+    expected = [
+        r for r in without_seconds(ablation) if r["method"] in ("LMRC", "+ cosine schedule")
+    ]
+    assert without_seconds(tmp_path) == expected
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_tasks_of_unequal_size_are_refused_before_anything_is_run(tmp_path, jobs):
+    with pytest.raises(ValueError, match="leaves 5 of 10 classes to 3 more tasks"):
+        main("incremental", "digits", tmp_path, **SMALL, first_classes=5, tasks=4, jobs=jobs)
