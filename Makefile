@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS := dev,onnx
+# To compile all packages takes a minute; those that are imported are compiled then, once.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test oldest torture mutants clean
 .DEFAULT_GOAL := help
@@ -15,7 +19,7 @@ demo: $(VENV)/installed  ## teach the ten digits two at a time; the page is unde
 test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n auto
 
@@ -38,9 +42,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,onnx]'
-	touch $@
+$(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[$(EXTRAS)]'
+	touch $(VENV)/installed $@
