@@ -98,6 +98,7 @@ class Experiment(StrEnum):
     heads = "heads"
     ablation = "ablation"
     rotations = "rotations"
+    pretrained = "pretrained"
 
 
 @app.command()
@@ -223,8 +224,8 @@ def reproduce(
 
     softmax-suppression is Fig. 1, incremental Fig. 3, rehearsal Table 1, capacity Figs. 4a and 5,
     consolidation Figs. 4b and 4c; heads shows how often each head wins on each task's images.
-    Beyond the paper, ablation adds the parts of LMRC+ to LMRC one by one, and rotations compares
-    LMRC+ with and without rotations.
+    Beyond the paper, ablation adds the parts of LMRC+ to LMRC one by one, rotations compares
+    LMRC+ with and without rotations, and pretrained begins with ImageNet weights.
 
     Settings are the paper's unless an option changes them. Each finished task is a line in the
     folder's records; what is recorded is not run again.

@@ -158,3 +158,15 @@ def test_the_numbers_of_two_axes_stand_apart(description, steady):
     figures.to_png(figure)
     left, right = (axes.get_window_extent() for axes in figure.axes)
     assert right.x0 - left.x1 > 0.055 * figure.bbox.width
+
+
+def test_pretrained_names_the_best_row_that_keeps_no_image(asked, ablation):
+    """Joint training keeps them all: it is beside the others, and never the best."""
+    variants = {"all": {"method": "joint", "title": "steady"}}
+    described = replace(
+        asked, experiment="pretrained", headline="", recipe={**asked.recipe, "variants": variants}
+    )
+    contents = build(described, ablation)
+    assert contents.headline == "end is best: 89.6 % average incremental accuracy."
+    assert "| start |" in contents.markdown
+    assert "includes the changes" not in render(described, ablation)

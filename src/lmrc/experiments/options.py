@@ -39,6 +39,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "heads": _NO_EXEMPLARS,
     "ablation": {**_NO_EXEMPLARS, "--from": _TRAINS},
     "rotations": {**_NO_EXEMPLARS, "--from": _TRAINS},
+    "pretrained": {**_NO_EXEMPLARS, "--from": _TRAINS},
 }
 
 

@@ -20,6 +20,7 @@ EXPERIMENTS = (
     "heads",
     "ablation",
     "rotations",
+    "pretrained",
 )
 
 RECIPES = resources.files("lmrc.experiments") / "recipes"
@@ -57,8 +58,8 @@ class Recipe:
     variants : dict
         Methods with settings of their own, as `lmrc.methods.catalog.find_method` takes them.
     rows : list of dict
-        Of the report of `ablation`, each with a ``name``, the ``method`` by its title, and the
-        prediction ``rule``, unless it is the method's own.
+        Of the reports of `ablation` and `pretrained`, each with a ``name``, the ``method`` by its
+        title, and the prediction ``rule``, unless it is the method's own.
     size : int, (height, width) or None
         To which the images of a folder are resized; None: as `lmrc.load_dataset` does by default.
     limit : int or None

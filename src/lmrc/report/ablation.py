@@ -1,4 +1,4 @@
-"""Reports of the ablations: `ablation`, from LMRC to LMRC+ row by row, and `rotations`."""
+"""Reports with a row for each variant: `ablation`, `pretrained` and `rotations`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from lmrc.report.sections import Cost
 from lmrc.report.summary import (
     MethodSummary,
     Spread,
+    best,
     csv_text,
     metric_name,
+    name_best,
     percent,
     summarize_methods,
 )
@@ -91,6 +93,43 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         markdown=_markdown(rows),
         drawings={"ablation": chart, "task-id-accuracy": task_id},
         tables={"ablation": _csv(rows)},
+    )
+
+
+def build_pretrained(description: Description, records: Sequence[RunRecord]) -> Contents:
+    """Return the report of `pretrained`: prediction rules beside each other, and joint training."""
+    wanted, variants = (description.recipe.get(name) or () for name in ("rows", "variants"))
+    rows = _rows(list(wanted), records)
+    summaries = [row.summary for row in rows]
+    chart = Drawing(
+        _bars(summaries),
+        "Average incremental accuracy and accuracy after the last task. The table below holds the "
+        "numbers.",
+    )
+    caption = "Joint training keeps all images; no other row keeps any."
+    caption += " Whiskers: ± one standard deviation." * bool(html.n_seeds(summaries))
+    joint = {v["title"] for v in dict(variants).values() if v.get("method") == "joint"}
+    bounds = {row["name"] for row in wanted if row["method"] in joint}
+    compared = {s.method: s.average for s in summaries if s.average and s.method not in bounds}
+    leaders = best(compared) if compared else {}
+    lead, shares = name_best(leaders) if leaders else ("", "")
+    return sections.gather(
+        description,
+        records,
+        summarize_methods(records),
+        headline=f"{lead}: {shares} % average incremental accuracy." if leaders else "",
+        findings=[],
+        sections=[
+            Section(
+                "result",
+                "Accuracy by backbone and prediction rule",
+                html.figure(chart, "pretrained", caption) + _table(rows),
+            ),
+            Section("tasks", "Accuracy after each task", sections.accuracy_table(summaries)),
+        ],
+        markdown=_markdown(rows),
+        drawings={"pretrained": chart},
+        tables={"pretrained": _csv(rows)},
     )
 
 

@@ -49,6 +49,7 @@ BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
     "heads": incremental.build_heads,
     "ablation": ablation.build,
     "rotations": ablation.build_rotations,
+    "pretrained": ablation.build_pretrained,
 }
 
 #: Title and seed of a method's run.
