@@ -3,13 +3,13 @@
     python results/search/adaptation.py DATA TRIES.json --out adaptation.jsonl
 
 `TRIES.json` lists tries: ``{"name": …, "backbone": …, "order": 0, "adapt": {parameters of LMRC+},
-"mix": 0.5, "both": false}``. The backbone is trained on the first of ten tasks by LMRC+ with the
-parameters of ``adapt`` (without them it stays as it is), mixed with its pretrained weights (``mix``
-is the share of the trained ones), and held from then on. With ``both``, features of the pretrained
-backbone are placed beside those of the adapted one. Each task's classes are then learnt by ridge
-regression over a random projection, LDA and nearest class mean, on features averaged over the image
-and its mirror image. Printed: average and last accuracy over ten tasks, on a tenth of the training
-images that is held out; the test set is not read.
+"side": 224, "variants": [{"mix": 0.5, "both": false}]}``. The backbone is trained on the first of
+ten tasks by LMRC+ with the parameters of ``adapt`` (without them it stays as it is) and held from
+then on. Variants are mixed with its pretrained weights (``mix`` is the share of the trained ones);
+with ``both``, features of the pretrained backbone are placed beside those of the adapted one. Each
+task's classes are then learnt by ridge regression over a random projection, LDA and nearest class
+mean, on features averaged over the image and its mirror image. Printed: average and last accuracy
+over ten tasks, on a tenth of the training images that is held out; the test set is not read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,20 @@ import torch
 from torch import Tensor
 
 from lmrc import LMRCPlusClassifier, load_dataset
+from lmrc.nets import network
 from lmrc.nets.network import Encoder, build_encoder
 
 PROJECTED = 10_000
 LAMBDAS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of the mean of the Gram matrix's diagonal
 SHRINKAGE = 0.05
+LOAD = network.load_pretrained
+
+
+def resized(side: int | None) -> None:
+    """Let pretrained backbones have images of another size from now on; None: their own."""
+    network.load_pretrained = lambda name: (  # type: ignore[assignment]
+        LOAD(name)._replace(size=(side, side)) if side else LOAD(name)
+    )
 
 
 def features(encoder: Encoder, x: Tensor, device: torch.device) -> Tensor:
@@ -50,6 +59,24 @@ def projected(f: Tensor, seed: int = 0) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (f.shape[1], PROJECTED), generator=rng).float() * 2 - 1
     return (f @ signs.to(f.device)).relu()
+
+
+def mixed(pretrained: Encoder, adapted: Encoder, share: float) -> Encoder:
+    """Return an encoder whose weights are means of two others' weights."""
+    found, old = copy.deepcopy(adapted).cpu(), copy.deepcopy(pretrained).cpu().state_dict()
+    found.load_state_dict(
+        {
+            n: torch.lerp(old[n], t, share) if t.is_floating_point() else t
+            for n, t in found.state_dict().items()
+        }
+    )
+    return found
+
+
+def few_of_each(y: Tensor, held_out: Tensor, n: int) -> Tensor:
+    """Return the positions of all held-out images, and of some others of each class."""
+    others = [torch.nonzero((y == c) & ~held_out)[:n, 0] for c in range(100)]
+    return torch.cat([torch.nonzero(held_out)[:, 0], *others])
 
 
 def evaluate(train: Tensor, y: Tensor, held: Tensor, y_held: Tensor) -> dict[str, Any]:
@@ -94,9 +121,11 @@ def main() -> None:
     parser.add_argument("tries", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--per-class", type=int, default=450)
+    parser.add_argument("--dataset", default="cifar100")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = load_dataset("cifar100", data_dir=options.data, limit=options.limit)
+    data = load_dataset(options.dataset, data_dir=options.data, limit=options.limit)
     x = torch.from_numpy(np.asarray(data.X_train)).permute(0, 3, 1, 2).contiguous()
     labels = torch.from_numpy(np.unique(data.y_train, return_inverse=True)[1])
     for attempt in json.loads(options.tries.read_text()):
@@ -110,36 +139,34 @@ def main() -> None:
             held[rng.permutation(rows)[: len(rows) // 10]] = True
         held_out = torch.from_numpy(held)
         first = (~held_out) & (y < 10)
+        resized(attempt.get("side"))
         pretrained, _ = build_encoder(attempt["backbone"], (3, 32, 32))
         encoder, seconds = pretrained, 0.0
         if "adapt" in attempt:
             parameters = {"freeze": False, "statistics": "none", "predict_with": "wta", "epochs": 3}
-            parameters |= {"first_epochs": None, "random_state": 0, "compile": False}
+            parameters |= {"first_epochs": None, "first_learning_rate": None}
+            parameters |= {"random_state": 0, "compile": False}
             model = LMRCPlusClassifier(
                 backbone=attempt["backbone"], **{**parameters, **attempt["adapt"]}
             )
             model.fit(x[first], y[first].numpy())
             encoder = copy.deepcopy(model.network_.encoder).float()
-            share = attempt.get("mix", 1.0)
-            if share < 1:
-                old = pretrained.to(device).state_dict()
-                mixed = {
-                    n: torch.lerp(old[n], t.to(device), share) if t.is_floating_point() else t
-                    for n, t in encoder.state_dict().items()
-                }
-                encoder.load_state_dict(mixed)
             seconds = time.monotonic() - began
-        f = features(encoder, x, device)
-        if attempt.get("both"):
-            parts = [features(pretrained, x, device), f]
-            f = torch.cat([torch.nn.functional.normalize(part) for part in parts], dim=1)
-        y, held_out = y.to(device), held_out.to(device)
-        found = evaluate(f[~held_out], y[~held_out], f[held_out], y[held_out])
-        total = round(time.monotonic() - began, 1)
-        record = {**attempt, "found": found, "adapted_s": round(seconds, 1), "seconds": total}
-        print(json.dumps(record), flush=True)
-        with options.out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        used = few_of_each(y, held_out, options.per_class)
+        images, of, is_held = x[used], y[used].to(device), held_out[used].to(device)
+        for variant in attempt.get("variants", [{}]):
+            now = mixed(pretrained, encoder, variant.get("mix", 1.0))
+            f = features(now, images, device)
+            if variant.get("both"):
+                parts = [features(pretrained, images, device), f]
+                f = torch.cat([torch.nn.functional.normalize(part) for part in parts], dim=1)
+            found = evaluate(f[~is_held], of[~is_held], f[is_held], of[is_held])
+            record = {k: v for k, v in attempt.items() if k != "variants"} | variant
+            record |= {"found": found, "adapted_s": round(seconds, 1)}
+            record["seconds"] = round(time.monotonic() - began, 1)
+            print(json.dumps(record), flush=True)
+            with options.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":
