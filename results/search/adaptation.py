@@ -3,7 +3,7 @@
     python results/search/adaptation.py DATA TRIES.json --out adaptation.jsonl
 
 `TRIES.json` lists tries: ``{"name": …, "backbone": …, "order": 0, "adapt": {parameters of LMRC+},
-"side": 224, "variants": [{"mix": 0.5, "both": false}]}``. The backbone is trained on the first of
+"variants": [{"mix": 0.5, "both": false}]}``. The backbone is trained on the first of
 ten tasks by LMRC+ with the parameters of ``adapt`` (without them it stays as it is) and held from
 then on. Variants are mixed with its pretrained weights (``mix`` is the share of the trained ones);
 with ``both``, features of the pretrained backbone are placed beside those of the adapted one. Each
@@ -26,20 +26,11 @@ import torch
 from torch import Tensor
 
 from lmrc import LMRCPlusClassifier, load_dataset
-from lmrc.nets import network
 from lmrc.nets.network import Encoder, build_encoder
 
 PROJECTED = 10_000
 LAMBDAS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of the mean of the Gram matrix's diagonal
 SHRINKAGE = 0.05
-LOAD = network.load_pretrained
-
-
-def resized(side: int | None) -> None:
-    """Let pretrained backbones have images of another size from now on; None: their own."""
-    network.load_pretrained = lambda name: (  # type: ignore[assignment]
-        LOAD(name)._replace(size=(side, side)) if side else LOAD(name)
-    )
 
 
 def features(encoder: Encoder, x: Tensor, device: torch.device) -> Tensor:
@@ -139,7 +130,6 @@ def main() -> None:
             held[rng.permutation(rows)[: len(rows) // 10]] = True
         held_out = torch.from_numpy(held)
         first = (~held_out) & (y < 10)
-        resized(attempt.get("side"))
         pretrained, _ = build_encoder(attempt["backbone"], (3, 32, 32))
         encoder, seconds = pretrained, 0.0
         if "adapt" in attempt:

@@ -7,7 +7,7 @@ from torch import nn
 
 from lmrc import CapacityError, CapacityWarning, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.methods import base, prediction
+from lmrc.methods import base, lmrc_plus, prediction
 from lmrc.methods.declared import switched_off
 from lmrc.methods.persistence import model_from
 from lmrc.nets.network import Frozen
@@ -391,3 +391,43 @@ def test_with_its_extensions_off_it_is_lmrc_bit_for_bit(memory):
     assert off.history_ == paper.history_
     np.testing.assert_array_equal(off.similarities(X), paper.similarities(X))
     np.testing.assert_array_equal(off.label_vectors_, paper.label_vectors_)
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    """Small images of four colours."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), 6)
+    X = rng.integers(0, 90, (24, 32, 32, 3), dtype=np.uint8)
+    X[np.arange(24), :, :, np.minimum(y, 2)] += 150
+    return X, y
+
+
+def taught_in_two(photographs, **settings):
+    X, y = photographs
+    model = LMRCPlusClassifier(
+        backbone="efficientnet-lite0@32", epochs=2, first_epochs=2, projections=20, random_state=0
+    )
+    model.set_params(**settings).partial_fit(X[y < 2], y[y < 2])
+    first = {name: t.clone() for name, t in model.network_.encoder.backbone.state_dict().items()}
+    return model.partial_fit(X[y >= 2], y[y >= 2]), first
+
+
+def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photographs, monkeypatch):
+    """And by seven parts in ten: adapted wholly, features serve the first task's classes alone."""
+    X, _ = photographs
+    frozen, published = taught_in_two(photographs, freeze=True)
+    same, _ = taught_in_two(photographs, freeze="later", adaptation_epochs=0)
+    np.testing.assert_array_equal(same.similarities(X), frozen.similarities(X))
+
+    adapted, first = taught_in_two(photographs, freeze="later", adaptation_epochs=1)
+    after = adapted.network_.encoder.backbone.state_dict()
+    assert all(torch.equal(after[n], first[n]) for n in first)
+    assert adapted.prediction_rule_ == frozen.prediction_rule_ == "ridge"
+
+    monkeypatch.setattr(lmrc_plus, "ADAPTED_SHARE", 1.0)
+    _, whole = taught_in_two(photographs, freeze="later", adaptation_epochs=1)
+    for name in ("_conv_stem.weight", "_bn1.running_mean"):
+        assert not torch.allclose(whole[name], published[name])
+        mean = torch.lerp(published[name], whole[name], 0.7)
+        torch.testing.assert_close(first[name], mean)

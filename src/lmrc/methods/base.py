@@ -245,6 +245,8 @@ class IncrementalClassifier(
                 network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if len(new):
                 self.expand(network, len(new))
+        if first:
+            self._adapt(network.encoder, X, y)
         network.encoder.freeze(self._freezes)
 
         samples = (self.memory_ or Memory.empty(x)).joined(x, targets)
@@ -312,7 +314,8 @@ class IncrementalClassifier(
     @property
     def _freezes(self) -> bool:
         """Whether the task that is learnt next leaves the backbone as it is."""
-        return getattr(self, "n_tasks_", 0) > 0 if self.freeze == "later" else bool(self.freeze)
+        later = self.freeze == "later" and not self._adapts
+        return getattr(self, "n_tasks_", 0) > 0 if later else bool(self.freeze)
 
     def _now(self, name: str) -> Any:
         """Return a parameter for the task that comes next: the first may have its own."""

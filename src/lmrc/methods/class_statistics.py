@@ -14,6 +14,7 @@ from torch import Tensor
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.rng import FORGET, STATISTICS
+from lmrc.nets.loading import is_pretrained
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
@@ -56,7 +57,12 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             return str(self.rotations)
         if hasattr(self, "labels_"):
             return "all" if self.labels_["vectors"].ndim == 3 else "none"
-        return "all" if is_square(self.input_shape_) and self.freeze is not True else "none"
+        learns = self.freeze is not True and not self._adapts
+        return "all" if is_square(self.input_shape_) and learns else "none"
+
+    @property
+    def _adapts(self) -> bool:
+        return self.freeze == "later" and is_pretrained(self.backbone)
 
     @property
     def _feature_layers(self) -> int:
@@ -278,7 +284,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
                 "the features, and statistics='none' keeps none: set it to 'low-rank', say"
             )
-        fixed = self.freeze is True and self.rotations in ("auto", "none")
+        fixed = (self.freeze is True or self._adapts) and self.rotations in ("auto", "none")
         if self.predict_with == "ridge" and not (fixed and getattr(self, "scatter_", True)):
             raise ValueError(
                 f"{type(self).__name__}: predict_with='ridge' needs a backbone that is frozen from "

@@ -85,7 +85,7 @@ class TrainingParameters(Parameters):
         help="Keep the backbone fixed. With pre-trained weights, the way to learn from few images: "
         "each passes through the backbone once, and the rest is learnt on its features, without "
         'augmentation. "later": fixed from the second task on, for a large first task and small '
-        "later ones.",
+        "later ones. LMRC+ adapts a pre-trained backbone before the first task is learnt.",
         option="--freeze",
     )
     augment: Literal[
@@ -272,6 +272,12 @@ class LMRCPlusParameters(LMRCParameters):
         help='Random projections of the features for "ridge". Its statistics grow with the images, '
         "up to 2 · (2 · features + projections)² bytes.",
         fixed=True,
+    )
+    adaptation_epochs: int = parameter(
+        default=8,
+        constraint=integer(0),
+        help="Epochs for which a pre-trained backbone is adapted to the first task with "
+        '`freeze="later"`, before it is frozen.',
     )
     test_time_flip: bool = parameter(
         default=True,

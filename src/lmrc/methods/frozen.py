@@ -18,9 +18,16 @@ class FrozenFeatures:
     precision: Any
 
     @property
+    def _adapts(self) -> bool:  # whether a pre-trained backbone is adapted to the first task
+        return False
+
+    def _adapt(self, encoder: Encoder, X: Any, y: Any) -> None:
+        """Adapt a pre-trained backbone to the first task, before it is frozen."""
+
+    @property
     def _on_features(self) -> bool:
         """Whether tasks are learnt on features, as the backbone is fixed: not if images rotate."""
-        return self.freeze is True and self._rotations == "none"
+        return (self.freeze is True or self._adapts) and self._rotations == "none"
 
     @property
     def _feature_layers(self) -> int:  # of how many last layers tasks are learnt on features
