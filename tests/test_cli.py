@@ -147,7 +147,10 @@ def test_warnings_are_one_line(call, monkeypatch):
         ),
         (["reproduce", "rehearsal", "--methods", "lm,joint"], "memory_per_class=2 has no use here"),
         (
-            ["reproduce", "heads", "--methods", "lmrc+", "--set", "statistics=none"],
+            [
+                *["reproduce", "heads", "--methods", "lmrc+"],
+                *["--set", "statistics=none", "--set", "predict_with=lda"],
+            ],
             "statistics='none' keeps none",
         ),
         (["reproduce", "heads", "--backbone", "vgg"], "'vgg' is not known: use one of auto, mlp"),
