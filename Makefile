@@ -7,7 +7,7 @@ EXTRAS := dev,onnx
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test oldest torture mutants clean
+.PHONY: help demo test docs oldest torture mutants clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -23,6 +23,10 @@ test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n auto
 
+docs: $(VENV)/installed-dev  ## the documentation as a site, under site/
+	$(INSTALL) -e '.[docs]'
+	$(BIN)/python docs/site/build.py site
+
 oldest:  ## all tests with the oldest versions that pyproject.toml allows; Python 3.11 or 3.12
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]'
@@ -35,7 +39,7 @@ mutants: $(VENV)/installed-dev  ## break the code in 300 places, and see which t
 	$(BIN)/python tests/mutants.py
 
 clean:  ## remove the virtual environment and what the tools left
-	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build
+	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build site
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("lmrc needs Python 3.11 or newer: make PYTHON=…" if sys.version_info < (3, 11) else 0)'

@@ -67,8 +67,8 @@ class TrainingParameters(Parameters):
         help="Backbone network: auto (by the input's shape), mlp, cnn, resnet18, resnet34, "
         "resnet18-wide (twice the channels), or one that brings weights trained on ImageNet: "
         "efficientnet-lite0, efficientnet-lite1, efficientnet-lite2. Those have images resized to "
-        'their own size, or to another: "efficientnet-lite0@160". "hf:NAME_OR_FOLDER", '
-        '"timm:NAME" and "torchvision:NAME" load from these libraries. A module is copied and '
+        "their own size, or to another: `efficientnet-lite0@160`. `hf:NAME_OR_FOLDER`, "
+        "`timm:NAME` and `torchvision:NAME` load from these libraries. A module is copied and "
         "trained; a factory that has a parameter `input_shape` is given it.",
         option="--backbone",
         fixed=True,

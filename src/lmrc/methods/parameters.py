@@ -281,6 +281,7 @@ def _write_init(cls: Any) -> None:
     above = inspect.signature(inherited).parameters if by_hand else {"self": this}
     in_order = sorted({**above, **signature}.values(), key=lambda parameter: parameter.kind)
     __init__.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
+    __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
     __init__.is_generated = True  # type: ignore[attr-defined]
     cls.__init__ = __init__
 

@@ -1,0 +1,75 @@
+"""The documentation site: every page and file that is linked to exists."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "site" / "build.py")
+build = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(build)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("sphinx")
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    pytest.importorskip("sphinx_copybutton")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, ROOT / "docs" / "site" / "build.py", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr  # as when a link leads nowhere
+    return out
+
+
+def test_the_site_has_every_page_of_the_docs_in_its_contents(site):
+    contents = re.findall(
+        r'class="reference internal" href="([^"#]+)"', (site / "index.html").read_text("utf-8")
+    )
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f"{page.relative_to(ROOT / 'docs').with_suffix('.html')}" in contents
+    assert {"reference/cli.html", "reference/parameters.html", "results/pages.html"} <= {*contents}
+
+
+def test_the_reference_shows_commands_parameters_and_classes(site):
+    commands = (site / "reference" / "cli.html").read_text("utf-8")
+    assert {"forget", "--memory-per-class"} <= {*re.findall(r"[\w-]+", commands)}
+    assert "\x1b" not in commands
+    parameters = (site / "reference" / "parameters.html").read_text("utf-8")
+    assert {"response_weight", "rotations"} <= {*re.findall(r"\w+", parameters)}
+    python = (site / "reference" / "python.html").read_text("utf-8")
+    for name in ("LMRCPlusClassifier", "partial_fit", "ClassStream", "CapacityError"):
+        assert f"lmrc.{name}" in python or f".{name}" in python
+
+
+def test_result_pages_and_their_list_are_on_the_site(site):
+    listed = re.findall(
+        r'href="([^"]+report.html)"', (site / "results" / "pages.html").read_text("utf-8")
+    )
+    assert len(listed) == len(list((ROOT / "results").rglob("report.html")))
+    assert all((site / "results" / place).exists() for place in listed)
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    for page in ("index.html", "reference/python.html"):
+        text = (site / page).read_text("utf-8")
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+', text)
+
+
+def test_a_link_that_leads_nowhere_is_an_error():
+    text = "see [the results](../results/nowhere.md)"
+    with pytest.raises(build.BrokenLinkError, match=r"docs/a.md links to ../results/nowhere.md"):
+        build._with_site_links(text, "docs/a.md", "a.md", set())
+
+
+def test_links_of_the_repository_become_links_of_the_site():
+    text = "[a](../README.md#install) [b](../src/lmrc/methods/lmrc.py) [c](https://x.org)"
+    rewritten, files = build._with_site_links(text, "docs/a.md", "a.md", {"index.md"})
+    place = "source/src/lmrc/methods/lmrc-py.md"
+    assert rewritten == f"[a](index.md#install) [b]({place}) [c](https://x.org)"
+    assert files == {"src/lmrc/methods/lmrc.py"}
