@@ -29,10 +29,33 @@ PAGES = {  # in the repository: on the site
     "results/QUEUE.md": "results/queue.md",
 }
 CONTENTS = {
-    "Tutorials": ["tutorial"],
-    "How-to": ["new-method", "deploy", "cluster", "scale"],
-    "Reference": ["reference/python", "reference/parameters", "reference/cli", "format"],
-    "Explanation": ["beyond", "beyond-measured", "reproduction", "privacy", "reliability"],
+    "Tutorials": ["tutorial", "tutorials/arrays", "tutorials/compare"],
+    "How-to": [
+        "how-to/choose",
+        "how-to/known-class-again",
+        "how-to/exemplars",
+        "how-to/backbone",
+        "how-to/larger-than-memory",
+        "new-method",
+        "deploy",
+        "cluster",
+    ],
+    "Reference": [
+        "reference/python",
+        "reference/parameters",
+        "reference/cli",
+        "reference/metrics",
+        "reference/records",
+        "format",
+    ],
+    "Explanation": [
+        "beyond",
+        "beyond-measured",
+        "reproduction",
+        "privacy",
+        "reliability",
+        "scale",
+    ],
     "Results": ["results/index", "results/pages", "results/queue", "benchmarks"],
     "More": ["glossary", "references", "contributing", "changelog"],
 }
@@ -121,6 +144,8 @@ def _with_site_links(
 
     def rewritten(link: re.Match[str]) -> str:
         to = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[2]))
+        if to.endswith(".ipynb") and to != source:
+            to = to.replace(".ipynb", ".md")
         path = ROOT / to
         if path.is_dir():  # of results or of code: its page, or the index
             to = f"{to}/report.html" if (path / "report.html").exists() else "results/README.md"

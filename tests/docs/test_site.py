@@ -31,7 +31,7 @@ def test_the_site_has_every_page_of_the_docs_in_its_contents(site):
     contents = re.findall(
         r'class="reference internal" href="([^"#]+)"', (site / "index.html").read_text("utf-8")
     )
-    for page in (ROOT / "docs").rglob("*.md"):
+    for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]:
         assert f"{page.relative_to(ROOT / 'docs').with_suffix('.html')}" in contents
     assert {"reference/cli.html", "reference/parameters.html", "results/pages.html"} <= {*contents}
 
