@@ -8,6 +8,7 @@ alarms. ::
     OMP_NUM_THREADS=1 python benchmarks/forgotten.py
 """
 
+import argparse
 import copy
 import warnings
 from typing import Any
@@ -100,6 +101,7 @@ def cost(epochs: int) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     warnings.simplefilter("ignore")
     for epochs in (1, 5, 40):
         cost(epochs)

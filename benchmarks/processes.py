@@ -8,6 +8,7 @@ not seconds, so that other work on the machine matters little.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -27,6 +28,7 @@ IMAGES, BATCH, EPOCHS, REPEATS = 1024, 128, 6, 3
 
 def main() -> None:
     """Measure one process and two by turns."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if "RANK" in os.environ:
         measure()
         return

@@ -6,15 +6,19 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 from markupsafe import Markup
 
 from lmrc import cli
 
 # Before torch is imported: tests go side by side, and how runs do depends on the threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The tree of commands is always the same; to build it takes longer than most commands.
+typer.main.get_command = cache(typer.main.get_command)
 
 
 def pytest_addoption(parser):

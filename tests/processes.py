@@ -18,9 +18,11 @@ import sys
 import tempfile
 import time
 import traceback
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import typer.main
 from markupsafe import Markup
 from PIL import Image
 
@@ -204,6 +206,7 @@ def warm_up():
 
 
 if __name__ == "__main__":
+    typer.main.get_command = cache(typer.main.get_command)  # takes longer than most commands
     said = sys.stdout
     sys.stdout = sys.stderr = io.StringIO()
     warm_up()

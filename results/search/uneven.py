@@ -1,11 +1,11 @@
-"""Twenty classes at first, then two at a time: what keeps small tasks from doing harm.
+"""Twenty classes at first, then two at a time: settings for small tasks after a large one.
 
-    python results/search/uneven.py DATA SEED WAY …
+    python results/search/uneven.py DATA SEED SETTING …
 
 Small, for a CPU: 30 classes of CIFAR-100 at 16×16 pixels, 250 training images of each, scored on
-100 others of its training images, a narrow residual network, one turn by chance. Prints a JSON line
-for each way and task: per cent of right answers on all classes, on the first twenty and on
-the others, by the way to predict.
+100 others of its training images, a narrow residual network, one random rotation. Prints a JSON
+line for each setting and task: accuracy in per cent on all classes, on the first twenty and on the
+others, by prediction rule.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lmrc.nets.backbones import BasicBlock
 
 FIRST, NEW, STEPS, TRAINED = 20, 2, 5, 250
 
-#: What is set from the second task on. "fixed": BatchNorm's statistics stay; "classes":
-#: the Response Loss of a head counts as often as it has more classes than the new one.
-WAYS: dict[str, dict[str, Any]] = {
+#: What is set from the second task on. "fixed": BatchNorm's statistics stay; "classes": the
+#: Response Loss of a head is weighted by the ratio of its classes to the new head's.
+SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
     "classes": {},
     "fixed": {},
@@ -64,26 +64,24 @@ class Narrow(nn.Module):
         return self
 
 
-class Weighed(LMRCPlusClassifier):
-    """LMRC+ that may weigh the Response Loss by classes."""
+class Weighted(LMRCPlusClassifier):
+    """LMRC+ that may weight the Response Loss by classes."""
 
     by_classes = False
 
-    def losses(self, network: Any, frozen: Any, batch: Any) -> Any:
-        """Return the terms of LMRC+, the Response Loss weighed."""
-        terms = dict(super().losses(network, frozen, batch))
-        if frozen is not None and self.by_classes:
-            k = len(frozen.head)
-            o = network(batch.x)[:, :k]
-            with torch.no_grad():
-                v = frozen(batch.x)
-            weight = torch.tensor(self._head_sizes[:k]) / self._sizes[k]
-            terms["response"] = -self.response_weight * ((o * v).sum(-1) * weight).sum(1)
+    def losses(self, outputs: Any, old_outputs: Any, batch: Any) -> Any:
+        """Return the terms of LMRC+, the Response Loss weighted."""
+        terms = dict(super().losses(outputs, old_outputs, batch))
+        if old_outputs is not None and self.by_classes:
+            k = old_outputs.shape[1]
+            similarity = (outputs[:, :k] * old_outputs).sum(-1)
+            weight = torch.tensor(self._head_sizes[:k]) / self._head_sizes[k]
+            terms["response"] = -self.response_weight * (similarity * weight).sum(1)
         return terms
 
 
-def main(data_dir: str, seed: int, *ways: str) -> None:
-    """Learn the first task once, then go on with it in each way."""
+def main(data_dir: str, seed: int, *settings: str) -> None:
+    """Learn the first task once, then continue with each setting."""
     data = load_dataset("cifar100", data_dir=data_dir)
     images = torch.tensor(data.X_train).permute(0, 3, 1, 2).float()
     x = F.avg_pool2d(images, 2).round().byte().permute(0, 2, 3, 1).numpy()
@@ -95,17 +93,17 @@ def main(data_dir: str, seed: int, *ways: str) -> None:
         at = np.concatenate([row[:TRAINED] for row in rows[begin:end]])
         model.partial_fit(x[at], data.y_train[at])
 
-    def tell(model: Any, way: str, k: int) -> None:
+    def score(model: Any, setting: str, k: int) -> None:
         at = np.concatenate([row[400:] for row in rows[: ends[k]]])
-        line: dict[str, Any] = {"seed": seed, "way": way, "batch": k}
+        line: dict[str, Any] = {"seed": seed, "setting": setting, "task": k}
         for name, scores in model.similarities_by_rule(x[at]).items():
-            right = 100 * (model.classes_[scores.argmax(1)] == data.y_train[at])
-            parts = [right, right[: 100 * FIRST], right[100 * FIRST :]]
+            correct = 100 * (model.classes_[scores.argmax(1)] == data.y_train[at])
+            parts = [correct, correct[: 100 * FIRST], correct[100 * FIRST :]]
             line[name] = [round(float(part.mean()), 1) for part in parts if len(part)]
         print(json.dumps(line), flush=True)
 
     torch.set_num_threads(1)
-    first = Weighed(
+    first = Weighted(
         backbone=Narrow,
         label_dim=40,
         rotations="one",
@@ -116,13 +114,14 @@ def main(data_dir: str, seed: int, *ways: str) -> None:
         random_state=seed,
     )
     learn(first, 0, FIRST)
-    tell(first, "first", 0)
-    for way in ways:
-        model = copy.deepcopy(first).set_params(**WAYS[way])
-        model.by_classes, model.network_.encoder.backbone.fixed = way == "classes", way == "fixed"
+    score(first, "first", 0)
+    for setting in settings:
+        model = copy.deepcopy(first).set_params(**SETTINGS[setting])
+        model.by_classes = setting == "classes"
+        model.network_.encoder.backbone.fixed = setting == "fixed"
         for k in range(1, STEPS + 1):
             learn(model, ends[k - 1], ends[k])
-            tell(model, way, k)
+            score(model, setting, k)
 
 
 if __name__ == "__main__":

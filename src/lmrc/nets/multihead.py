@@ -1,4 +1,4 @@
-"""The multi-head network M of the paper: one head per task on shared features (Sec. 3.2)."""
+"""The multi-head network M of the paper: one head per task on shared features (Sec. 2.2)."""
 
 from __future__ import annotations
 
