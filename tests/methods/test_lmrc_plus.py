@@ -7,9 +7,10 @@ from torch import nn
 
 from lmrc import CapacityError, CapacityWarning, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.methods import base, lmrc_plus, prediction
+from lmrc.methods import base, class_statistics, lmrc_plus, prediction
 from lmrc.methods.declared import switched_off
 from lmrc.methods.persistence import model_from
+from lmrc.methods.state import pack
 from lmrc.nets.network import Frozen
 from lmrc.statistics import covariances, gather, prediction_rules
 from lmrc.statistics.prediction_rules import RULES
@@ -431,3 +432,63 @@ def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photog
         assert not torch.allclose(whole[name], published[name])
         mean = torch.lerp(published[name], whole[name], 0.7)
         torch.testing.assert_close(first[name], mean)
+
+
+@pytest.fixture
+def larger(photographs, monkeypatch):
+    """Colour images of 64 pixels a side; pre-trained networks see them at 32."""
+    monkeypatch.setattr(class_statistics, "PRETRAINED", "efficientnet-lite0@32")
+    monkeypatch.setattr("lmrc.nets.backbones.pick", lambda shape: "mlp")
+    X, y = photographs
+    return X.repeat(2, axis=1).repeat(2, axis=2), y
+
+
+def quick(**settings):
+    how = {"epochs": 1, "first_epochs": 1, "projections": 20, "random_state": 0}
+    return LMRCPlusClassifier(**how | settings)
+
+
+def test_photographs_get_a_pretrained_backbone_and_freeze_it(larger, tmp_path):
+    X, y = larger
+    model = quick().partial_fit(X[y < 2], y[y < 2])
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")  # by name: what "auto" stands for may change
+    assert (model.backbone, again.backbone) == ("auto", "efficientnet-lite0@32")
+    named = quick(backbone="efficientnet-lite0@32", freeze=True).partial_fit(X[y < 2], y[y < 2])
+    for other in (model, again, named):
+        other.partial_fit(X[y >= 2], y[y >= 2])
+        assert other.prediction_rule_ == "ridge"
+        np.testing.assert_array_equal(other.similarities(X), model.similarities(X))
+
+
+@pytest.mark.parametrize("settings", [{"freeze": False}, {"rotations": "all"}, {"backbone": "mlp"}])
+def test_photographs_are_learnt_from_scratch_if_the_user_says_so(larger, settings):
+    model = quick(**settings).fit(*larger)
+    assert model.network_.encoder.saved is None
+    assert model.prediction_rule_ == "ensemble"
+    assert not model.network_.encoder.is_frozen
+
+
+@pytest.mark.parametrize("cut", [lambda x: x[:, :63], lambda x: x[..., :1], lambda x: x[:, 0, 0]])
+def test_small_images_grey_ones_and_vectors_get_no_pretrained_backbone(larger, cut):
+    X, y = larger
+    assert quick().fit(cut(X), y).network_.encoder.saved is None
+
+
+@pytest.mark.parametrize("freeze", [False, True, "later"])
+def test_models_of_before_photographs_had_a_pretrained_backbone_go_on_as_they_were(larger, freeze):
+    X, y = larger
+    model = quick(freeze=False).partial_fit(X[y < 2], y[y < 2])
+    description, tensors = pack(model)
+    assert description["settings"]["backbone"] == "auto"
+    description["settings"]["freeze"] = freeze
+    again = model_from("old", description, tensors).partial_fit(X[y >= 2], y[y >= 2])
+    assert again.network_.encoder.saved is None
+    assert again.network_.encoder.is_frozen == bool(freeze)
+
+
+def test_ridge_for_inputs_that_get_no_pretrained_backbone_is_refused_at_once(larger):
+    X, y = larger
+    quick(predict_with="ridge").fit(X, y)
+    with pytest.raises(ValueError, match="predict_with='ridge' needs a backbone that is frozen"):
+        quick(predict_with="ridge").fit(X[:, :8], y)

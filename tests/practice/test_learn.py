@@ -1,7 +1,9 @@
 import re
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import save_file
 
 import lmrc
@@ -97,7 +99,7 @@ def test_few_and_imbalanced_images_give_warnings(place, learn):
     err = learn("week1", fast=True)[2]
     assert "zero has 30 times as many images as one: with --class-weight balanced" in err
     assert "one has only 1 image" in err
-    assert "--backbone efficientnet-lite0 --freeze" in err
+    assert "(--method lmrc+ --backbone efficientnet-lite0)" in err
     err = learn("week1", "--class-weight", "balanced", "--freeze")[2]
     assert "--class-weight" not in err
 
@@ -158,6 +160,99 @@ def test_keep_limits_the_number_of_versions(place, learn):
     assert [v["number"] for v in folder.versions(place / "m")] == [2, 3, 4]
     learn("week2", "-q", "--keep", "1")
     assert [v["number"] for v in folder.versions(place / "m")] == [5]
+
+
+# --- Photographs: a pre-trained backbone by default -------------------------------------------
+
+QUICK = ("--epochs", "1", "--device", "cpu")
+
+
+def save_photographs(folder, names, *, size=(80, 64), mode="RGB", n=3):
+    """Write images of one colour each: red, green, blue, in turn by class."""
+    for i, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for j in range(n):
+            pixels = np.full((size[1], size[0], 3), 40, np.uint8)
+            pixels[..., i % 3] = 200 + 10 * j
+            Image.fromarray(pixels).convert(mode).save(folder / name / f"{j}.png")
+
+
+@pytest.fixture
+def photographs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_photographs(tmp_path / "week1", ["red", "green"])
+    save_photographs(tmp_path / "week2", ["x", "y", "blue"])
+    for name in ("x", "y"):
+        shutil.rmtree(tmp_path / "week2" / name)
+    return tmp_path
+
+
+def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, call):
+    first, *_ = learn("week1", *QUICK)[1].splitlines()
+    assert first.startswith(
+        "photographs: LMRC+ with the pre-trained backbone efficientnet-lite0, about "
+    )
+    assert first.endswith(" s (choose another way with --from-scratch, --backbone or --method)")
+    _, out, err = learn("week2")
+    assert out.startswith("1 new class: blue (3)\n")
+    assert err == ""  # nothing about few images
+    model = lmrc.load("m")
+    assert isinstance(model, lmrc.LMRCPlusClassifier)
+    assert (model.backbone, model.prediction_rule_) == ("efficientnet-lite0", "ridge")
+    assert model.input_shape_ == (3, 224, 224)
+    info = call("info", "m")[1]
+    assert "backbone: efficientnet-lite0, " in info
+    assert "class statistics of the features: exact, " in info
+    out = call("predict", "m", "week1/red/0.png", "week1/green/1.png", "week2/blue/2.png")[1]
+    assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
+
+
+@pytest.fixture
+def small_backbone(monkeypatch):
+    """Let "auto" stand for a network that is quick to train."""
+    monkeypatch.setattr("lmrc.nets.backbones.pick", lambda shape: "mlp")
+
+
+@pytest.mark.usefixtures("small_backbone")
+@pytest.mark.parametrize(
+    ("words", "method", "backbone"),
+    [
+        (("--from-scratch", "--size", "64"), lmrc.LMRCClassifier, "auto"),
+        (("--from-scratch", "--method", "lmrc+", "--size", "64"), lmrc.LMRCPlusClassifier, "auto"),
+        (("--method", "lmrc", "--size", "64"), lmrc.LMRCClassifier, "auto"),
+        (("--backbone", "mlp"), lmrc.LMRCClassifier, "mlp"),
+        (("--method", "lmrc+", "--backbone", "mlp"), lmrc.LMRCPlusClassifier, "mlp"),
+        (("--method", "lmrc+", "--no-freeze", "--size", "64"), lmrc.LMRCPlusClassifier, "auto"),
+        (("--size", "32"), lmrc.LMRCClassifier, "auto"),
+    ],
+)
+def test_a_users_choice_is_not_overruled(photographs, learn, words, method, backbone):
+    out = learn("week1", *words, *QUICK)[1]
+    assert "pre-trained" not in out
+    model = lmrc.load("m")
+    assert type(model) is method
+    assert model.backbone == backbone
+    assert model.network_.encoder.saved is None
+
+
+@pytest.mark.usefixtures("small_backbone")
+def test_small_and_grey_images_get_no_pretrained_backbone(photographs, learn):
+    save_photographs(photographs / "small", ["a", "b"], size=(63, 80))
+    save_photographs(photographs / "grey", ["a", "b"], mode="L")
+    for source in ("small", "grey"):
+        assert "pre-trained" not in learn(source, "--method", "lmrc+", *QUICK, "-q")[1]
+        assert lmrc.load("m").network_.encoder.saved is None
+        shutil.rmtree("m")
+
+
+def test_a_pretrained_model_stays_one(photographs, learn):
+    learn("week1", *QUICK, "-q")
+    err = learn("week2", "--from-scratch", code=2)[2]
+    assert "--from-scratch was fixed by the first learn of m (efficientnet-lite0)" in err
+    shutil.rmtree("m")
+    for words in (("--backbone", "efficientnet-lite0"), ("--freeze",)):
+        err = learn("week1", "--from-scratch", *words, code=2)[2]
+        assert f"--from-scratch and {words[0]} contradict each other" in err
 
 
 # --- Interruptions ------------------------------------------------------------

@@ -207,11 +207,14 @@ def read_recipe(experiment: str) -> dict[str, Any]:
 
 
 def _merge(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
-    """Overlay the experiment's values with the default section, and that with the data set's."""
+    """Overlay the experiment's values with the default section, and that with the data set's.
+
+    The section "folder" is for ``folder:PATH``, "npz" for ``npz:PATH``.
+    """
     sections = {name: value for name, value in recipe.items() if isinstance(value, dict)}
     common = {name: value for name, value in recipe.items() if name not in sections}
     merged = _overlay(common, sections["default"])
-    return _overlay(merged, sections.get(dataset, {}))
+    return _overlay(merged, sections.get(dataset.partition(":")[0], {}))
 
 
 def _as_shares(settings: dict[str, Any]) -> list[float]:

@@ -146,7 +146,7 @@ class IncrementalClassifier(
         if frozen is not None:
             return copy.deepcopy(frozen)
         # Statistics take a pass over all inputs, which a pre-trained backbone does not need.
-        own = is_pretrained(self.backbone)
+        own = is_pretrained(self._backbone)
         encoder, width = self.new_encoder(*((None, None) if own else channel_statistics(x)))
         return Network(encoder, self.make_head(width))
 
@@ -157,7 +157,7 @@ class IncrementalClassifier(
 
         A pre-trained backbone comes with its weights, unless there is what an encoder `saved`.
         """
-        encoder, width = build_encoder(self.backbone, self.input_shape_, mean, std, saved)
+        encoder, width = build_encoder(self._backbone, self.input_shape_, mean, std, saved)
         if self.weights is not None:
             load_encoder(encoder, self.weights)
         return encoder, width
@@ -223,6 +223,8 @@ class IncrementalClassifier(
         ranks = current()
         first = not hasattr(self, "classes_")
         x, y = read_task(self, X, y, first)
+        if first:  # parameters may come to something else by the inputs' shape
+            self._check_parameters()
         work = 0 if self._on_features else self._epochs * copies(self._rotations) * x.numel()
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device
@@ -253,8 +255,8 @@ class IncrementalClassifier(
         progress = Progress(f"task {self.n_tasks_ + 1}", self.verbose * ranks.is_first)
         trained, before = network, frozen
         if self._on_features:
-            with progress.of("features"):
-                samples = self._as_features(network.eval().encoder, samples)
+            with progress.counted("features", len(samples), self.checkpoint.on_features) as report:
+                samples = self._as_features(network.eval().encoder, samples, report)
             trained = on_features(network, self._feature_layers)
             before = frozen and on_features(frozen, self._feature_layers)
         records = self._train(trained, before, samples, n_known)
@@ -314,8 +316,8 @@ class IncrementalClassifier(
     @property
     def _freezes(self) -> bool:
         """Whether the task that is learnt next leaves the backbone as it is."""
-        later = self.freeze == "later" and not self._adapts
-        return getattr(self, "n_tasks_", 0) > 0 if later else bool(self.freeze)
+        later = self._freeze == "later" and not self._adapts
+        return getattr(self, "n_tasks_", 0) > 0 if later else bool(self._freeze)
 
     def _now(self, name: str) -> Any:
         """Return a parameter for the task that comes next: the first may have its own."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.rng import FORGET, STATISTICS
+from lmrc.nets.auto import PRETRAINED, are_photographs
 from lmrc.nets.loading import is_pretrained
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
@@ -57,12 +58,34 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             return str(self.rotations)
         if hasattr(self, "labels_"):
             return "all" if self.labels_["vectors"].ndim == 3 else "none"
-        learns = self.freeze is not True and not self._adapts
+        learns = self._freeze is not True and not self._adapts
         return "all" if is_square(self.input_shape_) and learns else "none"
 
     @property
+    def _backbone(self) -> Any:
+        """What ``backbone`` comes to: "auto" is a pre-trained one for photographs.
+
+        Not where the backbone is to learn, from scratch or from other weights.
+        """
+        if not isinstance(self.backbone, str) or self.backbone != "auto":
+            return self.backbone
+        if "network_" in vars(self):  # a model of an earlier lmrc has a ResNet for photographs
+            pretrained = self.network_.encoder.saved is not None
+        else:
+            given = self.weights is not None or self.freeze is False
+            rotated = self.rotations not in ("auto", "none")
+            shape = getattr(self, "input_shape_", ())
+            pretrained = are_photographs(shape) and not given and not rotated
+        return PRETRAINED if pretrained else "auto"
+
+    @property
+    def _freeze(self) -> Any:
+        """What ``freeze`` comes to: "auto" is True for a backbone that brings its weights."""
+        return is_pretrained(self._backbone) if self.freeze == "auto" else self.freeze
+
+    @property
     def _adapts(self) -> bool:
-        return self.freeze == "later" and is_pretrained(self.backbone)
+        return self._freeze == "later" and is_pretrained(self._backbone)
 
     @property
     def _feature_layers(self) -> int:
@@ -284,8 +307,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
                 "the features, and statistics='none' keeps none: set it to 'low-rank', say"
             )
-        fixed = (self.freeze is True or self._adapts) and self.rotations in ("auto", "none")
-        if self.predict_with == "ridge" and not (fixed and getattr(self, "scatter_", True)):
+        fixed = self._freeze is True or self._adapts
+        if self._backbone == "auto" and not hasattr(self, "input_shape_"):
+            fixed = self.freeze is not False  # by the inputs' shape, which is yet to come
+        fixed = fixed and self.rotations in ("auto", "none") and bool(getattr(self, "scatter_", 1))
+        if self.predict_with == "ridge" and not fixed:
             raise ValueError(
                 f"{type(self).__name__}: predict_with='ridge' needs a backbone that is frozen from "
                 "the first task on, without rotations: set freeze=True and begin anew, or set it "

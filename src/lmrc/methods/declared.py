@@ -69,7 +69,9 @@ class TrainingParameters(Parameters):
         "efficientnet-lite0, efficientnet-lite1, efficientnet-lite2. Those have images resized to "
         "their own size, or to another: `efficientnet-lite0@160`. `hf:NAME_OR_FOLDER`, "
         "`timm:NAME` and `torchvision:NAME` load from these libraries. A module is copied and "
-        "trained; a factory that has a parameter `input_shape` is given it.",
+        "trained; a factory that has a parameter `input_shape` is given it. In LMRC+, auto is "
+        "efficientnet-lite0 for colour images of 64 pixels a side or more, unless `freeze=False`, "
+        "`weights` or `rotations` are given.",
         option="--backbone",
         fixed=True,
     )
@@ -85,7 +87,7 @@ class TrainingParameters(Parameters):
         help="Keep the backbone fixed. With pre-trained weights, the way to learn from few images: "
         "each passes through the backbone once, and the rest is learnt on its features, without "
         'augmentation. "later": fixed from the second task on, for a large first task and small '
-        "later ones. LMRC+ adapts a pre-trained backbone before the first task is learnt.",
+        "later ones.",
         option="--freeze",
     )
     augment: Literal[
@@ -215,13 +217,21 @@ class LMRCParameters(TrainingParameters):
 class LMRCPlusParameters(LMRCParameters):
     """What LMRC+ adds, and the defaults that it changes."""
 
+    freeze: Literal["auto", False, True, "later"] = parameter(  # type: ignore[assignment]
+        default="auto",
+        help="Keep the backbone fixed: each image passes through it once, and the rest is learnt "
+        "on its features, without augmentation; class statistics are exact, and nothing is "
+        'forgotten. "auto": if the backbone brings its weights. False: it learns, from scratch or '
+        'from its weights. "later": fixed from the second task on; a pre-trained backbone is '
+        "adapted before the first task is learnt.",
+    )
     rotations: Literal["auto", "none", "one", "all"] = parameter(
         default="auto",
         off="none",
         help='Train on four rotations of square images, each with its own label vectors. "one" '
         'rotates each image at random; "all" uses all four, for four times the computation. '
         'Prediction uses all four. "auto": "all" for square images; "none" for others, for '
-        'vectors, and with `freeze=True`. Use "none" where classes differ by their orientation.',
+        'vectors, and with a frozen backbone. Use "none" where classes differ by orientation.',
         option="--rotations",
         fixed=True,
     )
@@ -263,8 +273,8 @@ class LMRCPlusParameters(LMRCParameters):
         "exemplars); a linear classifier that begins as the discriminant and is trained "
         "likewise; or the sum of the last two, each standardised, from three classes on: for two "
         'it is "finetuned"; the nearest class mean, by cosine; or a ridge regression on random '
-        'projections of the features, for `freeze=True`. "auto": "ridge" if the backbone is frozen '
-        'from the first task on, else "ensemble". All but the first need `statistics`.',
+        'projections of the features of a frozen backbone. "auto": "ridge" if the backbone is '
+        'frozen from the first task on, else "ensemble". All but the first need `statistics`.',
     )
     projections: int = parameter(
         default=4000,

@@ -55,7 +55,7 @@ class JointClassifier(FineTuneClassifier):
         """Return a fresh encoder, with the weights that the first one had, if any."""
         encoder, width = super().new_encoder(mean, std, saved)
         kept = getattr(self, "start_", {})
-        if self.weights is not None or (is_pretrained(self.backbone) and saved is None):
+        if self.weights is not None or (is_pretrained(self._backbone) and saved is None):
             kept = {name: tensor.clone() for name, tensor in encoder.backbone.state_dict().items()}
         elif kept:  # a model that was read from a file does not know where the weights were
             encoder.backbone.load_state_dict(kept)

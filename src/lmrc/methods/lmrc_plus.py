@@ -135,6 +135,7 @@ class LMRCPlusClassifier(WithClassStatistics):
             return
         learner = type(self)(**{**self.get_params(deep=False), **ADAPTED_BY})
         learner.set_params(
+            backbone=self._backbone,
             epochs=self.adaptation_epochs,
             batch_size=min(self.batch_size, ADAPTED_BATCH),
             random_state=self._seed(ADAPTATION) % 2**31,

@@ -36,6 +36,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     settings = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
     settings["weights"] = None  # a file of the user's, of no use once the network is made
     del settings["device"]  # a matter of the machine, not of the model
+    settings["backbone"] = model._backbone  # "auto" may stand for another in later versions
     if not isinstance(model.backbone, str):
         settings["backbone"] = None  # code: the user brings it again
     if not isinstance(model.random_state, (int, np.integer)):
@@ -60,7 +61,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 def _tensors_of(model: Any) -> Tensors:
     state = model.network_.state_dict()
     # A frozen encoder has a file of its own, which later versions share.
-    encoder = {n: t for n, t in state.items() if model.freeze and n.startswith("encoder.")}
+    encoder = {n: t for n, t in state.items() if model._freeze and n.startswith("encoder.")}
     others = {name: tensor for name, tensor in state.items() if name not in encoder}
     tensors: Tensors = {"weights": others, "backbone": encoder}
     if memory := exemplars_in_force(model):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+PRETRAINED = "efficientnet-lite0"  # for photographs, in LMRC+
+PHOTOGRAPH = 64  # pixels a side, at least
+
 
 def pick(input_shape: Sequence[int]) -> str:
     """Return the name of the backbone for ``"auto"``, by the shape of the input."""
@@ -11,3 +14,12 @@ def pick(input_shape: Sequence[int]) -> str:
         return "mlp"
     channels, *sides = input_shape
     return "cnn" if (channels == 1 and max(sides) <= 28) or max(sides) < 16 else "resnet18"
+
+
+def are_photographs(input_shape: Sequence[int]) -> bool:
+    """Tell whether inputs are colour images of some size, for which pre-trained weights are best.
+
+    >>> are_photographs((3, 64, 64)), are_photographs((3, 32, 32)), are_photographs((1, 64, 64))
+    (True, False, False)
+    """
+    return len(input_shape) == 3 and input_shape[0] == 3 and min(input_shape[1:]) >= PHOTOGRAPH

@@ -29,13 +29,16 @@ class FolderCheckpoint(Checkpoint):
         The checkpoint of an earlier process, to resume from.
     every : float
         Minimum number of seconds between two checkpoints.
+    epochs : int
+        How many there will be.
 
     Attributes
     ----------
     epochs_saved : int
         Number of epochs in the last checkpoint.
-    on_epoch : callable
-        Called after each epoch with the number of epochs done; assign to it.
+    progress : callable
+        Called with a noun, how many of it are done, and how many there will be: after each epoch,
+        and first when none is done. Assign to it.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class FolderCheckpoint(Checkpoint):
         saved: unfinished.Checkpoint | None = None,
         *,
         every: float,
+        epochs: int = 0,
     ) -> None:
-        self.on_epoch: Callable[[int], None] = lambda done: None
+        self.progress: Callable[[str, int, int], None] = lambda noun, done, total: None
+        self.epochs = epochs
         self.epochs_saved = len(saved[0].get("records", [])) if saved else 0
         self.folder, self.content, self.saved, self.every = folder, content, saved, every
         self.seconds_before = float(saved[0].get("seconds", 0)) if saved else 0.0
@@ -57,8 +62,13 @@ class FolderCheckpoint(Checkpoint):
         """Training time, including that of earlier processes."""
         return self.seconds_before + monotonic() - self.started
 
+    def on_features(self, done: int, total: int) -> None:
+        """Show how many features are computed."""
+        self.progress("image", done, total)
+
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
         """Restore the checkpoint; return the records of its epochs."""
+        self.progress("epoch", self.epochs_saved, self.epochs)
         if self.saved is None or not self.saved[1]:
             return []
         content, tensors = self.saved
@@ -78,7 +88,7 @@ class FolderCheckpoint(Checkpoint):
         optimiser: torch.optim.Optimizer,
     ) -> None:
         """Save the state after the last of these records, if it is time."""
-        self.on_epoch(len(records))
+        self.progress("epoch", len(records), self.epochs)
         if monotonic() - self.last < self.every:
             return
         content = {**self.content, "records": list(records), "seconds": self.seconds}

@@ -53,8 +53,9 @@ def learn(
     method: Annotated[
         Method | None,
         Shape(
-            help="LMRC as in the paper, or LMRC+: slower, more accurate on photographs.",
-            show_default="lmrc",
+            help="LMRC as in the paper, or LMRC+: more accurate; slower, unless the backbone is "
+            "pre-trained.",
+            show_default="lmrc+ for photographs (colour, 64 pixels or more), else lmrc",
         ),
     ] = None,
     size: Annotated[
@@ -62,9 +63,18 @@ def learn(
         Shape(
             help="Resize images to SIZE×SIZE or HEIGHTxWIDTH pixels.",
             metavar="SIZE",
-            show_default="original size if all are equal and small, else 64",
+            show_default="that of a pre-trained backbone; else the original size if all are equal "
+            "and small, or 64",
         ),
     ] = None,
+    from_scratch: Annotated[
+        bool,
+        Shape(
+            "--from-scratch",
+            metavar="",
+            help="Photographs, too, are learnt without pre-trained weights.",
+        ),
+    ] = False,
     *,
     setting: Annotated[
         list[str] | None,
@@ -103,8 +113,9 @@ def learn(
     """Train a model on labelled images of new classes, known classes, or both.
 
     The first learn creates the model and fixes its architecture: backbone, image size, label
-    vectors. Each later learn adds a task; the images of earlier tasks are no longer needed. An
-    interrupted learn leaves the model unchanged and continues with --resume.
+    vectors. Photographs are learnt in seconds, with a pre-trained backbone. Each later learn adds a
+    task; the images of earlier tasks are no longer needed. An interrupted learn leaves the model
+    unchanged and continues with --resume.
 
     Example: lmrc learn pets.lmrc week1/ --val 0.1
     """
@@ -131,7 +142,9 @@ def learn(
     request = None
     if source is not None:
         name = method and method.value
-        request = Request(str(source.absolute()), settings, sides, val, keep, device, name)
+        request = Request(
+            str(source.absolute()), settings, sides, val, keep, device, name, from_scratch
+        )
     run(
         model,
         request,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
+from lmrc.data.dataset import Array
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.auto import pick
@@ -21,10 +24,15 @@ BRIGHTNESS_CHECKED = 20  # images of a class
 
 def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
     """Warn of what may make the model poor, or training slow."""
+    if not hasattr(model, "input_shape_"):  # by which a new one chooses its backbone
+        model = copy.copy(model)
+        model.input_shape_ = input_shape(samples.X)
     _warn_about_names(samples, model)
     labels, counts = np.unique(samples.y, return_counts=True)
     fewest, most = labels[counts.argmin()], labels[counts.argmax()]
-    if counts.max() >= IMBALANCED * counts.min() and model.class_weight is None:
+    # Exact statistics have all classes weigh the same.
+    exact = getattr(model, "statistics", "none") != "none" and model._on_features
+    if counts.max() >= IMBALANCED * counts.min() and model.class_weight is None and not exact:
         warn(
             f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
             "--class-weight balanced, all classes have the same weight in the loss"
@@ -33,23 +41,22 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
         few = f"{fewest} has only {count(int(counts.min()), 'image')}"
         if others := int((counts < FEW_IMAGES).sum()) - 1:
             few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
-        remedy = "use a pre-trained backbone (--backbone efficientnet-lite0 --freeze)"
+        remedy = "use a pre-trained backbone (--method lmrc+ --backbone efficientnet-lite0)"
         warn(f"{few}: add images, or {remedy}")
     _warn_about_dark_images(samples)
     _warn_about_slow_training(samples, model)
-    pretrained = model.weights is not None or is_pretrained(model.backbone)
+    pretrained = model.weights is not None or is_pretrained(model._backbone)
     if model._freezes and not pretrained and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone keeps its random initial weights")
 
 
 def _warn_about_slow_training(samples: LabelledSamples, model: LMRCClassifier) -> None:
     """Suggest a smaller network if a ResNet is about to be trained on a CPU."""
-    if hasattr(model, "classes_") or model.backbone != "auto" or samples.X.ndim < 3:
+    if hasattr(model, "classes_") or model._backbone != "auto":
         return
-    channels = samples.X.shape[3] if samples.X.ndim == 4 else 1
     on_cpu = pick_device(model.device).type == "cpu"
     long = model._epochs * len(samples.X) > LONG_ON_CPU and not model._freezes
-    if on_cpu and long and pick((channels, *samples.X.shape[1:3])).startswith("resnet"):
+    if on_cpu and long and pick(model.input_shape_).startswith("resnet"):
         warn(
             "training a ResNet-18 on a CPU may take very long: --backbone cnn is much faster, but "
             "less accurate"
@@ -85,6 +92,13 @@ def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier) -> None:
         more = f" (and {count(len(found) - 1, 'more such pair')})" if len(found) > 1 else ""
         undo = " (lmrc rollback undoes this learn)" if known else ""
         warn(f"{found[0]}{more}: if they are the same class, give them the same name{undo}")
+
+
+def input_shape(X: Array) -> tuple[int, ...]:
+    """Return the shape that a model's inputs have for samples as they are read from files."""
+    if X.ndim < 3:
+        return tuple(X.shape[1:])
+    return (X.shape[3] if X.ndim == 4 else 1, *X.shape[1:3])
 
 
 def _key(label: object) -> str:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
+from lmrc.nets.auto import PRETRAINED
 from lmrc.nets.loading import own_size
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
@@ -28,7 +30,7 @@ from lmrc.practice.settings import (
     settings_kept,
     with_settings,
 )
-from lmrc.practice.source import LabelledSamples, read_source, refuse_inside
+from lmrc.practice.source import LabelledSamples, count_photographs, read_source, refuse_inside
 from lmrc.practice.usage import (
     Say,
     UsageError,
@@ -39,14 +41,20 @@ from lmrc.practice.usage import (
     progress_lines,
     warn,
 )
+from lmrc.report.live import duration
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.files import is_full
 from lmrc.store.folder import ModelFileError
+from lmrc.training.device import pick_device
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
 KEEP = 2  # versions, by default
+#: Settings of a user who chooses a backbone, which no default overrules.
+CHOICES = {"backbone", "weights", "freeze", "rotations"}
+# What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
+IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
@@ -69,7 +77,9 @@ class Request:
     device : str
         Device to compute on.
     method : {"lmrc", "lmrc+"} or None
-        Method of a new model; None is "lmrc".
+        Method of a new model; None is "lmrc", or "lmrc+" for photographs.
+    from_scratch : bool
+        Whether a new model for photographs begins without pre-trained weights.
     """
 
     source: str
@@ -79,6 +89,7 @@ class Request:
     keep: int | None = None
     device: str = "auto"
     method: str | None = None
+    from_scratch: bool = False
 
 
 def learn(
@@ -126,6 +137,8 @@ def learn(
             request = _resumed_request(place, saved, request)
         if request is None:
             return
+        if saved is None:
+            request = _with_defaults(place, request, say)
         model = _model(place, request)
         if ranks.is_first:
             store.remove_leftovers(place)
@@ -148,11 +161,13 @@ def learn(
                 f"{request.source} has changed since the interrupted learn: restore it, or discard "
                 f"the unfinished task ({store.learn_command(path)} --discard)"
             )
-        checkpoint = FolderCheckpoint(place, content, saved, every=checkpoint_every)
+        checkpoint = FolderCheckpoint(
+            place, content, saved, every=checkpoint_every, epochs=model._epochs
+        )
         if checkpoint.epochs_saved:
             say(f"resuming after {checkpoint.epochs_saved} of {count(model._epochs, 'epoch')}")
         silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
-        checkpoint.on_epoch = progress_lines(model._epochs, checkpoint.epochs_saved, silent)
+        checkpoint.progress = progress_lines(silent)
         _train(model, samples, checkpoint, place, quiet)
         if not ranks.is_first:
             return
@@ -219,8 +234,32 @@ def _check_request(request: Request) -> None:
         and 0 <= request.val <= 0.9
         and (request.keep is None or (type(request.keep) is int and request.keep > 0))
         and (request.method is None or request.method in METHODS)
+        and isinstance(request.from_scratch, bool)
     ):
         raise TypeError("invalid options")
+
+
+def _with_defaults(place: Path, request: Request, say: Say) -> Request:
+    """Return the request with what a new model for photographs has by default."""
+    chosen = CHOICES & request.settings.keys()
+    if request.from_scratch or request.method == "lmrc" or chosen:
+        return request
+    # The first of several processes looks for all: others may not have access to the folder.
+    n_images = current().broadcast(
+        lambda: (
+            0 if store.holds_model(place) else count_photographs(Path(request.source), request.size)
+        )
+    )
+    if not n_images:
+        return request
+    on_cpu = pick_device(request.device).type == "cpu"
+    per_second = IMAGES_PER_CORE * torch.get_num_threads() if on_cpu else IMAGES_ON_GPU
+    say(
+        f"photographs: LMRC+ with the pre-trained backbone {PRETRAINED}, about "
+        f"{duration(OTHER_SECONDS + n_images / per_second)} (choose another way with "
+        "--from-scratch, --backbone or --method)"
+    )
+    return replace(request, method="lmrc+", settings={**request.settings, "backbone": PRETRAINED})
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
@@ -228,9 +267,15 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
     # The first of several processes reads it for all: others may not have access to the folder.
     content = current().broadcast(lambda: store.read(place) if store.holds_model(place) else None)
     if content is None:
-        return new_model(request.method, request.settings, request.device)
-    model = open_model(place, request.device, content)
-    return with_settings(model, place, request.settings, size=request.size, method=request.method)
+        return new_model(request.method, request.settings, request.device, request.from_scratch)
+    return with_settings(
+        open_model(place, request.device, content),
+        place,
+        request.settings,
+        size=request.size,
+        method=request.method,
+        from_scratch=request.from_scratch,
+    )
 
 
 def _read(request: Request, model: LMRCClassifier) -> LabelledSamples:

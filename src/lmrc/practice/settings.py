@@ -12,7 +12,7 @@ from lmrc.methods import catalog
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.parameters import fixed
 from lmrc.nets.backbones import check_name
-from lmrc.nets.loading import check_available
+from lmrc.nets.loading import check_available, is_pretrained
 from lmrc.practice.defaults import non_default
 from lmrc.practice.models import backbone_name
 from lmrc.practice.usage import UsageError
@@ -26,10 +26,21 @@ METHODS: dict[str, type[LMRCClassifier]] = {
 SMALL_BATCH_SIZE = 32  # if the first task has few images
 
 
-def new_model(method: str | None, settings: Mapping[str, Any], device: str) -> LMRCClassifier:
-    """Return an untrained model."""
+def new_model(
+    method: str | None, settings: Mapping[str, Any], device: str, from_scratch: bool = False
+) -> LMRCClassifier:
+    """Return an untrained model, from scratch if told so, else as the settings have it."""
     cls = METHODS[method or "lmrc"]
     _refuse_unknown(cls, settings)
+    if from_scratch:
+        for name in ("backbone", "weights", "freeze"):
+            value = settings.get(name)
+            if value and (name != "backbone" or is_pretrained(value)):
+                raise UsageError(
+                    f"--from-scratch and {option_of(cls, name)} contradict each other: leave one "
+                    "of them out"
+                )
+        settings = {"freeze": False, **settings}
     # A given value is for the first task, too, unless that has its own.
     for name in ("epochs", "learning_rate"):
         if name in settings:
@@ -46,6 +57,7 @@ def with_settings(
     *,
     size: Size | None = None,
     method: str | None = None,
+    from_scratch: bool = False,
 ) -> LMRCClassifier:
     """Return the model with a user's settings; refuse those that the first task has fixed.
 
@@ -61,6 +73,8 @@ def with_settings(
         Image size.
     method : str or None
         Name of the method.
+    from_scratch : bool
+        Whether its backbone has no pre-trained weights.
     """
     _refuse_unknown(type(model), settings)
     settings = dict(settings)
@@ -70,6 +84,8 @@ def with_settings(
     sides = model.input_shape_[1:]
     chosen["--size"] = (size and ((size, size) if isinstance(size, int) else tuple(size)), sides)
     chosen["--method"] = (method, next((n for n, c in METHODS.items() if type(model) is c), None))
+    pretrained = model.network_.encoder.saved is not None
+    chosen["--from-scratch"] = (from_scratch or None, not pretrained or backbone_name(model))
     for option, (wanted, current) in chosen.items():
         if wanted is not None and wanted != current:
             words = "×".join(map(str, current)) if isinstance(current, tuple) else current
@@ -95,7 +111,7 @@ def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, An
     return settings
 
 
-def option_of(model: LMRCClassifier, name: str) -> str:
+def option_of(model: LMRCClassifier | type[LMRCClassifier], name: str) -> str:
     """Return the option that sets a parameter."""
     return model.parameters[name].option or f"--set {name}"
 

@@ -36,6 +36,7 @@ from lmrc.data.images import (
 )
 from lmrc.data.names import Names
 from lmrc.data.validation import read_labels
+from lmrc.nets.auto import are_photographs
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.text import shorten
 from lmrc.training.rotations import check_square
@@ -137,15 +138,7 @@ def read_source(
         if size is not None and shape is None:
             raise UsageError(f"--size is for image files; the arrays of {source} are not resized")
         return _read_arrays(source, val, parts)
-    files: Files
-    held: Files = {}
-    held_out_in = ""
-    if source.suffix.lower() == ".csv":
-        files = _read_csv(source)
-    elif source.is_dir():
-        files, held, held_out_in = image_files(source, parts)
-    else:
-        raise UsageError(f"{source} is not a folder, a .csv or an .npz file: use one of these")
+    files, held, held_out_in = _image_files(source, parts)
     if val and not held:
         parts_of = {label: held_out(paths, val) for label, paths in files.items()}
         files = {label: train for label, (train, _) in parts_of.items()}
@@ -165,6 +158,28 @@ def read_source(
     return LabelledSamples(
         X, y, X_val, y_val, held_out_in, unreadable, unsupported, form[1], greyed
     )
+
+
+def count_photographs(source: Path, size: Size | None = None) -> int:
+    """Return how many images a source has if they are photographs: in colour, and not small.
+
+    Only file headers are read. It is 0 for others, and for arrays.
+
+    Parameters
+    ----------
+    source : Path
+        As in `read_source`.
+    size : int, (height, width) or None
+        Size to which images are resized; None: chosen from the images.
+    """
+    if source.suffix.lower() == ".npz":
+        return 0
+    files, _, _ = _image_files(source, (*VALIDATION, "test"))
+    found, mode = _common_form(files, size, colour=False)
+    sides = (found, found) if isinstance(found, int) else found
+    if mode != "RGB" or not are_photographs((3, *sides)):
+        return 0
+    return sum(len(paths) for paths in files.values())
 
 
 def refuse_inside(path: Path, source: Path, what: str, remedy: str) -> None:
@@ -192,7 +207,18 @@ def image_form(shape: InputShape) -> tuple[tuple[int, int], Mode]:
     return (height, width), "L" if channels == 1 else "RGB"
 
 
+def _image_files(source: Path, parts: Sequence[str]) -> tuple[Files, Files, str]:
+    """Return the image files of each class, those held out, and the sub-folder these are in."""
+    if source.suffix.lower() == ".csv":
+        return _read_csv(source), {}, ""
+    if source.is_dir():
+        return image_files(source, parts)
+    raise UsageError(f"{source} is not a folder, a .csv or an .npz file: use one of these")
+
+
 def _common_form(files: Files, size: Size | None, colour: bool) -> tuple[Size, Mode]:
+    if size and colour:  # no file needs to be opened
+        return size, "RGB"
     common_size, mode = common_form(path for paths in files.values() for path in paths)
     return size or common_size, "RGB" if colour else mode
 

@@ -66,27 +66,29 @@ def warn(text: str) -> None:
         say(f"lmrc: {shorten(text)}", file=sys.stderr)
 
 
-def progress_lines(total: int, done: int, silent: bool) -> Callable[[int], None]:
-    """Return a function that prints the number of epochs done, for logs: once in 30 s at most.
+def progress_lines(silent: bool) -> Callable[[str, int, int], None]:
+    """Return a function that prints how much of something is done: once in 30 s at most.
+
+    It takes a noun, how many are done, and how many there will be.
 
     Parameters
     ----------
-    total, done : int
-        Epochs in total, and those done by an earlier process.
     silent : bool
         Print nothing, for example because a terminal shows a progress bar.
     """
     from lmrc.report.live import Countdown
 
-    countdown, last = Countdown(total, done), monotonic()
+    countdowns, last = dict[str, Countdown](), monotonic()
 
-    def print_progress(now_done: int) -> None:
+    def print_progress(noun: str, done: int, total: int) -> None:
         nonlocal last
+        if noun not in countdowns:
+            countdowns[noun] = Countdown(total, done)
+            return
         if silent or monotonic() - last < PROGRESS_EVERY:
             return
-        last, countdown.done = monotonic(), now_done
-        line = f"epoch {now_done} of {total}{countdown.time_left()}"
-        say(line, file=sys.stderr)
+        last, countdowns[noun].done = monotonic(), done
+        say(f"{noun} {done:,} of {total:,}{countdowns[noun].time_left()}", file=sys.stderr)
 
     return print_progress
 

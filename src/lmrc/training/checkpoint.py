@@ -31,6 +31,9 @@ class Checkpoint:
     ) -> None:
         """Save the state after the last of these records."""
 
+    def on_features(self, done: int, total: int) -> None:
+        """Hear how many of a task's features, which training is on, are computed."""
+
 
 NO_CHECKPOINT = Checkpoint()
 

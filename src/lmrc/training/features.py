@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -63,7 +64,15 @@ def features_of(encoder: Encoder, x: Tensor, layers: int, *, flip: bool) -> Tens
 
 
 @torch.no_grad()
-def extract(encoder: Encoder, x: Inputs, layers: int, *, flip: bool, bf16: bool) -> Tensor:
+def extract(
+    encoder: Encoder,
+    x: Inputs,
+    layers: int,
+    *,
+    flip: bool,
+    bf16: bool,
+    report: Callable[[int], None] = lambda done: None,
+) -> Tensor:
     """Return the features of all inputs, (n, width), in memory; on disk where they would fill it.
 
     Parameters
@@ -77,6 +86,8 @@ def extract(encoder: Encoder, x: Inputs, layers: int, *, flip: bool, bf16: bool)
         Whether to average over each image and its horizontal flip.
     bf16 : bool
         Whether to compute in bfloat16.
+    report : callable
+        Called with the number of inputs that are done, as it grows.
     """
     device, encoder = encoder.mean.device, for_inference(encoder)
     at_once = ON_GPU if device.type == "cuda" else ELEMENTS
@@ -88,6 +99,7 @@ def extract(encoder: Encoder, x: Inputs, layers: int, *, flip: bool, bf16: bool)
         out = out if done else _empty(len(x), found.shape[1])
         out[done : done + len(part)] = found
         done += len(part)
+        report(done)
     return out
 
 

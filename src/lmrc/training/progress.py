@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from time import perf_counter
@@ -55,6 +55,39 @@ class Progress:
                 text = "  ".join(f"{k} {record[k]:.3f}" for k in shown)
                 bar.update(task, advance=1, terms=text, left=str(left))
                 yield record
+
+    @contextmanager
+    def counted(
+        self, work: str, total: int, also: Callable[[int, int], None]
+    ) -> Iterator[Callable[[int], None]]:
+        """Show how much of some work is done: return what is to be called with that number.
+
+        Parameters
+        ----------
+        work : str
+        total : int
+        also : callable
+            Called with the number and the total, whether it is shown or not.
+        """
+        if not self.shows:
+            yield lambda done: also(done, total)
+            return
+        from rich import progress
+
+        columns = (
+            progress.BarColumn(bar_width=16),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        with _bar(*columns, transient=True) as bar:
+            task = bar.add_task(f"{self.title}: {work}", total=total)
+
+            def report(done: int) -> None:
+                bar.update(task, completed=done)
+                also(done, total)
+
+            yield report
 
     @contextmanager
     def of(self, work: str) -> Iterator[None]:
