@@ -277,21 +277,44 @@ def reproduce(
         raise typer.BadParameter(str(error), ctx=context) from error
 
 
+class FigureFormat(StrEnum):
+    """Further formats of a figure."""
+
+    PDF = "pdf"
+
+
 @app.command()
 def report(
     folder: Annotated[
-        Path, typer.Argument(help="A run folder.", exists=True, file_okay=False, metavar="DIR")
+        Path,
+        typer.Argument(
+            help="A run folder, or one above several.", exists=True, file_okay=False, metavar="DIR"
+        ),
     ],
+    figures: Annotated[
+        FigureFormat | None,
+        typer.Option(help="Write figures in this format, too, with embedded fonts: for a paper."),
+    ] = None,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """Rebuild the report (page, tables, figures) of a run folder from its records.
 
-    Example: lmrc report runs/incremental-digits
+    Of a folder above several run folders: write an index.html over their reports.
+
+    Example: lmrc report runs/incremental-digits --figures pdf
     """
     from lmrc.report.page import read_contents, write_contents
+    from lmrc.report.records import RECORDS
 
+    if not (folder / RECORDS).exists():
+        from lmrc.report.index import write_index
+
+        page, entries = write_index(folder)
+        if not quiet:
+            say(f"{len(entries)} reports: {page}")
+        return
     description, contents = read_contents(folder)
-    page = write_contents(folder, description, contents)
+    page = write_contents(folder, description, contents, pdf=figures is not None)
     if not quiet:
         say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 

@@ -87,7 +87,7 @@ def steady(records):
 @pytest.fixture
 def renamed(records):
     """Return the records of one method under other names, one after the other."""
-    means = [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.25, 0.75]]
+    means = [[0.1, 0.2, 0.3, 0.4], [0.2, 0.2, 0.4, 0.2]] + 2 * [[0.0, 0.0, 0.25, 0.75]]
     outputs = {"kind": "probability", "classes": [0, 1, 2, 3], "means": means}
     steady = [record for record in records if record.method == "steady"]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from matplotlib.container import BarContainer
 
-from lmrc.report import figures
 from lmrc.report.page import assemble, build, render
 
 ROWS = [
@@ -132,11 +131,10 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
     # No seconds: other processes may have run at the same time.
     assert contents.headline == "steady: 89.6 %; slow: 89.6 % average incremental accuracy."
     assert "of runs that may have shared the machine" in assemble(asked, contents)
-    training, testing = contents.drawings["cost"].figure.axes
-    for axes, seconds in ((training, [4.5, 18.0]), (testing, [0.5, 2.0])):
-        points = [line for line in axes.lines if line.get_marker() in ("o", "s")]
-        assert sorted({float(line.get_xdata()[0]) for line in points}) == seconds
-        assert {round(float(line.get_ydata()[0]), 1) for line in points} == {89.6, 75.0}
+    (axes,) = contents.drawings["cost"].figure.axes  # of training: testing is too short to time
+    points = [line for line in axes.lines if line.get_marker() in ("<", ">")]
+    assert sorted({float(line.get_xdata()[0]) for line in points}) == [4.5, 18.0]
+    assert {round(float(line.get_ydata()[0]), 1) for line in points} == {89.6, 75.0}
     assert "| slow | 89.6 ± 2.9 | 75.0 ± 0.0 | 18 | 2.00 |" in contents.markdown
 
 
@@ -149,15 +147,7 @@ def test_one_seed_has_no_error_bars(description, steady):
         return {line.get_marker() for line in axes.lines}
 
     assert "_" in marks(steady)
-    assert marks([r for r in steady if r.seed == 0]) <= {"o", "None", ""}
-
-
-def test_the_numbers_of_two_axes_stand_apart(description, steady):
-    asked = replace(description, experiment="rotations", headline="", recipe={"methods": ["a"]})
-    figure = build(asked, steady).drawings["cost"].figure
-    figures.to_png(figure)
-    left, right = (axes.get_window_extent() for axes in figure.axes)
-    assert right.x0 - left.x1 > 0.055 * figure.bbox.width
+    assert marks([r for r in steady if r.seed == 0]) <= {"<", "None", ""}
 
 
 def test_pretrained_names_the_best_row_that_keeps_no_image(asked, ablation):

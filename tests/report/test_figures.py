@@ -188,3 +188,19 @@ def test_the_users_settings_of_matplotlib_stay(records):
         figures.to_png(figure)
         assert matplotlib.rcParams["font.size"] == 31.0
     assert figure.axes[0].xaxis.label.get_fontsize() == 9.5
+
+
+def test_a_pdf_has_its_fonts_embedded(accuracy):
+    pdf = figures.to_pdf(accuracy)
+    assert pdf.startswith(b"%PDF")
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+
+
+def test_a_single_method_has_a_baseline(records):
+    (summary,) = summarize_methods(r for r in records if r.method == "steady")
+    (axes,) = figures.accuracy_over_tasks([summary]).axes
+    first = summary.runs[0][-1].task_confusion
+    newest = 100 * sum(first[2]) / sum(map(sum, first))
+    assert axes.lines[1].get_label() == "the newest task alone"
+    assert axes.lines[1].get_ydata()[-1] == pytest.approx(newest)

@@ -217,7 +217,7 @@ def test_the_report_of_a_folder_is_made_from_its_records_alone(folder, html):
 OUTPUTS = {
     "kind": "probability",
     "classes": [0, 1, 2, 3],
-    "means": [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.25, 0.75]],
+    "means": [[0.1, 0.2, 0.3, 0.4], [0.2, 0.2, 0.4, 0.2]] + 2 * [[0.0, 0.0, 0.25, 0.75]],
 }
 
 
@@ -230,7 +230,7 @@ ROWS = {
     "rehearsal": ["steady", "89.6 ± 2.9"],
     "consolidation": ["steady", "–", "87.5 ± 17.7", "75.0 ± 17.7"],
     "heads": ["steady", *OVER_TIME],
-    "softmax-suppression": ["steady", "old", "0.10 ± 0.00", "0.20 ± 0.00", "0.30 ± 0.00"],
+    "softmax-suppression": ["steady", "class 0", "0.10 ± 0.00", "0.20 ± 0.00", "0.30 ± 0.00"],
     "capacity": ["8", "0.2", "31 ± 1", "100", "1,000", "2.5e51"],
 }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import numpy
@@ -13,13 +16,29 @@ import lmrc
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that affect the numbers."""
+    """Return the date, and versions of Python and of the packages that affect the numbers."""
     return {
         "lmrc": lmrc.__version__,
+        **_commit(),
+        "date": datetime.now(UTC).date().isoformat(),
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "python": platform.python_version(),
     }
+
+
+@cache
+def _commit() -> dict[str, str]:
+    """Return the commit of this code, in a clone; with a plus where files were changed since."""
+    root = Path(lmrc.__file__).parents[2]
+    if not (root / ".git").exists():
+        return {}
+    git = ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--abbrev=7", "--exclude=*"]
+    try:
+        found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": found.stdout.strip()}
 
 
 def hardware(device: str | torch.device = "cpu") -> str:

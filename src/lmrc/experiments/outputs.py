@@ -15,7 +15,7 @@ SIMILARITY, PROBABILITY, WITHIN_HEAD = "similarity", "probability", "probability
 
 
 def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
-    """Return a learner's outputs, on average over the test samples of each task.
+    """Return a learner's outputs, on average over the test samples of each class.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
     dict
         JSON-ready. ``kind``: "similarity", "probability" or "probability within a head" (where
         each head's outputs sum to 1); ``classes``: the labels of the positions, in order of
-        arrival; ``means``: one row per task, of the mean output at each position.
+        arrival; ``means``: one row per class, of the mean output at each position.
     """
     if not hasattr(learner, "classes_"):
         raise ValueError(
@@ -38,11 +38,14 @@ def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
         )
     known = np.asarray(learner.classes_).tolist()
     positions = [known.index(label) for label in stream.order.tolist()]
-    means = [_outputs(learner, task.X_test)[:, positions].mean(axis=0) for task in stream]
+    means: dict[Any, NDArray[np.float64]] = {}
+    for task in stream:
+        outputs = _outputs(learner, task.X_test)[:, positions]
+        means |= {label: outputs[task.y_test == label].mean(axis=0) for label in task.classes}
     return {
         "kind": _kind(learner),
         "classes": stream.order.tolist(),
-        "means": [[float(value) for value in row] for row in means],
+        "means": [means[label].tolist() for label in stream.order],
     }
 
 

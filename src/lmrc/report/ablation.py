@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from lmrc.methods.catalog import METHODS
 from lmrc.report import figures, html, incremental, sections
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord
@@ -21,6 +22,7 @@ from lmrc.report.summary import (
     metric_name,
     name_best,
     percent,
+    style_indices,
     summarize_methods,
 )
 from lmrc.text import brief, markdown_cell
@@ -286,6 +288,12 @@ def _bars(rows: Sequence[MethodSummary]) -> Figure:
             ("average over the tasks", [row.average for row in rows], 1.0),
             ("after the last task", [row.final for row in rows], 0.5),
         )
+        styles = style_indices([row.method for row in rows])
+        plain = figures.LINE_STYLES[-1].colour  # for what is not a method by itself
+        of_rows = [styles[row.method] for row in rows]
+        colours = [
+            figures.line_style(style).colour if style < len(METHODS) else plain for style in of_rows
+        ]
         for side, (label, spreads, opacity) in zip((-0.5, 0.5), measures, strict=True):
             drawn = [(i + side * BAR, spread) for i, spread in enumerate(spreads) if spread]
             deviations = [100 * (spread.deviation or 0.0) for _, spread in drawn]
@@ -297,7 +305,7 @@ def _bars(rows: Sequence[MethodSummary]) -> Figure:
                 [100 * spread.mean for _, spread in drawn],
                 height=BAR,
                 xerr=deviations if any(deviations) else None,
-                color=figures.line_style(0).colour,
+                color=[colours[i] for i, spread in enumerate(spreads) if spread],
                 alpha=opacity,
                 error_kw={"ecolor": figures.INK, "elinewidth": 1.0, "capsize": 2.0},
                 label=label,
@@ -323,13 +331,12 @@ def build_rotations(description: Description, records: Sequence[RunRecord]) -> C
     chart = _cost_drawing(summaries, by_method, metric)
     caption = (
         f"Average incremental {metric_name(metric)} (filled) and after the last task (hollow) "
-        "against seconds. Left: training, all tasks. Right: testing all classes, after the "
-        f"last task. {sections.CLOCK}"
+        f"against seconds of training, all tasks. {sections.CLOCK}"
     )
     result = Section(
         "result",
         "Accuracy against seconds",
-        html.figure(chart, "cost", caption, panels=2)
+        html.figure(chart, "cost", caption)
         + sections.accuracy_table(summaries, {}, metric)
         + sections.final_table(summaries, metric),
     )
@@ -361,26 +368,21 @@ def _cost_drawing(
     summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost], metric: str
 ) -> Drawing:
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import MaxNLocator
 
     with figures.theme():
-        # Wide enough that the last number of the left axis does not touch the first of the right.
-        figure = Figure(figsize=(7.6, 3.6), layout=ConstrainedLayoutEngine(wspace=0.1))
-        panels = figure.subplots(1, 2, sharey=True)
-        for axes, name in zip(panels, ("training", "testing"), strict=True):
-            for s in summaries:
-                spread = getattr(by_method[s.method], name)
-                if spread:
-                    _points(axes, spread, s)
-            axes.set(xlabel=f"{name} (s)", ylim=(0, 102), xlim=(0, 1.12 * axes.get_xlim()[1]))
-            axes.xaxis.set_major_locator(MaxNLocator(5))
-            figures.declutter(axes)
-        panels[0].set_ylabel(f"{metric_name(metric)} (%)")
+        figure = Figure(figsize=(4.9, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        for s in summaries:
+            if spread := by_method[s.method].training:
+                _points(axes, spread, s)
+        axes.set(xlabel="training (s)", ylim=(0, 102), xlim=(0, 1.12 * axes.get_xlim()[1]))
+        axes.set_ylabel(f"{metric_name(metric)} (%)")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        figures.declutter(axes)
         figures.legend_below(figure, 3)
     return Drawing(
-        figure,
-        "Accuracy against seconds of training and of testing. The tables below hold the numbers.",
+        figure, "Accuracy against seconds of training. The tables below hold the numbers."
     )
 
 

@@ -120,7 +120,8 @@ def build(description: Description, records: Sequence[CapacityRecord]) -> Conten
     caption = (
         "Left: found by Algorithm 1 (markers; arrows: the search was stopped at the limit, so that "
         "more fit) and expected under the exact law (lines) and its normal approximation (dotted). "
-        "Right: the same with the law as the paper prints it (dashed)."
+        "Right: the same with the law as the paper prints it (dashed); that axis has a "
+        "logarithmic scale of exponents."
     )
     recipe = description.recipe
     planned = (
@@ -241,15 +242,18 @@ def _draw(counts: Sequence[Count]) -> Figure:
                 _one_dimension(axes, [c for c in counts if c.dim == dim], laws, position)
             axes.set_xlabel("threshold T")
             figures.declutter(axes)
+        top = max(c.log10_expected["paper"] for c in counts)
         left.set_title("correct laws")
         right.set_title("as printed, σ = 1/d")
-        # A logarithmic axis cannot do this: 10^500 is no float.
-        top = max(c.log10_expected["paper"] for c in counts)
-        left_top = max(c.log10_expected["beta"] for c in counts)
-        for axes, high in ((left, left_top), (right, top)):
-            step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if n * 7 >= high)
-            ticks = range(0, int(high) + step + 1, step)
-            axes.set_yticks(list(ticks), [f"$10^{{{tick}}}$" for tick in ticks])
+        # Axes are of the logarithm, as 10^500 is no float; on the right its scale is logarithmic.
+        high = max(c.log10_expected["beta"] for c in counts)
+        step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if n * 7 >= high)
+        ticks = range(0, int(high) + step + 1, step)
+        left.set_yticks(list(ticks), [_power(tick) for tick in ticks])
+        right.set_yscale("log")
+        exponents = [10**i for i in range(5) if i == 0 or 10 ** (i - 1) < top]
+        right.set_yticks(exponents, [_power(tick) for tick in exponents])
+        right.minorticks_off()
         left.set_ylabel("label vectors")
         handles, labels = left.get_legend_handles_labels()
         for law, words in (("beta", "exact law"), ("normal", "normal"), ("paper", "as printed")):
@@ -257,6 +261,15 @@ def _draw(counts: Sequence[Count]) -> Figure:
             labels.append(words)
         figure.legend(handles, labels, loc="outside lower center", ncols=7, columnspacing=1.4)
     return figure
+
+
+def _power(exponent: int) -> str:
+    """Return a power of ten in plain text.
+
+    >>> _power(10)
+    '10¹⁰'
+    """
+    return "10" + str(exponent).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _one_dimension(axes: Axes, counts: Sequence[Count], laws: Sequence[str], position: int) -> None:
@@ -291,7 +304,7 @@ def _one_dimension(axes: Axes, counts: Sequence[Count], laws: Sequence[str], pos
         ],  # side by side: all are at the limit
         [math.log10(c.found.mean) for c in bounds],
         color=style.colour,
-        marker=r"$\uparrow$",
+        marker=6,  # a caret
         linestyle="none",
         markersize=9,
         zorder=3,

@@ -49,7 +49,7 @@ class LineStyle(NamedTuple):
 
 
 #: After Okabe and Ito's palette for the colour-blind. Its orange, sky blue and yellow are darker
-#: here, for a contrast of 3 : 1 with white and with #131416. At least one for each built-in method.
+#: here, for a contrast of 3 : 1 with white and with #131416. The first are the built-in methods'.
 LINE_STYLES = (
     LineStyle("#0072b2", "o", "-"),
     LineStyle("#d55e00", "s", (0, (5, 1.6))),
@@ -59,6 +59,11 @@ LINE_STYLES = (
     LineStyle("#3f93c6", "P", (0, (3, 1.2, 1, 1.2, 1, 1.2))),
     LineStyle("#8a8168", "X", (0, (8, 2))),
     LineStyle("#8f6bd1", "*", (0, (2, 0.8))),
+    # From here on for methods that are not built in, and for variants.
+    LineStyle("#1a8f9c", "<", (0, (7, 1.4))),
+    LineStyle("#b34a4a", ">", (0, (4, 1, 1, 1))),
+    LineStyle("#7a8a1f", "h", (0, (2, 1.4))),
+    LineStyle("#7b7f86", "p", (0, (9, 1.5, 2, 1.5))),
 )
 
 
@@ -88,7 +93,8 @@ def accuracy_over_tasks(
     ----------
     summaries : sequence of MethodSummary
         One line each; a band of one standard deviation where there are several seeds. The legend
-        gives the average incremental accuracy.
+        gives the average incremental accuracy. A single one has a baseline beside it: all test
+        samples of the newest task right, and no other, which is what fine-tuning comes to.
     metric : {"accuracy", "top5"}, default="accuracy"
         What they are of.
     columns : int, default=2
@@ -99,6 +105,10 @@ def accuracy_over_tasks(
         Curve(f"{s.method}: {percent(s.average)}", line_style(s.style), s.classes_seen, s.accuracy)
         for s in summaries
     ]
+    if len(curves) == 1 and metric == "accuracy" and summaries[0].newest_alone:
+        newest = [Spread(share, None) for share in summaries[0].newest_alone]
+        style = LineStyle(LINE_STYLES[-1].colour, "", ":")
+        curves.append(Curve("the newest task alone", style, summaries[0].classes_seen, newest))
     return over_tasks(
         curves,
         ylabel=f"{kind} over all seen classes (%)",
@@ -309,6 +319,14 @@ def to_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def to_pdf(figure: Figure) -> bytes:
+    """Return the figure as PDF on white, its fonts embedded, for a paper."""
+    buffer = io.BytesIO()
+    with theme():
+        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return buffer.getvalue()
+
+
 def theme() -> AbstractContextManager[None]:
     """Return a context with our settings of matplotlib; the user's are restored after it."""
     from matplotlib.style import context
@@ -330,5 +348,6 @@ def theme() -> AbstractContextManager[None]:
         "ytick.color": INK,
         "svg.fonttype": "none",  # text stays text: it is found, read aloud and set in FONT
         "svg.hashsalt": "lmrc",  # the same records give the same bytes
+        "pdf.fonttype": 42,  # fonts are embedded as TrueType, as publishers want them
     }
     return context(ours, after_reset=True)

@@ -90,12 +90,16 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
     return description, build(description, read_records(folder))
 
 
-def write_contents(folder: Path, description: Description, contents: Contents) -> Path:
-    """Write the files of a report; return the path of its page."""
+def write_contents(
+    folder: Path, description: Description, contents: Contents, *, pdf: bool = False
+) -> Path:
+    """Write the files of a report, figures as PDF, too, if wanted; return the path of its page."""
     for name, drawing in contents.drawings.items():
         svg = drawing.to_svg(name)
         replace_file(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
         replace_file(folder / f"{name}.png", figures.to_png(drawing.figure))
+        if pdf:
+            replace_file(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
     for name, table in contents.tables.items():
         replace_file(folder / f"{name}.csv", encoded(table))
     replace_file(folder / PAGE, encoded(assemble(description, contents)))

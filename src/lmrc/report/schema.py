@@ -241,7 +241,7 @@ _OUTPUTS = object_of(
     {
         "kind": one_of("probability", "probability within a head", "similarity"),
         "classes": list_of(class_label, 2, 100),
-        "means": list_of(list_of(number(-1e6, 1e6)), 2, MAX_TASKS),
+        "means": list_of(list_of(number(-1e6, 1e6)), 2, 100),
     }
 )
 _RUN_RECORD = object_of(
@@ -282,8 +282,8 @@ def run_record(value: Any) -> None:
     if len(extra.get("class_names", measured["classes"])) != len(measured["classes"]):
         raise ValueError("its class_names are not as many as its classes")
     outputs = extra.get("outputs", {"classes": [], "means": []})
-    if any(len(means) != len(outputs["classes"]) for means in outputs["means"]):
-        raise ValueError("the means of its outputs are not as many as their classes")
+    if any(len(part) != len(outputs["classes"]) for part in (outputs["means"], *outputs["means"])):
+        raise ValueError("the means of its outputs are not a row and a column for each class")
 
 
 def capacity_record(value: Any) -> None:

@@ -56,21 +56,20 @@ def style_indices(methods: Sequence[str]) -> dict[str, int]:
     """Return the index of each method's line style, for all figures and tables of a page.
 
     A built-in method has the same style on every page, with exemplars, too, unless the page also
-    shows it with another number of them. The others take the remaining styles in order.
+    shows it with another number of them. The others never take a built-in method's.
 
     Examples
     --------
     >>> from lmrc.report.summary import style_indices
     >>> style_indices(["LM", "my.Method", "LMRC + 20 per class", "LMRC"])
-    {'LM': 2, 'LMRC': 0, 'my.Method': 1, 'LMRC + 20 per class': 3}
+    {'LM': 2, 'LMRC': 0, 'my.Method': 8, 'LMRC + 20 per class': 9}
     """
     given: dict[str, int] = {}
     for method in sorted(methods, key=lambda method: split_title(method)[1]):
         index = _STYLES.get(split_title(method)[0].casefold())
         if index is not None and index not in given.values():
             given[method] = index
-    taken = set(given.values())
-    free = (index for index in count() if index not in taken)
+    free = count(len(METHODS))
     return given | {method: next(free) for method in methods if method not in given}
 
 
@@ -182,6 +181,12 @@ class MethodSummary:
     per_class: dict[str, Spread]
     class_names: dict[str, str]
     task_confusion: list[list[int]]
+
+    @property
+    def newest_alone(self) -> list[float]:
+        """The share of test samples that are of the newest task, after each task."""
+        sizes = [[sum(row) for row in record.task_confusion] for record in self.runs[0]]
+        return [found[i] / (sum(found) or 1) for i, found in enumerate(sizes) if i < len(found)]
 
 
 def summarize_methods(

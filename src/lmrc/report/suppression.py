@@ -1,7 +1,8 @@
-"""Report of `softmax-suppression` (Fig. 1): mean outputs on old and on new test samples."""
+"""Report of `softmax-suppression` (Fig. 1): mean outputs on the test samples of each class."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
@@ -15,8 +16,7 @@ from lmrc.report.records import Description, RunRecord, by_method_and_seed, clas
 from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
 from lmrc.text import markdown_cell
 
-SAMPLES = ("old", "new")
-CAPTION = "Mean output at each position after the second task."
+CAPTION = "Mean outputs after the second task. Each panel holds the test samples of one class."
 
 
 class Kind(NamedTuple):
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     title: str = ""
     legend: str = ""
     hatch: str | None = None
-    caption: str = "Full bars are probabilities that sum to 1."
+    caption: str = "Full bars are probabilities: those of a panel sum to 1."
     finding: str = ""
 
 
@@ -53,12 +53,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Outputs:
-    """A method's mean outputs over its seeds: for old and for new samples, at each position."""
+    """A method's mean outputs over its seeds: for samples of each class, at each class's output."""
 
     method: str
     style: int
     kind: str
-    positions: list[str]
+    classes: list[str]
     means: list[list[Spread | None]]
 
     @property
@@ -66,10 +66,12 @@ class Outputs:
         """The method, and what its outputs are if they are no probabilities over all classes."""
         return self.method + KINDS[self.kind].title
 
-    def share(self, samples: int, positions: Sequence[int]) -> float:
-        """Return the sum of the means at some positions."""
-        spreads = self.means[samples]
-        return sum(spread.mean for i in positions if (spread := spreads[i]))
+    @property
+    def taken(self) -> float:
+        """The share of an old sample's probability that goes to new classes, on average."""
+        half = len(self.classes) // 2
+        old = self.means[:half]
+        return sum(spread.mean for row in old for spread in row[half:] if spread) / len(old)
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
@@ -88,7 +90,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         description,
         records,
         summaries,
-        headline=_headline(outputs),
+        headline=_headline(summaries),
         findings=_findings(outputs, summaries),
         sections=[
             Section("result", "Outputs of the network", result),
@@ -113,36 +115,29 @@ def _collect(records: Sequence[RunRecord], styles: Mapping[str, int]) -> list[Ou
         orders |= {tuple(one["classes"]) for one in found}
         named = [names.get(str(label), f"class {label}") for label in found[0]["classes"]]
         means = [
-            [Spread.over(one["means"][samples][i] for one in found) for i in range(n)]
-            for samples in range(len(SAMPLES))
+            [Spread.over(one["means"][true][i] for one in found) for i in range(n)]
+            for true in range(n)
         ]
         collected.append(Outputs(method, styles[method], found[0]["kind"], named, means))
-    if len(orders) > 1:  # positions are other classes for other seeds or methods
-        n = len(collected[0].positions)
-        general = [f"{SAMPLES[i * 2 // n]} {i % (n // 2) + 1}" for i in range(n)]
-        collected = [replace(one, positions=general) for one in collected]
+    if len(orders) > 1:  # the first class is another one for other seeds or methods
+        n = len(collected[0].classes)
+        general = [f"{_age(i, n)} {i % (n // 2) + 1}" for i in range(n)]
+        collected = [replace(one, classes=general) for one in collected]
     return collected
 
 
+def _age(position: int, n: int) -> str:
+    return "old" if position < n // 2 else "new"
+
+
 def _table(outputs: Sequence[Outputs]) -> Markup:
-    head = ["method", "samples", *outputs[0].positions, "old classes", "new classes"]
-    rows = []
-    half = len(outputs[0].positions) // 2
-    for one in outputs:
-        for samples, word in enumerate(SAMPLES):
-            sums = (
-                [one.share(samples, range(half)), one.share(samples, range(half, 2 * half))]
-                if one.kind == "probability"
-                else [None, None]
-            )
-            cells = [html.td(word), *(_cell(spread) for spread in one.means[samples])]
-            cells += [html.td("–") if x is None else html.td(f"{x:.2f}", "main") for x in sums]
-            rows.append([html.name(one.title, one.style), *cells])
-    caption = (
-        "Mean output at each position, and the shares of old and of new classes in a probability "
-        "of 1."
-    )
-    return html.table(caption, head, rows)
+    classes = outputs[0].classes
+    rows = [
+        [html.name(one.title, one.style), html.td(true), *map(_cell, one.means[i])]
+        for i, true in enumerate(classes)
+        for one in outputs
+    ]
+    return html.table("Mean outputs.", ["method", "samples of", *classes], rows)
 
 
 def _cell(spread: Spread | None) -> Markup:
@@ -155,18 +150,21 @@ def _cell(spread: Spread | None) -> Markup:
 def _drawing(outputs: Sequence[Outputs]) -> Drawing:
     from matplotlib.figure import Figure
 
-    positions = outputs[0].positions
-    width = 0.82 / len(outputs)
+    classes = outputs[0].classes
+    n, width = len(classes), 0.82 / len(outputs)
+    rows = math.ceil(n / 2)
     with figures.theme():
-        figure = Figure(figsize=(7.6, 3.6), layout="constrained")
-        panels = figure.subplots(1, 2, sharey=True)
-        for samples, (axes, word) in enumerate(zip(panels, SAMPLES, strict=True)):
+        figure = Figure(figsize=(7.6, 0.8 + 2.1 * rows), layout="constrained")
+        panels = figure.subplots(rows, 2, sharey=True, squeeze=False).flat
+        for true, axes in enumerate(panels):
+            if true >= n:
+                axes.set_axis_off()
+                continue
             for i, one in enumerate(outputs):
-                colour = figures.line_style(one.style).colour
-                kind = KINDS[one.kind]
-                spreads = [spread or Spread(0.0, None) for spread in one.means[samples]]
+                colour, kind = figures.line_style(one.style).colour, KINDS[one.kind]
+                spreads = [spread or Spread(0.0, None) for spread in one.means[true]]
                 axes.bar(
-                    [p + (i - (len(outputs) - 1) / 2) * width for p in range(len(positions))],
+                    [p + (i - (len(outputs) - 1) / 2) * width for p in range(n)],
                     [spread.mean for spread in spreads],
                     width * 0.92,
                     yerr=[spread.deviation or 0.0 for spread in spreads],
@@ -177,18 +175,18 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
                     error_kw={"elinewidth": 0.9},
                     label=one.method + kind.legend,
                 )
-            axes.set_xticks(range(len(positions)), [_ticks(p) for p in positions])
-            axes.set_title(f"{word} test samples")
+            axes.set_xticks(range(n), [_ticks(name) for name in classes])
+            axes.get_xticklabels()[true].set_fontweight("bold")
+            axes.set_title(figures.shortened(f"samples of {classes[true]} ({_age(true, n)})", 40))
             axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
-            axes.set_xlabel("output at the position of")
+            axes.set(ylabel="mean output" if true % 2 == 0 else "", ylim=(None, 1.02))
+            axes.axvline(n // 2 - 0.5, color=figures.INK, linewidth=0.6, alpha=0.3)
             figures.declutter(axes)
-        panels[0].set_ylabel("mean output")
-        panels[0].set_ylim(top=1.02)
         figures.legend_below(figure, 4, columnspacing=1.4)
     methods = ", ".join(one.method for one in outputs)
     return Drawing(
         figure,
-        f"Mean output at each position for old and for new test samples: {methods}. The table "
+        f"Mean output for each class on the test samples of each class: {methods}. The table "
         "below holds the numbers.",
     )
 
@@ -197,48 +195,42 @@ def _ticks(position: str) -> str:
     return "\n".join(wrap(figures.shortened(position, 60), 11))
 
 
-def _headline(outputs: Sequence[Outputs]) -> str:
-    """Return the share of an old sample's probability that goes to the new classes."""
-    parts = []
-    for one in outputs:
-        if one.kind == "probability":
-            half = len(one.positions) // 2
-            share = one.share(0, range(half, 2 * half))
-            parts.append(f"{one.method} {100 * share:.0f} %")
-    if not parts:
-        return ""
-    return f"Probability that new classes take from old samples: {', '.join(parts)}."
+def _headline(summaries: Sequence[MethodSummary]) -> str:
+    """Return how much of the old classes each method still knows."""
+    parts = [f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old]
+    return f"Old classes after two new ones: {', '.join(parts)} right." if parts else ""
 
 
 def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) -> list[str]:
-    """Return the accuracy on old and on new samples, and remarks on the outputs."""
-    old = ", ".join(f"{s.method} {100 * s.old.mean:.0f} %" for s in summaries if s.old)
+    """Return the accuracy on new samples, and remarks on the outputs."""
     new = ", ".join(f"{s.method} {100 * s.new.mean:.0f} %" for s in summaries if s.new)
-    remarks = [(one.method, KINDS[one.kind].finding) for one in outputs]
-    return [
-        f"Accuracy on old samples: {old}. On new ones: {new}.",
-        *(f"{method} {finding}" for method, finding in remarks if finding),
-    ]
+    taken = [f"{o.method} {100 * o.taken:.0f} %" for o in outputs if o.kind == "probability"]
+    remarks = [f"{one.method} {words}" for one in outputs if (words := KINDS[one.kind].finding)]
+    if taken:
+        given = "Of an old sample's probability, new classes take: "
+        remarks.insert(0, f"{given}{', '.join(taken)}.")
+    return [f"New classes: {new}.", *remarks]
 
 
 def _markdown(outputs: Sequence[Outputs]) -> str:
-    positions = outputs[0].positions
+    classes = outputs[0].classes
     lines = [
-        f"| method | samples | {' | '.join(map(markdown_cell, positions))} |",
-        f"| --- | --- |{' ---: |' * len(positions)}",
+        f"| method | samples of | {' | '.join(map(markdown_cell, classes))} |",
+        f"| --- | --- |{' ---: |' * len(classes)}",
     ]
-    for one in outputs:
-        for samples, word in enumerate(SAMPLES):
-            cells = [f"{spread.mean:.2f}" if spread else "–" for spread in one.means[samples]]
-            lines.append(f"| {markdown_cell(one.title)} | {word} | {' | '.join(cells)} |")
+    for true, row in ((true, i) for i, true in enumerate(classes)):
+        for one in outputs:
+            cells = [f"{spread.mean:.2f}" if spread else "–" for spread in one.means[row]]
+            names = f"{markdown_cell(one.title)} | {markdown_cell(true)}"
+            lines.append(f"| {names} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _csv(outputs: Sequence[Outputs]) -> str:
     rows = [
-        [one.method, one.kind, word, position, *(spread or ("", ""))]
+        [one.method, one.kind, true, position, *(spread or ("", ""))]
         for one in outputs
-        for word, spreads in zip(SAMPLES, one.means, strict=True)
-        for position, spread in zip(one.positions, spreads, strict=True)
+        for true, spreads in zip(one.classes, one.means, strict=True)
+        for position, spread in zip(one.classes, spreads, strict=True)
     ]
-    return csv_text(["method", "kind", "samples", "position", "mean", "sd"], rows)
+    return csv_text(["method", "kind", "true_class", "position", "mean", "sd"], rows)

@@ -1,0 +1,86 @@
+"""One page over many run folders, with a line for each of their reports."""
+
+from __future__ import annotations
+
+import html as escapes
+import os
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from lmrc.report import html
+from lmrc.report.page import PAGE
+from lmrc.report.records import encoded, replace_file
+
+INDEX = "index.html"
+MAX_DEPTH = 6
+MAX_PAGE = 2**26  # bytes
+
+_TITLE = re.compile(r"<title>(.*?)</title>", re.S)
+_HEADLINE = re.compile(r"<h1>(.*?)</h1>", re.S)
+
+
+class Entry(NamedTuple):
+    """A report page: where it is, its title and its headline."""
+
+    place: str
+    title: str
+    headline: str
+
+
+def reports_in(folder: Path) -> list[Entry]:
+    """Return the report pages under a folder, by path."""
+    return sorted(_entries(folder))
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        depth = len(here.relative_to(folder).parts)
+        folders[:] = sorted(folders) if depth < MAX_DEPTH else []
+        page = here / PAGE
+        if PAGE in names and page.is_file() and page.stat().st_size <= MAX_PAGE:
+            text = page.read_text("utf-8", "replace")
+            shown = here.relative_to(folder).as_posix()
+            yield Entry(shown, _plain(_TITLE.search(text)), _plain(_HEADLINE.search(text)))
+
+
+def _plain(found: re.Match[str] | None) -> str:
+    return escapes.unescape(re.sub("<[^>]*>", "", found[1])).strip()[:500] if found else ""
+
+
+def write_index(folder: Path) -> tuple[Path, list[Entry]]:
+    """Write ``index.html`` over all reports under a folder; return its path and what it lists."""
+    entries = reports_in(folder)
+    if not entries:
+        raise FileNotFoundError(
+            f"{folder} holds neither records nor folders with a {PAGE}: name a folder that lmrc "
+            "reproduce or lmrc demo wrote, or one above such folders"
+        )
+    rows = [
+        [
+            html.breakable(entry.place),
+            Markup('<td><a href="{}/{}">{}</a></td>').format(
+                _quoted(entry.place), PAGE, entry.headline or entry.title or entry.place
+            ),
+            html.td(entry.title),
+        ]
+        for entry in entries
+    ]
+    table = html.table(f"{len(entries)} pages.", ["folder", "result", "experiment"], rows, "text")
+    template = files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8")
+    head = Markup(Template(template.partition("<main>")[0]).substitute(title="Results"))  # noqa: S704
+    body = Markup("<main>\n<h1>Results</h1>\n{}\n</main>\n</body>\n</html>\n").format(table)
+    replace_file(folder / INDEX, encoded(head + body))
+    return folder / INDEX, entries
+
+
+def _quoted(place: str) -> str:
+    from urllib.parse import quote
+
+    return quote(place)
