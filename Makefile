@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,onnx
+EXTRAS := dev,onnx,serve
 # To compile all packages takes a minute; those that are imported are compiled then, once.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
@@ -29,7 +29,7 @@ docs: $(VENV)/installed-dev  ## the documentation as a site, under site/
 
 oldest:  ## all tests with the oldest versions that pyproject.toml allows; Python 3.11 or 3.12
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]'
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev,serve]'
 	$(VENV)-oldest/bin/pytest -n auto
 
 torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; minutes on 16 cores, far longer on two

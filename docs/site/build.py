@@ -37,6 +37,7 @@ CONTENTS = {
         "how-to/backbone",
         "how-to/larger-than-memory",
         "new-method",
+        "serve",
         "deploy",
         "cluster",
     ],

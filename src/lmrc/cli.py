@@ -24,6 +24,7 @@ from lmrc.interrupts import INTERRUPTED
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
 from lmrc.practice.usage import options_given
+from lmrc.serve.command import serve
 from lmrc.text import say, shorten
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # main() prints errors
 )
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, serve):
     app.command()(_command)
 
 

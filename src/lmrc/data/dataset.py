@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -240,7 +242,8 @@ def digest(*arrays: Any) -> str:
         if isinstance(array, ImageFiles):
             for i in range(len(array)):
                 file = array.path(i)
-                found.update(f"{file.name} {file.stat().st_size}\n".encode(errors="replace"))
+                size = file.stat().st_size if isinstance(file, Path) else file.seek(0, os.SEEK_END)
+                found.update(f"{file.name} {size}\n".encode(errors="replace"))
             continue
         for part in np.array_split(array, max(1, array.nbytes >> 26)):  # 64 MiB at a time
             found.update(np.ascontiguousarray(part).tobytes())

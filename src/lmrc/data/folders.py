@@ -25,11 +25,13 @@ from lmrc.data.dataset import (
 from lmrc.data.image_files import MEMORY_SHARE, ImageFiles, available_memory
 from lmrc.data.images import (
     SUFFIXES,
+    ImageFile,
     Mode,
     Pixels,
     Size,
     UnreadableImageError,
     common_form,
+    name_of,
     read_image,
 )
 from lmrc.data.names import Names
@@ -44,7 +46,7 @@ _MACOS_FOLDER = "__MACOSX"  # in zip files made on a Mac
 _MAX_UNREADABLE = 10_000  # give up if none of so many files can be read
 _MAX_NAMED = 5  # unreadable files in a warning
 
-Files = Mapping[str, Sequence[Path]]  # the images of each class
+Files = Mapping[str, Sequence[ImageFile]]  # the images of each class
 
 T = TypeVar("T")
 
@@ -295,7 +297,7 @@ def read_files(
 
     Parameters
     ----------
-    files : mapping of str to sequence of Path
+    files : mapping of str to sequence of Path or binary file
         The images of each class.
     size, mode
         As `lmrc.data.images.read_image` takes them.
@@ -335,10 +337,10 @@ def read_files(
     return pixels, text_labels(labels)
 
 
-def _none_of(label: str, files: Sequence[Path], use: str) -> ValueError:
+def _none_of(label: str, files: Sequence[ImageFile], use: str) -> ValueError:
     return ValueError(
         f"none of the {len(files)} image(s) of class {label!r} {use} can be read, such as "
-        f"{files[0]}; replace them, or remove the class."
+        f"{name_of(files[0])}; replace them, or remove the class."
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from lmrc.data.images import Mode, Pixels, UnreadableImageError, read_image
+from lmrc.data.images import ImageFile, Mode, Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
 
 MEMORY_SHARE = 0.5  # of the available memory that decoded images may take
@@ -94,7 +94,7 @@ class ImageFiles:
 
     Parameters
     ----------
-    parts : sequence of sequence of Path
+    parts : sequence of sequence of Path or binary file
         The files, in several lists.
     size : (height, width)
         To which images are resized.
@@ -103,7 +103,9 @@ class ImageFiles:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, parts: Sequence[Sequence[Path]], size: tuple[int, int], mode: Mode) -> None:
+    def __init__(
+        self, parts: Sequence[Sequence[ImageFile]], size: tuple[int, int], mode: Mode
+    ) -> None:
         self.parts, self.size, self.mode = list(parts), size, mode
         self.ends = list(accumulate(len(part) for part in self.parts))
         self.rows: NDArray[np.int64] = np.arange(self.ends[-1] if self.ends else 0)
@@ -147,7 +149,7 @@ class ImageFiles:
                     raise image
             yield np.stack(part)  # type: ignore[arg-type]  # errors were raised
 
-    def path(self, i: int) -> Path:
+    def path(self, i: int) -> ImageFile:
         """Return the path of an image."""
         row = int(self.rows[i])
         part = bisect.bisect_right(self.ends, row)

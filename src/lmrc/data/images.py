@@ -15,6 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 Mode = Literal["RGB", "L"]
 Size = int | tuple[int, int]
 Pixels = NDArray[np.uint8]
+ImageFile = Path | BinaryIO
 
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -108,7 +109,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def read_image(
-    path: str | os.PathLike[str] | BinaryIO, size: Size | None = None, mode: Mode = "RGB"
+    path: str | os.PathLike[str] | BinaryIO,
+    size: Size | None = None,
+    mode: Mode = "RGB",
+    max_pixels: int | None = None,
 ) -> Pixels:
     """Return the pixels of an image file, upright and of the given size.
 
@@ -125,6 +129,8 @@ def read_image(
         The size to return; an int is a square. None: as it is.
     mode : {"RGB", "L"}, default="RGB"
         Colour, or shades of grey.
+    max_pixels : int or None, default=None
+        Refuse an image that would be decoded to more pixels; None: Pillow's limit alone.
 
     Returns
     -------
@@ -156,24 +162,26 @@ def read_image(
             if shape is not None:
                 # A large JPEG is scaled down while it is decoded, to no less than twice the size.
                 image.draft(None, (2 * max(shape), 2 * max(shape)))
+            if max_pixels is not None and image.width * image.height > max_pixels:
+                raise ValueError(f"it has more than {max_pixels:,} pixels")
             pixels = _convert(_upright(image), mode)
             if shape is not None:
                 pixels = ImageOps.fit(pixels, shape[::-1], Image.Resampling.BICUBIC)
             return np.array(pixels, dtype=np.uint8)
     except Exception as error:  # Pillow raises about anything on a broken file
         raise UnreadableImageError(
-            f"cannot read {_name(path)} as an image: {_reason(error)}. {_advice(error)}"
+            f"cannot read {name_of(path)} as an image: {_reason(error)}. {_advice(error)}"
         ) from error
 
 
-def common_form(paths: Iterable[Path]) -> tuple[tuple[int, int], Mode]:
+def common_form(paths: Iterable[ImageFile]) -> tuple[tuple[int, int], Mode]:
     """Return the size and the mode in which to read a collection of images.
 
     Only the header of each file is read; files that are not images are skipped.
 
     Parameters
     ----------
-    paths : iterable of Path
+    paths : iterable of Path or binary file
         The images.
 
     Returns
@@ -262,8 +270,11 @@ def pixels_of(image: Image.Image) -> NDArray[Any]:
     return np.asarray(image if plain else _convert(image, "L" if _is_grey(image) else "RGB"))
 
 
-def _name(path: Any) -> str:
-    return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
+def name_of(path: Any) -> str:
+    """Return the name of an image file for messages."""
+    if isinstance(path, str | os.PathLike):
+        return os.fspath(path)
+    return str(getattr(path, "name", "the file"))
 
 
 def _advice(error: Exception) -> str:

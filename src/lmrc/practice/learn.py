@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmrc.data.folders import Files
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
@@ -101,6 +103,9 @@ def learn(
     checkpoint_every: float = 60.0,
     quiet: bool = False,
     say: Say = print,
+    images: Files | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    accept: Callable[[Mapping[str, Any]], bool] = lambda note: True,
 ) -> None:
     """Learn a task and store the model as a new version, completely or not at all.
 
@@ -121,9 +126,17 @@ def learn(
         Show no progress.
     say : callable, default=print
         Called with each line of output.
+    images : mapping of str to sequence of binary file, optional
+        The images of each class, in memory, in place of the request's source. Such a task cannot be
+        resumed, and nothing is written before it has ended.
+    progress : callable, optional
+        Called with a noun, how many of it are done, and how many there will be, in place of
+        printing it.
+    accept : callable, optional
+        Called with the note on the new version, before it is written; False discards it.
     """
     ranks = current()
-    if request is not None:
+    if request is not None and images is None:
         refuse_inside(path, Path(request.source), "the model", "choose another folder")
     if not ranks.is_first:  # of several processes, only the first writes and prints
         quiet, say, checkpoint_every = True, printer(quiet=True), math.inf
@@ -138,12 +151,12 @@ def learn(
         if request is None:
             return
         if saved is None:
-            request = _with_defaults(place, request, say)
+            request = _with_defaults(place, request, say, images)
         model = _model(place, request)
         if ranks.is_first:
             store.remove_leftovers(place)
         known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
-        samples = _read(request, model)
+        samples = _read(request, model, images)
         _print_samples(samples, known, say)
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
@@ -154,25 +167,26 @@ def learn(
         content = {"request": asdict(request), "digest": samples.digest()}
         ranks.check_same(content, f"the content of {request.source}")
         if saved is None:
-            if ranks.is_first:
+            if ranks.is_first and images is None:
                 unfinished.write(place, content, {})
         elif saved[0].get("digest") != content["digest"]:
             raise ModelFileError(
                 f"{request.source} has changed since the interrupted learn: restore it, or discard "
                 f"the unfinished task ({store.learn_command(path)} --discard)"
             )
-        checkpoint = FolderCheckpoint(
-            place, content, saved, every=checkpoint_every, epochs=model._epochs
-        )
+        every = checkpoint_every if images is None else math.inf
+        checkpoint = FolderCheckpoint(place, content, saved, every=every, epochs=model._epochs)
         if checkpoint.epochs_saved:
             say(f"resuming after {checkpoint.epochs_saved} of {count(model._epochs, 'epoch')}")
         silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
-        checkpoint.progress = progress_lines(silent)
+        checkpoint.progress = progress or progress_lines(silent)
         _train(model, samples, checkpoint, place, quiet)
         if not ranks.is_first:
             return
         note = _note(model, samples, known, checkpoint.seconds)
         note["keep"] = request.keep or _keep_before(place)
+        if not accept(note):
+            return
         _write(place, model, note)
         _print_result(place, model, note, say)
 
@@ -239,7 +253,7 @@ def _check_request(request: Request) -> None:
         raise TypeError("invalid options")
 
 
-def _with_defaults(place: Path, request: Request, say: Say) -> Request:
+def _with_defaults(place: Path, request: Request, say: Say, images: Files | None) -> Request:
     """Return the request with what a new model for photographs has by default."""
     chosen = CHOICES & request.settings.keys()
     if request.from_scratch or request.method == "lmrc" or chosen:
@@ -247,7 +261,9 @@ def _with_defaults(place: Path, request: Request, say: Say) -> Request:
     # The first of several processes looks for all: others may not have access to the folder.
     n_images = current().broadcast(
         lambda: (
-            0 if store.holds_model(place) else count_photographs(Path(request.source), request.size)
+            0
+            if store.holds_model(place)
+            else count_photographs(Path(request.source), request.size, images)
         )
     )
     if not n_images:
@@ -278,7 +294,7 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
     )
 
 
-def _read(request: Request, model: LMRCClassifier) -> LabelledSamples:
+def _read(request: Request, model: LMRCClassifier, images: Files | None) -> LabelledSamples:
     shape = getattr(model, "input_shape_", None)
     weights = None if shape else request.settings.get("weights")
     arrays = request.source.lower().endswith(".npz")  # which the network itself resizes
@@ -290,6 +306,7 @@ def _read(request: Request, model: LMRCClassifier) -> LabelledSamples:
         colour=own is not None or (weights is not None and channels_of(weights) == 3),
         val=request.val,
         square=model.rotations not in ("auto", "none"),
+        images=images,
     )
     known = getattr(model, "classes_", samples.y[:0])
     y, y_val = (spelt_as_known(labels, known) for labels in (samples.y, samples.y_val))

@@ -28,10 +28,12 @@ from lmrc.data.folders import (
 )
 from lmrc.data.images import (
     NOT_READ,
+    ImageFile,
     Mode,
     Size,
     UnreadableImageError,
     common_form,
+    name_of,
     walk_images,
 )
 from lmrc.data.names import Names
@@ -70,7 +72,7 @@ class LabelledSamples:
         Number of image files by suffix, for formats that lmrc does not read.
     mode : {"RGB", "L"} or None
         Mode in which image files were read; None for arrays.
-    greyed : Path or None
+    greyed : Path, binary file or None
         The first colour file that was converted to grey, if any.
     """
 
@@ -82,7 +84,7 @@ class LabelledSamples:
     unreadable: list[UnreadableImageError] = field(default_factory=list)
     unsupported: dict[str, int] = field(default_factory=dict)
     mode: Mode | None = None
-    greyed: Path | None = None
+    greyed: ImageFile | None = None
 
     def warn_about_files(self) -> None:
         """Warn of files that were left out or converted to grey."""
@@ -92,8 +94,8 @@ class LabelledSamples:
             warn(f"left out {count(n, f'{suffix} file')}: convert to JPEG or PNG")
         if self.greyed:
             warn(
-                f"colour images, such as {self.greyed}, are converted to grey, because the model "
-                "was started with grey images: if colour matters, start a new model with colour"
+                f"colour images, such as {name_of(self.greyed)}, are converted to grey, since the "
+                "model was started with grey images: if colour matters, start a new one with colour"
             )
 
     def digest(self) -> str:
@@ -110,6 +112,7 @@ def read_source(
     val: float = 0.0,
     square: bool = False,
     test: bool = False,
+    images: Files | None = None,
 ) -> LabelledSamples:
     """Read labelled samples.
 
@@ -132,13 +135,15 @@ def read_source(
     test : bool, default=False
         Hold out the source's test samples. Otherwise its validation samples; its test samples only
         if it has no validation samples and `val` is 0, so that they stay unseen if possible.
+    images : mapping of str to sequence of binary file, optional
+        The images of each class, in memory: `source` is not read.
     """
     parts = SET_ASIDE if test else VALIDATION if val else (*VALIDATION, "test")
-    if source.suffix.lower() == ".npz":
+    if images is None and source.suffix.lower() == ".npz":
         if size is not None and shape is None:
             raise UsageError(f"--size is for image files; the arrays of {source} are not resized")
         return _read_arrays(source, val, parts)
-    files, held, held_out_in = _image_files(source, parts)
+    files, held, held_out_in = _image_files(source, parts, images)
     if val and not held:
         parts_of = {label: held_out(paths, val) for label, paths in files.items()}
         files = {label: train for label, (train, _) in parts_of.items()}
@@ -152,7 +157,8 @@ def read_source(
     X_val, y_val = X[:0], y[:0]
     if held:
         X_val, y_val = read_files(held, *form, unreadable, use="")
-    others = walk_images(source, suffixes=NOT_READ) if source.is_dir() else ()
+    walks = images is None and source.is_dir()
+    others = walk_images(source, suffixes=NOT_READ) if walks else ()
     unsupported = Counter(Path(name).suffix.lower() for name in others)
     greyed = _first_in_colour(files, held) if shape and form[1] == "L" else None
     return LabelledSamples(
@@ -160,7 +166,7 @@ def read_source(
     )
 
 
-def count_photographs(source: Path, size: Size | None = None) -> int:
+def count_photographs(source: Path, size: Size | None = None, images: Files | None = None) -> int:
     """Return how many images a source has if they are photographs: in colour, and not small.
 
     Only file headers are read. It is 0 for others, and for arrays.
@@ -171,10 +177,12 @@ def count_photographs(source: Path, size: Size | None = None) -> int:
         As in `read_source`.
     size : int, (height, width) or None
         Size to which images are resized; None: chosen from the images.
+    images : mapping of str to sequence of binary file, optional
+        As in `read_source`.
     """
-    if source.suffix.lower() == ".npz":
+    if images is None and source.suffix.lower() == ".npz":
         return 0
-    files, _, _ = _image_files(source, (*VALIDATION, "test"))
+    files, _, _ = _image_files(source, (*VALIDATION, "test"), images)
     found, mode = _common_form(files, size, colour=False)
     sides = (found, found) if isinstance(found, int) else found
     if mode != "RGB" or not are_photographs((3, *sides)):
@@ -207,8 +215,12 @@ def image_form(shape: InputShape) -> tuple[tuple[int, int], Mode]:
     return (height, width), "L" if channels == 1 else "RGB"
 
 
-def _image_files(source: Path, parts: Sequence[str]) -> tuple[Files, Files, str]:
+def _image_files(
+    source: Path, parts: Sequence[str], images: Files | None
+) -> tuple[Files, Files, str]:
     """Return the image files of each class, those held out, and the sub-folder these are in."""
+    if images is not None:
+        return images, {}, ""
     if source.suffix.lower() == ".csv":
         return _read_csv(source), {}, ""
     if source.is_dir():
@@ -223,7 +235,7 @@ def _common_form(files: Files, size: Size | None, colour: bool) -> tuple[Size, M
     return size or common_size, "RGB" if colour else mode
 
 
-def _first_in_colour(*parts: Files) -> Path | None:
+def _first_in_colour(*parts: Files) -> ImageFile | None:
     """Return a colour image among the first files of each class; only file headers are read."""
     classes = (of_class for files in parts for of_class in files.values())
     paths = (path for of_class in classes for path in of_class[:_COLOUR_CHECKED])

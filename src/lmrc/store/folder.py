@@ -76,7 +76,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
         If the folder holds something else.
     """
     folder = Path(folder)
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     try:
         with claimed(folder / LOCK):
             _remove(folder, lambda name: name.startswith(DRAFT) and name != LOCK)
@@ -113,7 +113,7 @@ def write(
         What the log says about this version. Plain JSON values.
     """
     folder = Path(folder)
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
     before: list[Version] = []
     with contextlib.suppress(ModelFileError):  # an unreadable model is replaced
@@ -327,7 +327,7 @@ def _read_files(
         raise ModelFileError(f"{folder / MANIFEST} does not describe a model: {error!r}") from error
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
     """Refuse to write into a folder of something else."""
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file: a model is a folder, choose another name")

@@ -1,0 +1,79 @@
+"""The command ``lmrc serve``. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmrc.practice.options import Device, Flag, Quiet
+from lmrc.practice.usage import UsageError, printer
+
+
+def serve(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A model, which may not exist yet, or a folder of models.",
+            metavar="MODEL_OR_FOLDER",
+            file_okay=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LMRC_TOKEN",
+            help="Token that clients must send; needed if --host is not this machine alone.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the token, which others cannot see.", exists=True),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name of this server, such as example.org; can be repeated."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes; more than one with --read-only.")
+    ] = 1,
+    read_only: Annotated[bool, Flag("--read-only", help="Predict only.")] = False,
+    max_upload: Annotated[
+        float, typer.Option(min=0.1, max=2000, help="Megabytes of a request.")
+    ] = 64,
+    max_megapixels: Annotated[
+        float, typer.Option(min=0.01, max=150, help="Megapixels of an image.")
+    ] = 25,
+    max_images: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Images of a request and of a task.")
+    ] = 5000,
+    max_memory: Annotated[float, typer.Option(min=1, help="Megabytes of images in memory.")] = 1000,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Teach and ask a model in a browser, or over HTTP.
+
+    Images that are sent stay in memory, and are gone when they are learnt. Needs additional
+    packages: pip install 'lmrc[serve]'
+
+    Example: lmrc serve pets.lmrc
+    """
+    from lmrc.serve.settings import MEGA, Settings
+
+    if token_file is not None:
+        token = token_file.read_text(encoding="utf-8").strip()
+    settings = Settings(
+        path, host, port, token or "", workers, read_only, device, tuple(allow_host or ()),
+        int(max_upload * MEGA), int(max_megapixels * MEGA), max_images, int(max_memory * MEGA),
+    )  # fmt: skip
+    settings.check()
+    try:
+        from lmrc.serve.run import run
+    except ImportError as error:
+        raise UsageError(
+            f"lmrc serve needs additional packages: pip install 'lmrc[serve]' ({error})"
+        ) from error
+    run(settings, printer(quiet))

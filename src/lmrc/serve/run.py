@@ -1,0 +1,79 @@
+"""Runs a server until it is stopped."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from lmrc.practice.usage import Say, count
+from lmrc.serve.app import VARIABLE, create_app
+from lmrc.serve.settings import Settings
+
+GRACE = 5  # seconds for requests that are being answered when the server stops
+CONNECTIONS = 1000
+BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """Ends with exit code 0 on Ctrl-C and SIGTERM, and ends streams of events first."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; a second signal does not wait for requests."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        app = self.config.app
+        if isinstance(app, FastAPI):
+            app.state.jobs.closing.set()
+
+
+def run(settings: Settings, say: Say) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    app = create_app(settings)  # fails before the port is taken
+    listening = _listen(settings.host, settings.port)
+    say(_greeting(settings, app, listening.getsockname()[1]))
+    options = {
+        "log_level": "warning",
+        "timeout_graceful_shutdown": GRACE,
+        "limit_concurrency": CONNECTIONS,
+        "server_header": False,
+        "backlog": BACKLOG,
+    }
+    if settings.workers == 1:
+        Server(uvicorn.Config(app, **options)).run([listening])  # type: ignore[arg-type]
+    else:
+        os.environ[VARIABLE] = settings.to_json()
+        factory = "lmrc.serve.app:from_environment"
+        uvicorn.run(
+            factory,
+            factory=True,
+            workers=settings.workers,
+            fd=listening.fileno(),
+            **options,  # type: ignore[arg-type]
+        )
+    say("stopped")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(
+            f"cannot listen on {host}, port {port}: {reason}; choose another --port"
+        ) from error
+    listening.set_inheritable(True)
+    return listening
+
+
+def _greeting(settings: Settings, app: FastAPI, port: int) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    names = list(app.state.models)
+    what = names[0] if len(names) == 1 else count(len(names), "model")
+    return f"{what} at http://{host}:{port}  (Ctrl-C stops)"

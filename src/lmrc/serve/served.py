@@ -1,0 +1,163 @@
+"""A model that is served: the newest version in memory, and the switch to a newer one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrc.data.images import Mode
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.practice.models import open_model, prediction_rule
+from lmrc.practice.source import image_form
+from lmrc.serve.batcher import Batcher
+from lmrc.serve.errors import ApiError
+from lmrc.serve.settings import Settings
+from lmrc.store import folder as store
+from lmrc.store.folder import ModelFileError
+
+Signature = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """One version of a model, ready to predict.
+
+    Attributes
+    ----------
+    model : LMRCClassifier
+    version : int
+        Number of the version.
+    size, mode
+        The form of its images.
+    labels : list
+        Names of the classes.
+    head_of : list of int
+        Head of each class, counted from 1.
+    """
+
+    model: LMRCClassifier
+    version: int
+    size: tuple[int, int]
+    mode: Mode
+    labels: list[Any]
+    head_of: list[int]
+
+
+class Served:
+    """A model folder that requests ask, while it is changed by this process or another.
+
+    Parameters
+    ----------
+    name : str
+        The name in addresses.
+    path : Path
+        The folder; it may not exist yet.
+    settings : Settings
+    """
+
+    def __init__(self, name: str, path: Path, settings: Settings) -> None:
+        self.name, self.path, self.device = name, path, settings.device
+        self.batcher = Batcher(compute, settings.max_batch, settings.max_queue)
+        self.problem = ""  # why the newest version cannot be loaded
+        self._loaded: Loaded | None = None
+        self._signature: Signature | None = None
+        self._lock = threading.Lock()
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int:
+        """Number of the version that predicts; 0 if there is none."""
+        return self._loaded.version if self._loaded else 0
+
+    async def current(self) -> Loaded:
+        """Return the version to predict with; a newer one is loaded in the background."""
+        if self._loaded is None:
+            await asyncio.to_thread(self.refresh)
+        elif self._loading is None and _signature(self.path) != self._signature:
+            self._loading = asyncio.create_task(self._load())
+        loaded = self._loaded
+        if loaded is None:
+            if self.problem:
+                raise ApiError(503, "damaged", self.problem)
+            raise ApiError(409, "empty_model", f"{self.name} has not learnt anything yet")
+        return loaded
+
+    async def _load(self) -> None:
+        try:
+            await asyncio.to_thread(self.refresh)
+        finally:
+            self._loading = None
+
+    def refresh(self) -> None:
+        """Load the newest version, if it is not the loaded one. Requests see the old or the new."""
+        with self._lock:
+            while (signature := _signature(self.path)) != self._signature:
+                try:
+                    loaded = None if signature is None else _load(self.path, self.device)
+                    self.problem = ""
+                except (ModelFileError, ValueError, OSError) as error:
+                    if _signature(self.path) != signature:
+                        continue  # replaced while we read
+                    loaded, self.problem = self._loaded, self.plain(error)
+                self._loaded, self._signature = loaded, signature
+
+    def plain(self, error: BaseException | str) -> str:
+        """Return a message without the place of the model on this machine."""
+        return str(error).replace(str(self.path), self.name)
+
+
+def _signature(path: Path) -> Signature | None:
+    """Return what tells one manifest from the next, without reading it; None if there is none."""
+    try:
+        status = (path / store.MANIFEST).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _load(path: Path, device: str) -> Loaded:
+    while True:
+        before = store.fingerprint(path)
+        model, version = open_model(path, device), store.versions(path)[-1]["number"]
+        if store.fingerprint(path) == before:
+            break
+    model._check_prediction_rule()
+    size, mode = image_form(model.input_shape_)
+    head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
+    return Loaded(model, version, size, mode, model.classes_.tolist(), head_of)
+
+
+def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
+    """Return the scores of each image."""
+    return list(loaded.model.similarities(pixels))
+
+
+def scored_by(loaded: Loaded) -> str:
+    """Return what the numbers are: "similarity" (at most 1) or "score"."""
+    return "similarity" if prediction_rule(loaded.model) == "wta" else "score"
+
+
+def find_models(settings: Settings) -> dict[str, Served]:
+    """Return the models to serve, by name: one, or all in a folder.
+
+    Raises
+    ------
+    ValueError
+        If the path holds something else.
+    """
+    path = settings.path
+    if path.is_dir() and not store.holds_model(path):
+        models = [p for p in sorted(path.iterdir()) if p.is_dir() and store.holds_model(p)]
+        if models:
+            return {p.name: Served(p.name, p, settings) for p in models}
+    try:
+        store.refuse_foreign(path)
+    except ModelFileError as error:
+        raise ValueError(f"{error}, or one with models in it") from error
+    return {path.absolute().name: Served(path.absolute().name, path, settings)}

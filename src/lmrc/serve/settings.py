@@ -1,0 +1,99 @@
+"""Settings of a server."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lmrc.practice.usage import UsageError
+
+MEGA = 10**6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `lmrc serve` was started with.
+
+    Attributes
+    ----------
+    path : Path
+        A model, or a folder of models.
+    host, port : str, int
+        Where to listen.
+    token : str
+        Needed for everything but health; empty: none, on loopback only.
+    workers : int
+        Processes; more than one only if `read_only`.
+    read_only : bool
+        Predict only.
+    device : str
+        Device to compute on.
+    hosts : tuple of str
+        More host names that requests may be addressed to.
+    max_upload, max_pixels, max_pictures : int
+        Limits: bytes of a request, pixels of an image, images of a request or of a task.
+    max_memory : int
+        Bytes of all images that are held or being received.
+    max_queue, max_batch : int
+        Images that wait for a prediction, and those computed at once.
+    request_seconds, learn_seconds, decision_seconds : float
+        Time to receive a request, to learn a task, and to decide whether to keep it.
+    """
+
+    path: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str = ""
+    workers: int = 1
+    read_only: bool = False
+    device: str = "auto"
+    hosts: tuple[str, ...] = ()
+    max_upload: int = 64 * MEGA
+    max_pixels: int = 25 * MEGA
+    max_pictures: int = 5000
+    max_memory: int = 1000 * MEGA
+    max_queue: int = 1024
+    max_batch: int = 64
+    request_seconds: float = 60.0
+    learn_seconds: float = 4 * 3600.0
+    decision_seconds: float = 3600.0
+
+    def check(self) -> None:
+        """Refuse what would be unsafe or could not work."""
+        if not self.token and not is_loopback(self.host):
+            raise UsageError(
+                f"--host {self.host} can be reached from other machines: give a token, for example "
+                "--token-file FILE or the variable LMRC_TOKEN"
+            )
+        if self.token and (len(self.token) < 16 or not self.token.isascii()):
+            raise UsageError("the token needs at least 16 characters, all of them ASCII")
+        if self.workers > 1 and not self.read_only:
+            raise UsageError(
+                "--workers needs --read-only: one process learns, several may predict from the "
+                "same folder"
+            )
+
+    def to_json(self) -> str:
+        """Return the settings as text, for worker processes."""
+        return json.dumps({**asdict(self), "path": str(self.path)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Return the settings from `to_json`."""
+        content = json.loads(text)
+        hosts = tuple(content.pop("hosts"))
+        return cls(**{**content, "path": Path(content["path"]), "hosts": hosts})
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach a host.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

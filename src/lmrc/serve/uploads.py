@@ -1,0 +1,96 @@
+"""Images that clients send: read into memory, never to disk, and decoded within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from fastapi import Request
+from numpy.typing import NDArray
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from lmrc.data.images import Mode, UnreadableImageError, read_image
+from lmrc.serve.errors import ApiError
+from lmrc.serve.settings import Settings
+
+FORM = "multipart/form-data"
+_threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "lmrc-decode")
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """An image file as it was sent: the field of the form, the file's name, its bytes."""
+
+    field: str
+    name: str
+    content: bytes
+
+
+async def read_uploads(request: Request, settings: Settings) -> list[Upload]:
+    """Return the images of a request: those of a form, or its body."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == FORM:
+        return await _read_form(request, settings.max_pictures)
+    content = await request.body()
+    if not content:
+        raise ApiError(400, "no_image", "the request has no image: send one as body, or a form")
+    return [Upload("image", "image", content)]
+
+
+async def _read_form(request: Request, max_files: int) -> list[Upload]:
+    parser = MultiPartParser(
+        request.headers, _chunks(request), max_files=max_files, max_fields=max_files
+    )
+    parser.spool_max_size = 2**62  # in memory: the length of the request is limited
+    try:
+        form = await parser.parse()
+    except (MultiPartException, UnicodeError, ValueError, KeyError) as error:
+        text = getattr(error, "message", "") or "the form cannot be read"
+        if text.startswith("Too many"):
+            raise ApiError(413, "too_many", f"{text} at once") from error
+        raise ApiError(400, "bad_form", text) from error
+    found = [
+        Upload(field, file.filename or "image", await file.read())
+        for field, file in form.multi_items()
+        if isinstance(file, UploadFile)
+    ]
+    await form.close()
+    if not found:
+        raise ApiError(400, "no_image", "the form has no file")
+    return found
+
+
+async def _chunks(request: Request) -> AsyncGenerator[bytes, None]:
+    async for chunk in request.stream():
+        yield chunk
+
+
+async def decode(
+    content: bytes, size: tuple[int, int], mode: Mode, max_pixels: int
+) -> NDArray[np.uint8]:
+    """Return the pixels of an image; few images are decoded at a time.
+
+    Raises
+    ------
+    UnreadableImageError
+        If it is not an image, or too large.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, _decode, content, size, mode, max_pixels)
+
+
+def _decode(
+    content: bytes, size: tuple[int, int], mode: Mode, max_pixels: int
+) -> NDArray[np.uint8]:
+    return read_image(io.BytesIO(content), size, mode, max_pixels)
+
+
+def reason(error: UnreadableImageError) -> str:
+    """Return why an image cannot be read, for a client who knows its name."""
+    return str(error).removeprefix("cannot read the file as an image: ")

@@ -1,0 +1,87 @@
+import io
+import shutil
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from lmrc.data.datasets import digits
+from lmrc.practice.learn import Request, learn
+from lmrc.serve.app import create_app
+from lmrc.serve.learner import UploadedImage
+from lmrc.serve.settings import Settings
+
+NAMES = ("zero", "one", "two", "three", "four", "five")
+QUICK = {"backbone": "mlp", "epochs": 5, "batch_size": 16}
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """Return PNG files of digits by the name of the class."""
+    data = digits()
+    return {
+        name: [png(image) for image in data.X_train[data.y_train == number][:20]]
+        for number, name in enumerate(NAMES)
+    }
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def two_versions(tmp_path_factory, pictures):
+    """A model of four digits, learnt in two tasks."""
+    path = tmp_path_factory.mktemp("trained") / "pets.lmrc"
+    for names in (NAMES[:2], NAMES[2:4]):
+        images = {name: [UploadedImage(c, name) for c in pictures[name]] for name in names}
+        settings = {} if path.exists() else QUICK
+        request = Request("digits", settings, device="cpu", keep=5)
+        learn(path, request, images=images, quiet=True, say=lambda line: None)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path, two_versions):
+    """The path of a copy of the model."""
+    return shutil.copytree(two_versions, tmp_path / "pets.lmrc")
+
+
+@pytest.fixture
+def serve():
+    """Return what serves a path, with settings, to a client."""
+    clients = []
+
+    def start(path, **settings):
+        app = create_app(Settings(path, device="cpu", **settings))
+        client = TestClient(app, base_url="http://localhost")
+        clients.append(client)
+        return client.__enter__()
+
+    yield start
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(place, serve):
+    """A client of a server with one model, ``pets.lmrc``."""
+    return serve(place)
+
+
+@pytest.fixture
+def wait():
+    """Return what waits until a job is in one of some states."""
+
+    def until(client, job, *states):
+        while True:
+            found = client.get(f"/v1/jobs/{job}").json()
+            if found["state"] in states:
+                return found
+            assert found["state"] not in ("failed", "kept", "discarded", "cancelled"), found
+            time.sleep(0.02)
+
+    return until

@@ -1,0 +1,211 @@
+"""Learning by the API, in a process of its own."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+import lmrc
+from lmrc.serve.app import create_app
+from lmrc.serve.settings import Settings
+from lmrc.store import folder as store
+
+MODEL = "/v1/models/pets.lmrc"
+
+# A learner that speaks the protocol without learning: it starts at once, and does as it is told.
+FAKE = """
+import json, sys
+task = json.loads(sys.stdin.buffer.readline())
+sys.stdin.buffer.read(sum(i["bytes"] for i in task["images"]))
+def tell(**what): print(json.dumps(what), flush=True)
+tell(stage="preparing")
+{0}
+"""
+WAITS = """
+tell(stage="learning", done=1, total=2, seconds_left=1.5)
+tell(warning="few images of zero in " + task["path"])
+tell(stage="waiting", note={"new_accuracy": 0.5})
+tell(stage="writing" if sys.stdin.buffer.readline() == b"keep\\n" else "discarded")
+tell(stage="done")
+"""
+
+
+def code(answer):
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+@pytest.fixture
+def fake(client):
+    """Return what replaces the learner by a program."""
+
+    def replace(program):
+        text = FAKE.replace("{0}", program)
+        client.app.state.jobs.command = (sys.executable, "-S", "-c", text)
+
+    replace(WAITS)
+    return replace
+
+
+def form(pictures, *names, n=10):
+    return [(name, (f"{i}.png", pictures[name][i])) for name in names for i in range(n)]
+
+
+def start(client, pictures):
+    answer = client.post(f"{MODEL}/learn", files=form(pictures, "four", "five", n=2))
+    assert answer.status_code == 202
+    return answer.json()["id"]
+
+
+def test_teach_keep_ask(tmp_path, serve, pictures, wait):
+    """A model that does not exist yet learns two classes, then is asked."""
+    client = serve(tmp_path / "pets.lmrc")
+    assert client.get(MODEL).json()["empty"]
+    assert code(client.post(f"{MODEL}/predict", content=b"x")) == (409, "empty_model")
+    job = client.post(f"{MODEL}/jobs").json()["id"]
+    for label in ("zero", "one"):
+        sent = [("image", (f"{i}.png", c)) for i, c in enumerate(pictures[label])]
+        answer = client.post(f"/v1/jobs/{job}/images", params={"label": label}, files=sent)
+        assert [a["error"] for a in answer.json()["added"]] == [None] * 20
+    assert answer.json()["job"]["images"] == {"zero": 20, "one": 20}
+    options = {"backbone": "mlp", "epochs": 10}
+    assert client.post(f"/v1/jobs/{job}/learn", json=options).status_code == 202
+    assert client.app.state.jobs.held == 0  # the images have left the server
+    told = []
+    thread = threading.Thread(target=lambda: told.append(client.get(f"/v1/jobs/{job}/events").text))
+    thread.start()
+    wait(client, job, "waiting")
+    assert client.get(MODEL).json()["empty"]  # nothing is written before Keep
+    assert client.post(f"/v1/jobs/{job}/keep").json()["state"] == "kept"
+    thread.join()
+    assert told[0].startswith("event: job\ndata: {")
+    states = [json.loads(event.partition("data: ")[2]) for event in told[0].split("\n\n")[:-1]]
+    assert states[-1]["state"] == "kept"
+    assert any(s["progress"]["done"] == 9 and s["progress"]["seconds_left"] for s in states)
+    assert states[-1]["result"]["new_tested"] == 8
+    assert states[-1]["result"]["new_accuracy"] > 0.5
+    answer = client.post(f"{MODEL}/predict", files=form(pictures, "zero", "one", n=5))
+    found = [p["class"] for p in answer.json()["predictions"]]
+    assert found == ["zero"] * 5 + ["one"] * 5
+    assert not store.changing(tmp_path / "pets.lmrc")
+    assert lmrc.load(tmp_path / "pets.lmrc").classes_.tolist() == ["one", "zero"]
+
+
+def test_discard_and_cancel_leave_the_model(client, fake, pictures, wait, place):
+    before = store.fingerprint(place)
+    job = start(client, pictures)
+    found = wait(client, job, "waiting")
+    assert found["warnings"] == ["few images of zero in pets.lmrc"]
+    assert code(client.post(f"{MODEL}/learn", files=form(pictures, "four"))) == (409, "busy")
+    assert client.post(f"/v1/jobs/{job}/discard").json()["state"] == "discarded"
+    assert code(client.post(f"/v1/jobs/{job}/keep")) == (409, "not_waiting")
+    job = start(client, pictures)
+    wait(client, job, "waiting")
+    assert client.delete(f"/v1/jobs/{job}").json()["state"] == "cancelled"
+    assert store.fingerprint(place) == before
+
+
+def test_learner_that_dies(client, fake, pictures, wait, place):
+    fake("import os; os.kill(os.getpid(), 9)")
+    job = start(client, pictures)
+    found = wait(client, job, "failed")
+    assert found["error"]["code"] == "learner_died"
+    fake(WAITS)
+    job = start(client, pictures)
+    assert wait(client, job, "waiting")["progress"]["done"] == 1
+
+
+def test_learner_that_fails_tells_why(client, fake, pictures, wait, place):
+    fake("tell(error=task['path'] + ' is full', kind='OSError')")
+    found = wait(client, start(client, pictures), "failed")
+    assert found["error"] == {"code": "failed", "message": "pets.lmrc is full"}
+
+
+def test_time_limits(place, serve, pictures, wait):
+    client = serve(place, learn_seconds=0.3)
+    client.app.state.jobs.command = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
+    found = wait(client, start(client, pictures), "failed")
+    assert found["error"]["code"] == "timeout"
+
+
+def test_no_decision_in_time_discards(place, serve, pictures, wait):
+    client = serve(place, decision_seconds=0.0)
+    text = FAKE.replace("{0}", WAITS)
+    client.app.state.jobs.command = (sys.executable, "-S", "-c", text)
+    found = wait(client, start(client, pictures), "discarded")
+    assert found["error"]["code"] == "timeout"
+
+
+def test_locked_or_unfinished_model_is_not_learnt(client, fake, pictures, place):
+    with store.writing(place):
+        answer = client.post(f"{MODEL}/learn", files=form(pictures, "four"))
+        assert code(answer) == (409, "locked")
+    (place / "unfinished.json").write_text("{}")
+    assert code(client.post(f"{MODEL}/learn", files=form(pictures, "four"))) == (409, "unfinished")
+    assert client.get("/v1/jobs").json()["jobs"][-1]["state"] == "cancelled"
+
+
+def test_check_of_images(client, pictures):
+    job = client.post(f"{MODEL}/jobs").json()["id"]
+    same = [("image", ("a.png", pictures["one"][0])), ("image", ("b.png", pictures["one"][0]))]
+    answer = client.post(f"/v1/jobs/{job}/images?label=one", files=same).json()
+    assert [f["code"] for f in answer["findings"]] == ["duplicate", "few"]
+    assert answer["findings"][0]["images"] == [answer["added"][1]["id"]]
+    answer = client.post(f"/v1/jobs/{job}/images?label=two", files=same[:1]).json()
+    assert "two_classes" in [f["code"] for f in answer["findings"]]
+    image = answer["added"][0]["id"]
+    answer = client.delete(f"/v1/jobs/{job}/images/{image}").json()
+    assert answer["job"]["images"] == {"one": 2}
+    bad = client.post(f"/v1/jobs/{job}/images?label=two", files=[("i", ("c.txt", b"c"))]).json()
+    assert bad["added"][0]["error"]["code"] == "unreadable_image"
+    assert bad["job"]["images"] == {"one": 2}
+
+
+@pytest.mark.parametrize("label", ["", " ", "a\nb", "x" * 101, "\ud800"])
+def test_names_that_cannot_be_classes(client, label, pictures):
+    job = client.post(f"{MODEL}/jobs").json()["id"]
+    sent = [("image", ("a.png", pictures["one"][0]))]
+    label = label.encode(errors="surrogatepass")
+    from urllib.parse import quote
+
+    answer = client.post(f"/v1/jobs/{job}/images?label={quote(label)}", files=sent)
+    if label != b"\xed\xa0\x80":  # which arrives as a replacement character
+        assert code(answer) == (422, "invalid_request")
+
+
+def test_collected_images_are_dropped_after_a_while(client, monkeypatch):
+    job = client.post(f"{MODEL}/jobs").json()["id"]
+    monkeypatch.setattr("lmrc.serve.jobs.IDLE_SECONDS", 0.0)
+    assert code(client.get(f"/v1/jobs/{job}")) == (404, "no_job")
+
+
+def test_end_of_the_server_ends_the_learner(place, pictures, wait):
+    app = create_app(Settings(place))
+    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.replace("{0}", WAITS))
+    with TestClient(app, base_url="http://localhost") as client:
+        job = start(client, pictures)
+        wait(client, job, "waiting")
+        process = app.state.jobs.get(job).process.pid
+    for _ in range(500):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail("the learner still runs")
+
+
+def test_killed_learner_leaves_the_model(client, pictures, place, wait):
+    """The real one, killed when it has learnt and holds the lock."""
+    before = store.fingerprint(place)
+    job = start(client, pictures)
+    wait(client, job, "waiting")
+    assert store.changing(place)
+    os.kill(client.app.state.jobs.get(job).process.pid, signal.SIGKILL)
+    assert wait(client, job, "failed")["error"]["code"] == "learner_died"
+    assert store.fingerprint(place) == before
+    assert client.post(f"{MODEL}/rollback").status_code == 200
