@@ -94,8 +94,9 @@ class LabelledSamples:
             warn(f"left out {count(n, f'{suffix} file')}: convert to JPEG or PNG")
         if self.greyed:
             warn(
-                f"colour images, such as {name_of(self.greyed)}, are converted to grey, since the "
-                "model was started with grey images: if colour matters, start a new one with colour"
+                f"colour images, such as {name_of(self.greyed)}, are converted to grey, because "
+                "the model was started with grey images: if colour matters, start a new model with "
+                "colour"
             )
 
     def digest(self) -> str:
