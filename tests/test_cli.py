@@ -334,12 +334,6 @@ def test_report_rebuilds_the_page_and_prints_the_table(call, tmp_path):
     assert (folder / "report.html").read_bytes() == page
 
 
-def test_report_of_a_folder_without_a_run(call, tmp_path):
-    code, _, err = call("report", str(tmp_path))
-    assert code == 1
-    assert f"{tmp_path} holds no run.json: name a folder that lmrc reproduce" in err
-
-
 @pytest.mark.parametrize("wrong", [("--methods", "lmcr"), ("--dataset", "cifar10")])
 def test_unknown_methods_and_data_sets_are_wrong_usage(wrong, call, tmp_path):
     code, _, err = call("reproduce", "incremental", *wrong, "--out", str(tmp_path / "runs"))
