@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from lmrc import CapacityError, CapacityWarning, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.checks import blobs
-from lmrc.methods import base, class_statistics, lmrc_plus, prediction
+from lmrc.methods import base, lmrc_plus, prediction
 from lmrc.methods.declared import switched_off
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
+from lmrc.nets import auto
 from lmrc.nets.network import Frozen
 from lmrc.statistics import covariances, gather, prediction_rules
 from lmrc.statistics.prediction_rules import RULES
@@ -437,7 +439,7 @@ def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photog
 @pytest.fixture
 def larger(photographs, monkeypatch):
     """Colour images of 64 pixels a side; pre-trained networks see them at 32."""
-    monkeypatch.setattr(class_statistics, "PRETRAINED", "efficientnet-lite0@32")
+    monkeypatch.setattr(auto, "PRETRAINED", "efficientnet-lite0@32")
     monkeypatch.setattr("lmrc.nets.backbones.pick", lambda shape: "mlp")
     X, y = photographs
     return X.repeat(2, axis=1).repeat(2, axis=2), y
@@ -492,3 +494,30 @@ def test_ridge_for_inputs_that_get_no_pretrained_backbone_is_refused_at_once(lar
     quick(predict_with="ridge").fit(X, y)
     with pytest.raises(ValueError, match="predict_with='ridge' needs a backbone that is frozen"):
         quick(predict_with="ridge").fit(X[:, :8], y)
+
+
+def test_vectors_are_features_themselves_and_nothing_of_them_is_forgotten(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    model, at_once = (
+        LMRCPlusClassifier(epochs=1, first_epochs=1, projections=500, random_state=0)
+        for _ in range(2)
+    )
+    for first in (0, 5):
+        task = (y >= first) & (y < first + 5) & (np.arange(len(y)) % 4 > 0)
+        model.partial_fit(X[task], y[task])
+        model.save(tmp_path / "model")
+        model = load(tmp_path / "model")
+    assert model.prediction_rule_ == "ridge"
+    test = np.arange(len(y)) % 4 == 0
+    assert model.score(X[test], y[test]) > 0.95
+    assert at_once.fit(X[~test], y[~test]).score(X[test], y[test]) > 0.95
+
+
+@pytest.mark.parametrize(
+    "settings", [{"freeze": False}, {"freeze": "later"}, {"predict_with": "wta"}]
+)
+def test_a_backbone_learns_from_vectors_if_the_user_says_so(settings):
+    X, y = load_digits(return_X_y=True)
+    model = LMRCPlusClassifier(epochs=1, first_epochs=1, **settings).fit(X[y < 2], y[y < 2])
+    assert [*model.network_.encoder.backbone.parameters()]
+    assert model.prediction_rule_ != "ridge"

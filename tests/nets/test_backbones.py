@@ -7,6 +7,7 @@ from lmrc.nets.backbones import BACKBONES, ResNet, build
 from lmrc.nets.network import Encoder, build_encoder
 
 SHAPES = {
+    "identity": (7,),
     "mlp": (7,),
     "cnn": (1, 8, 8),
     "resnet18": (3, 32, 32),

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.rng import FORGET, STATISTICS
-from lmrc.nets.auto import PRETRAINED, are_photographs
+from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import is_pretrained
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
@@ -63,25 +63,30 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     @property
     def _backbone(self) -> Any:
-        """What ``backbone`` comes to: "auto" is a pre-trained one for photographs.
+        """What ``backbone`` comes to: "auto" needs no training, for photographs and for vectors.
 
-        Not where the backbone is to learn, from scratch or from other weights.
+        Not where the backbone is to learn, from scratch or from other weights; nor, for vectors,
+        where heads are to predict.
         """
         if not isinstance(self.backbone, str) or self.backbone != "auto":
             return self.backbone
-        if "network_" in vars(self):  # a model of an earlier lmrc has a ResNet for photographs
-            pretrained = self.network_.encoder.saved is not None
+        if "network_" in vars(self):  # a model of an earlier lmrc has one that learns
+            encoder = self.network_.encoder
+            frozen = encoder.saved is not None or isinstance(encoder.backbone, nn.Flatten)
         else:
             given = self.weights is not None or self.freeze is False
-            rotated = self.rotations not in ("auto", "none")
-            shape = getattr(self, "input_shape_", ())
-            pretrained = are_photographs(shape) and not given and not rotated
-        return PRETRAINED if pretrained else "auto"
+            frozen = not given and self.rotations in ("auto", "none")
+        found = pick_frozen(getattr(self, "input_shape_", (1, 0, 0))) if frozen else None
+        by_statistics = self.predict_with in ("auto", "lda", "ncm", "ridge")
+        learns = found == IDENTITY and (self.freeze == "later" or not by_statistics)
+        return "auto" if found is None or learns else found
 
     @property
     def _freeze(self) -> Any:
-        """What ``freeze`` comes to: "auto" is True for a backbone that brings its weights."""
-        return is_pretrained(self._backbone) if self.freeze == "auto" else self.freeze
+        """What ``freeze`` comes to: "auto" is True for a backbone that needs no training."""
+        if self.freeze == "auto":
+            return self._backbone == IDENTITY or is_pretrained(self._backbone)
+        return self.freeze
 
     @property
     def _adapts(self) -> bool:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 PRETRAINED = "efficientnet-lite0"  # for photographs, in LMRC+
+IDENTITY = "identity"  # for vectors, in LMRC+
+# Features of a vector, at least: fewer do not tell classes apart once they are of unit length. Two
+# classes at a time, every fourth sample for testing, statistics of the vectors against an MLP that
+# learns: iris (4 features) 82 and 95 %, wine (13) 100 and 98 %, digits (64) 98 and 77 %.
+MANY_FEATURES = 10
 PHOTOGRAPH = 64  # pixels a side, at least
 
 
@@ -23,3 +28,14 @@ def are_photographs(input_shape: Sequence[int]) -> bool:
     (True, False, False)
     """
     return len(input_shape) == 3 and input_shape[0] == 3 and min(input_shape[1:]) >= PHOTOGRAPH
+
+
+def pick_frozen(input_shape: Sequence[int]) -> str | None:
+    """Return the backbone that needs no training, for inputs of a shape for which that is best.
+
+    >>> pick_frozen((3, 64, 64)), pick_frozen((300,)), pick_frozen((2,)), pick_frozen((1, 28, 28))
+    ('efficientnet-lite0', 'identity', None, None)
+    """
+    if len(input_shape) == 1:
+        return IDENTITY if input_shape[0] >= MANY_FEATURES else None
+    return PRETRAINED if are_photographs(input_shape) else None

@@ -36,6 +36,11 @@ def mlp(input_shape: InputShape) -> nn.Module:
     )
 
 
+def identity(input_shape: InputShape) -> nn.Module:
+    """Take the inputs themselves for features: for vectors that are features already."""
+    return nn.Flatten()
+
+
 def cnn(input_shape: InputShape) -> nn.Module:
     """Two 3×3 convolutions (32, 64) with 2×2 max-pooling and a hidden layer of 128.
 
@@ -170,6 +175,7 @@ def resnet18_wide(input_shape: InputShape) -> nn.Module:
 
 
 BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
+    "identity": identity,
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": resnet18,
@@ -212,7 +218,7 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     if isinstance(backbone, str):
         check_name(backbone)
         name = pick(input_shape) if backbone == "auto" else backbone
-        if name != "mlp":
+        if name not in ("identity", "mlp"):
             refuse_vectors(name, input_shape)
         return BACKBONES[name](input_shape)
     if not callable(backbone):
