@@ -50,6 +50,7 @@ CONTENTS = {
         "format",
     ],
     "Explanation": [
+        "paper",
         "beyond",
         "beyond-measured",
         "reproduction",
@@ -57,7 +58,7 @@ CONTENTS = {
         "reliability",
         "scale",
     ],
-    "Results": ["results/index", "results/pages", "results/queue", "benchmarks"],
+    "Results": ["results", "results/index", "results/pages", "results/queue", "benchmarks"],
     "More": ["glossary", "references", "contributing", "changelog"],
 }
 SHOWN_AS_CODE = {".py": "python", ".toml": "toml", ".bib": "bibtex", ".cff": "yaml"}

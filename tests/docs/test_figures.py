@@ -1,0 +1,103 @@
+"""The figures of README and docs are those of the records."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lmrc.report.records import read_records
+from lmrc.report.summary import percent, summarize_methods
+
+ROOT = Path(__file__).parents[2]
+MAIN, PLUS, DEMO = (
+    "results/cifar100/incremental",
+    "results/beyond/incremental",
+    "results/digits/demo",
+)
+ABLATION = "results/beyond/ablation"
+
+#: Page, heading of the section, and for each row of its table: folder and method of the records.
+TABLES = [
+    (
+        "README.md",
+        "## Results",
+        {
+            "LMRC+": (PLUS, "LMRC+"),
+            "LMRC": (MAIN, "LMRC"),
+            "LwF.MT": (MAIN, "LwF.MT"),
+            "fine-tuning": (MAIN, "Fine-tuning"),
+            "joint training": (MAIN, "Joint"),
+        },
+    ),
+    (
+        "docs/results.md",
+        "## CIFAR-100 from scratch",
+        {
+            "LMRC+": (PLUS, "LMRC+"),
+            "LwF.MT": (MAIN, "LwF.MT"),
+            "LMRC": (MAIN, "LMRC"),
+            "LwF.MC": (MAIN, "LwF.MC"),
+            "LM": (MAIN, "LM"),
+            "fine-tuning": (MAIN, "Fine-tuning"),
+            "EWC": (MAIN, "EWC"),
+            "joint training": (MAIN, "Joint"),
+        },
+    ),
+    (
+        "docs/results.md",
+        "## Digits, the demo",
+        {
+            "LMRC+": (DEMO, "LMRC+"),
+            "LMRC": (DEMO, "LMRC"),
+            "LM": (DEMO, "LM"),
+            "fine-tuning": (DEMO, "fine-tuning"),
+            "LMRC + 10 exemplars": (DEMO, "LMRC + 10 per class"),
+        },
+    ),
+    (
+        "docs/beyond-measured.md",
+        "## Ablation",
+        {"LMRC, λ = 1": (ABLATION, "LMRC"), "LMRC+": (ABLATION, "LMRC+")},
+    ),
+    (
+        "docs/beyond-measured.md",
+        "## Exemplar-free",
+        {
+            "LMRC": (MAIN, "LMRC"),
+            "LwF.MT": (MAIN, "LwF.MT"),
+            'LMRC+, `"ensemble"`': (PLUS, "LMRC+"),
+            "LMRC+ without CutMix": ("results/beyond/incremental-no-cutmix", "LMRC+"),
+        },
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    found = {}
+
+    def of(folder, method):
+        if folder not in found:
+            records = read_records(ROOT / folder)
+            found[folder] = {s.method: s for s in summarize_methods(records)}
+        return found[folder][method]
+
+    return of
+
+
+def rows_of(page, heading):
+    """Return the first two figures of each row of the first table below a heading."""
+    text = (ROOT / page).read_text("utf-8").partition(f"\n{heading}\n")[2]
+    table = re.search(r"(?:^\|.*\n)+", text, re.M)[0].replace("*", "")
+    cells = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
+    return [(row[0], row[1:3]) for row in cells[2:] if row[1]]
+
+
+@pytest.mark.parametrize(("page", "heading", "sources"), TABLES, ids=lambda part: str(part)[:30])
+def test_a_table_shows_what_its_records_say(page, heading, sources, measured):
+    rows = rows_of(page, heading)
+    for name, (folder, method) in sources.items():
+        start = re.compile(re.escape(name) + r"(?: \(| per class|, keeps| from|,|$|\b(?= \())")
+        shown = next(figures for label, figures in rows if start.match(label))
+        summary = measured(folder, method)
+        assert shown == [percent(summary.average), percent(summary.final)], (page, name)
