@@ -18,13 +18,18 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
+#: Runs the lines in each of some folders.
 ALONE = """
-import sys
+import os, sys
 sys.modules["torch"] = sys.modules["lmrc"] = None
-seen = {}
-exec(sys.stdin.read(), seen)
-print(seen["pixels"].tobytes().hex())
+lines = sys.stdin.read()
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    seen = {}
+    exec(lines, seen)
+    print(seen["pixels"].tobytes().hex())
 """
+KINDS = ("large", "rotated", "transparent", "grey")
 
 
 def photo(folder, kind):
@@ -33,7 +38,7 @@ def photo(folder, kind):
     coarse = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
     image = coarse.resize((700, 500), Image.Resampling.BICUBIC)
     path = folder / "photo.jpg"
-    if kind == "turned":
+    if kind == "rotated":
         exif = Image.Exif()
         exif[0x0112] = 6
         image.save(path, "JPEG", exif=exif)
@@ -44,40 +49,35 @@ def photo(folder, kind):
         image.convert("L").save(path, "PNG")
     else:
         image.save(path, "JPEG")
-    return path
 
 
-@pytest.fixture(scope="module", params=[(24, 20, 3), (16, 16)], ids=["colour", "grey"])
-def exported(request, tmp_path_factory):
-    """The shape of the images, a model of them, and the folder with its ONNX file."""
-    shape, folder = request.param, tmp_path_factory.mktemp("deploy")
+@pytest.mark.parametrize("shape", [(24, 20, 3), (16, 16)], ids=["colour", "grey"])
+def test_the_lines_predict_as_lmrc_does(shape, tmp_path):
     rng = np.random.default_rng(1)
     X, y = rng.integers(0, 256, (40, *shape), dtype=np.uint8), np.repeat(["cat", "dog"], 20)
     X[:20] //= 2
     model = lmrc.LMRCClassifier(epochs=2, backbone="mlp", random_state=0, device="cpu").fit(X, y)
-    model.save(folder / "pets.lmrc")
-    export(folder / "pets.lmrc", folder / "pets.onnx", say=lambda line: None)
-    return shape, model, folder
+    model.save(tmp_path / "pets.lmrc")
+    export(tmp_path / "pets.lmrc", tmp_path / "pets.onnx", say=lambda line: None)
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        photo(tmp_path / kind, kind)
+        (tmp_path / kind / "pets.onnx").hardlink_to(tmp_path / "pets.onnx")
 
-
-@pytest.mark.parametrize("kind", ["large", "turned", "transparent", "grey"])
-def test_the_lines_answer_as_lmrc_does(exported, kind):
-    shape, model, folder = exported
-    path = photo(folder, kind)
     (lines,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", ALONE],
+        [sys.executable, "-c", ALONE, *(tmp_path / kind for kind in KINDS)],
         input=lines,
-        cwd=folder,
-        env=environment,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    image = read_image(path, shape[:2], "RGB" if len(shape) == 3 else "L")[None]
-    similarities = model.similarities(image)[0]
-    label, similarity, pixels = done.stdout.split()
-    assert pixels == image.tobytes().hex()
-    assert label == model.classes_[similarities.argmax()]
-    assert float(similarity) == pytest.approx(similarities.max(), abs=6e-4)
+    words = iter(done.stdout.split())
+    for kind, label, similarity, pixels in zip(KINDS, words, words, words, strict=True):
+        path = tmp_path / kind / "photo.jpg"
+        image = read_image(path, shape[:2], "RGB" if len(shape) == 3 else "L")[None]
+        similarities = model.similarities(image)[0]
+        assert pixels == image.tobytes().hex(), kind
+        assert label == model.classes_[similarities.argmax()]
+        assert float(similarity) == pytest.approx(similarities.max(), abs=6e-4)

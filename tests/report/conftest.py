@@ -43,7 +43,7 @@ def task_record(accuracies):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def records():
     """Two methods, two seeds, three tasks of one class."""
     return [
@@ -62,7 +62,7 @@ def records():
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def description():
     return Description(
         experiment="pets",

@@ -90,11 +90,17 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
+def no_drawing(without_drawing):
+    with without_drawing():
+        yield
+
+
+@pytest.fixture(scope="module")
 def html(description, records):
     return render(description, records)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def read(html):
     return Reader(html)
 
@@ -272,18 +278,27 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-@needs_chromium
+def write_page(experiment, folder, description, records):
+    write_description(folder, replace(description, experiment=experiment))
+    write_records(experiment, records, folder)
+    return write_report(folder)
+
+
+@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize("experiment", ROWS)
+def test_the_page_of_each_experiment_shows_its_numbers(experiment, tmp_path, description, records):
+    path = write_page(experiment, tmp_path, description, records)
+    tables, row = Reader(path.read_text("utf-8")).tables, ROWS[experiment]
+    assert row in [shown[: len(row)] for table in tables for shown in table]
+
+
+@needs_chromium
+@pytest.mark.parametrize("experiment", ["incremental", "capacity"])
 def test_a_browser_shows_the_numbers_without_errors(experiment, tmp_path, description, records):
-    write_description(tmp_path, replace(description, experiment=experiment))
-    write_records(experiment, records, tmp_path)
-    path = write_report(tmp_path)
-    page_seen, complaints = browse(path)
+    path = write_page(experiment, tmp_path, description, records)
+    seen, complaints = browse(path)
     assert "CONSOLE" not in complaints
-    seen = Reader(page_seen).tables
-    assert seen == Reader(path.read_text(encoding="utf-8")).tables
-    row = ROWS[experiment]
-    assert row in [shown[: len(row)] for table in seen for shown in table]
+    assert Reader(seen).tables == Reader(path.read_text("utf-8")).tables
 
 
 #: Notes on each table how much of it is cut off, and how far a name begins below its dot.
@@ -348,13 +363,14 @@ def test_text_of_records_and_run_is_never_markup(tmp_path, records, description)
     assert "\n=" not in (tmp_path / "table.csv").read_text("utf-8")
 
 
+@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize("experiment", sorted({*BUILDERS, "incremental"}))
 def test_a_page_is_in_the_order_of_the_recipe(experiment, description, renamed, colours_of):
     recipe = {"methods": ["lmrc", "my.own:Method", "lm", "finetune"]}
-    asked = replace(description, experiment=experiment, recipe=recipe)
+    run = replace(description, experiment=experiment, recipe=recipe)
     titles = ["LMRC", "my.own.Method", "LM", "Fine-tuning"]
-    one = render(asked, renamed("another", *reversed(titles)))
-    assert one == render(asked, renamed(*titles, "another"))
+    one = render(run, renamed("another", *reversed(titles)))
+    assert one == render(run, renamed(*titles, "another"))
     if experiment != "ablation":  # it shows the first and the last row first
         assert list(dict.fromkeys(method for method, _ in colours_of(one))) == [
             *titles,
@@ -368,29 +384,32 @@ def test_variants_are_known_by_their_titles(renamed):
     assert list(dict.fromkeys(record.method for record in ordered)) == ["B!", "A!"]
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_a_report_has_a_headline_once_all_runs_are_finished(description, records):
     first, second = list(dict.fromkeys(record.method for record in records))
-    asked = replace(description, headline="", commands=[Command("x", [first, second], seeds=2)])
-    assert build(asked, records).headline.startswith("steady is best: 89.6 %")
-    assert build(asked, records[:-1]).headline == ""
-    more = replace(asked, commands=[Command("x", [first, second], seeds=3)])
+    run = replace(description, headline="", commands=[Command("x", [first, second], seeds=2)])
+    assert build(run, records).headline.startswith("steady is best: 89.6 %")
+    assert build(run, records[:-1]).headline == ""
+    more = replace(run, commands=[Command("x", [first, second], seeds=3)])
     assert build(more, records).headline == ""
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_a_report_has_a_headline_once_the_runs_of_each_command_are_finished(description, records):
     first, second = list(dict.fromkeys(record.method for record in records))
     lacks = [record for record in records if (record.method, record.seed) != (second, 1)]
     one, other = Command("x", [first], seeds=2), Command("y", [second], seeds=1)
-    asked = replace(description, headline="", commands=[one, other])
-    assert build(asked, lacks).headline.startswith("steady is best")
-    assert build(asked, [record for record in lacks if record.method == first]).headline == ""
+    run = replace(description, headline="", commands=[one, other])
+    assert build(run, lacks).headline.startswith("steady is best")
+    assert build(run, [record for record in lacks if record.method == first]).headline == ""
     for command in (replace(other, seeds=2), replace(other, memory=[0, 5])):
-        assert build(replace(asked, commands=[command, one]), lacks).headline == ""
+        assert build(replace(run, commands=[command, one]), lacks).headline == ""
 
 
 @pytest.mark.parametrize(
     "experiment", ["rehearsal", "consolidation", "heads", "softmax-suppression"]
 )
+@pytest.mark.usefixtures("no_drawing")
 def test_an_unfinished_run_has_a_page_in_every_experiment(experiment, description, records):
     begun = replace(description, experiment=experiment, headline="", findings=[])
     html = render(begun, records[:1])
@@ -402,9 +421,9 @@ def test_with_a_note_on_the_data_the_page_has_no_numbers_of_the_paper(
     description, records, cells_of
 ):
     told = [replace(r, extra={"data_note": "Only <2> images."}) for r in records]
-    asked = replace(description, experiment="incremental", paper={"steady": 0.664})
-    contents = build(asked, told)
-    html = assemble(asked, contents)
+    run = replace(description, experiment="incremental", paper={"steady": 0.664})
+    contents = build(run, told)
+    html = assemble(run, contents)
     assert "Only &lt;2&gt; images." in html
     assert contents.markdown.endswith("|\n\nOnly <2> images.")
     assert "paper" not in cells_of(html, "method")

@@ -1,11 +1,10 @@
 """Two processes that torchrun starts come to what one comes to; only the first of them writes."""
 
 import json
-import os
 import runpy
 import signal
-import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,24 @@ from lmrc.data.datasets import digits
 from lmrc.statistics import prediction_rules
 from lmrc.training.ranks import Ranks
 
-TIMEOUT = 180  # seconds, for a slow machine; usually ten
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "lmrc"]
+#: What torchrun --standalone does, but its processes are forked: torch is imported once for all.
+TORCHRUN = """
+import os, sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from lmrc import cli
+
+def work(*words):
+    sys.argv = ["lmrc", *words]
+    cli.main()
+
+where = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "test"}
+config = LaunchConfig(1, 1, 2, **where, start_method="fork", max_restarts=0)
+elastic_launch(config, work)(*os.environ["WORDS"].split())
+"""
+
+#: What a process would else import for itself.
+NEEDS = ["lmrc.experiments.reproduce", "lmrc.methods.ewc", "lmrc.report.page"]
+NEEDS += ["torch.distributed.launcher.api"]
 
 #: A method of a user's own whose second process dies where a test tells it to.
 MODULE = """
@@ -123,6 +138,7 @@ def two(run_jobs, tmp_path):
         group |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         group["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the one here
         job |= {"place": str(tmp_path)} | ({"words": [*map(str, words)]} if words else {})
+        job |= {"needs": NEEDS if "reproduce" in words else [], "undrawn": "all"}
         jobs = [
             job | fault | {"environment": group | {"RANK": str(rank), "LOCAL_RANK": str(rank)}}
             for rank, fault in enumerate(faults)
@@ -143,19 +159,15 @@ def records(folder):
     return sorted(lines, key=lambda line: (line["method"], line["seed"], line["record"]["task"]))
 
 
-def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone, two):
+def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone, two, run_job):
     # EWC has a term that is one number for all; the others have one for each sample.
     command = ["reproduce", *SMALL, "--methods", "ewc", "own:DyingClassifier", "--out"]
-    done = subprocess.run(
-        [sys.executable, *TORCHRUN, *command, "two"],
-        env={**os.environ, "DIE": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode != 0
-    ours = [line for line in done.stderr.splitlines() if line.startswith("lmrc: ")]
-    assert len(ours) == 1
+    Path("torchrun.py").write_text(TORCHRUN)
+    environment = {"DIE": "1", "WORDS": " ".join([*command, "two"])}
+    done = run_job(program="torchrun.py", environment=environment, needs=NEEDS, undrawn="all")
+    assert done["code"] != 0
+    ours = [line for line in done["said"].splitlines() if line.startswith("lmrc: ")]
+    assert len(ours) == 1, done["said"]
     assert ours[0].endswith("start it again to resume, learn with --resume")
     left = records(tmp_path / "two")
     assert [line["record"]["task"] for line in left] == [0, 1, 0]

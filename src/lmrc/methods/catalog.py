@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -101,7 +102,7 @@ def find_method(
             raise ValueError(f"a variant can start from 'lmrc' alone, not from {start!r}")
         of_lmrc = switched_off() if start else {}
         return Method(title, base.path, {**base.settings, **settings}, of_lmrc)
-    announced = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    announced = _announced(tuple(sys.path))
     if name in METHODS:
         if name in announced:
             warnings.warn(
@@ -136,7 +137,7 @@ def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxy
         return str(variants[name]["title"])
     if name in METHODS:
         return METHODS[name].title
-    for entry in entry_points(group=ENTRY_POINTS, name=name):
+    if entry := _announced(tuple(sys.path)).get(name):
         taken = {method.title for method in METHODS.values()}
         return _class_path(entry) if name in taken else name
     return name.replace(":", ".")
@@ -192,6 +193,12 @@ def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> 
 def takes(method: Method, name: str) -> bool:
     """Tell whether a parameter can be chosen: its class has it, and it does not make the method."""
     return name in inspect.signature(method.cls).parameters and name not in method.settings
+
+
+@lru_cache(maxsize=1)
+def _announced(search_path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return the entry points by name; to read those of all packages takes a while."""
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _imported(name: str, method: Method) -> Method:
