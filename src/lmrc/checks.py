@@ -151,7 +151,7 @@ def check_known_classes_add_no_head(classifier: IncrementalClassifier) -> None:
 def check_model_grows_by_heads_only(classifier: IncrementalClassifier) -> None:
     """Without exemplars, each task adds the same number of bytes, for any number of samples."""
     if classifier.keeps_data:
-        return  # as joint training does, the upper bound
+        return  # as joint training does, the usual reference
     few, many = (
         [_sizes(_fitted(_exemplar_free(classifier), n_tasks, n)) for n_tasks in (1, 2, 3)]
         for n in (20, 60)

@@ -1,4 +1,4 @@
-"""Joint training: keep everything, begin anew each time. The upper bound."""
+"""Joint training: keep everything, begin anew each time. The usual reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JointClassifier(FineTuneClassifier):
     """What could be reached if nothing had to be forgotten.
 
     Keeps all data of all tasks, in the model and in its file, and with each task
-    trains a new network on all of it: an upper bound to compare with, not a way to learn in parts.
+    trains a new network on all of it: a reference to compare with, not a way to learn in parts.
 
     It takes no exemplars. Each task begins with ``weights``, or those of a pre-trained backbone:
     the model and its file hold them, too.

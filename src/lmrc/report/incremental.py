@@ -79,7 +79,7 @@ def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
     leaders = best(compared)
     others = [
         f"; {words}: {100 * averages[method]:.1f} %"
-        for method, words in (("LMRC", "LMRC"), (UPPER_BOUND, "joint training (upper bound)"))
+        for method, words in (("LMRC", "LMRC"), (UPPER_BOUND, "joint training (keeps all data)"))
         if method in averages and method not in leaders
     ]
     lead, shares = name_best(leaders)
