@@ -4,9 +4,15 @@ import contextlib
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer import BadParameter, Context
+from typer.main import get_command
+
+from lmrc.cli import app
+from lmrc.experiments.options import one_by_one
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -49,3 +55,41 @@ def test_a_notebook_prints_what_it_shows(path, tmp_path, monkeypatch):
             for here, there in zip(NUMBER.findall(said), NUMBER.findall(shown), strict=True):
                 if "." in here:  # an accuracy; processors round differently
                     assert float(here) == pytest.approx(float(there), abs=0.12)
+
+
+def commands_of(path):
+    """Return the commands in the fences of a page, without comments; continued lines are joined."""
+    fences = re.findall(r"^```(.*?)\n(.*?)^```$", path.read_text("utf-8"), re.M | re.S)
+    shell = "\n".join(code for language, code in fences if language in ("", "sh"))
+    lines = shell.replace("\\\n", " ").splitlines()
+    return [found[1] for line in lines if (found := re.search(r"(?:^|-m )lmrc (.+)", line))]
+
+
+COMMANDS = sorted(
+    {
+        (str(path.relative_to(ROOT)), command)
+        for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+        for command in commands_of(path)
+    }
+)
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_of_the_documentation_is_taken(page, command):
+    """Parsed as the command line does, but not run: most need images, a GPU, or much time."""
+    words = one_by_one(shlex.split(command, comments=True))
+    if words[0].startswith("-"):
+        return
+    root = get_command(app)
+    chosen = root.get_command(Context(root), words[0])
+    assert chosen is not None, command
+    wrong = ""
+    try:
+        chosen.make_context(words[0], words[1:])
+    except BadParameter as error:
+        wrong = error.message
+    assert not wrong or "does not exist" in wrong  # the images, as a rule
+
+
+def test_commands_are_found():
+    assert len(COMMANDS) > 30
