@@ -136,7 +136,10 @@ def test_info_says_what_the_statistics_hold_and_take(model, tmp_path):
         assert describe(tmp_path / "model")["statistics_bytes"] == size
         said.clear()
         print_info(tmp_path / "model", said.append)
-        assert any(line.startswith(f"class statistics of the features: {text}") for line in said)
+        (line,) = (line for line in said if line.startswith("class statistics of the features: "))
+        assert f": {text}" in line
+        assert f" features and {model.projections} random projections" in line
+        assert ("growing with the images up to" in line) == (text == "exact, ")
         for _ in range(4):  # the same samples over and over: more than half of the inputs
             learn(model, of(*range(n_classes)))
 

@@ -9,6 +9,7 @@ import lmrc
 from lmrc.nets.backbones import ResNet
 from lmrc.practice import export
 from lmrc.statistics import prediction_rules
+from lmrc.statistics.ridge import projection
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -94,9 +95,8 @@ def test_backbones_and_heads_of_several_sizes(shape, backbone):
 def learnt(**settings):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (24, 8, 8, 3), dtype=np.uint8), np.arange(24) % 4
-    model = lmrc.LMRCPlusClassifier(
-        first_epochs=1, epochs=1, backbone="mlp", device="cpu", random_state=0, **settings
-    )
+    settings = {"backbone": "mlp", "random_state": 0} | settings
+    model = lmrc.LMRCPlusClassifier(first_epochs=1, epochs=1, device="cpu", **settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction_rules, "STEPS", 3)
         for part in (y < 2, y >= 2):
@@ -111,13 +111,39 @@ def plus():
 
 
 # "ensemble" is of "finetuned", "wta" with other weights, and "linear"; "lda" is below.
-@pytest.mark.parametrize("rule", ["ensemble", "ncm", "ridge"])
+@pytest.mark.parametrize("rule", ["ensemble", "ncm"])
 def test_rotations_and_prediction_rules_are_exported(plus, rule):
-    model, X = learnt(freeze=True) if rule == "ridge" else plus
+    model, X = plus
     content = export.to_onnx(model.set_params(predict_with=rule))
     export.check_outputs(model, content)
     (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
     np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    """A model on a frozen backbone, with all prediction rules, and images."""
+    return learnt(freeze=True, projections=50, predict_with="ensemble")
+
+
+@pytest.mark.parametrize("rule", ["ncm", "lda", "ensemble"])
+def test_prediction_rules_of_exact_statistics_are_exported(frozen, rule):
+    check_export(*frozen, rule)
+
+
+def test_a_pretrained_backbone_is_exported():
+    model, X = learnt(backbone="efficientnet-lite0@32", projections=50)
+    projection.cache_clear()  # as in another process
+    check_export(model, X, "ridge")
+
+
+def check_export(model, X, rule):
+    content = export.to_onnx(model.set_params(predict_with=rule))
+    export.check_outputs(model, content)
+    (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
+    expected = model.similarities(X)
+    np.testing.assert_allclose(outputs, expected, atol=1e-3)
+    assert (outputs.argmax(axis=1) == expected.argmax(axis=1)).all()
 
 
 def test_rounding_errors_of_torch_itself_are_tolerated(plus):

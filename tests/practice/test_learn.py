@@ -99,7 +99,7 @@ def test_few_and_imbalanced_images_give_warnings(place, learn):
     err = learn("week1", fast=True)[2]
     assert "zero has 30 times as many images as one: with --class-weight balanced" in err
     assert "one has only 1 image" in err
-    assert "(--method lmrc+ --backbone efficientnet-lite0)" in err
+    assert "(--backbone efficientnet-lite0)" in err
     err = learn("week1", "--class-weight", "balanced", "--freeze")[2]
     assert "--class-weight" not in err
 
@@ -164,6 +164,7 @@ def test_keep_limits_the_number_of_versions(place, learn):
 
 # --- Photographs: a pre-trained backbone by default -------------------------------------------
 
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 224, 224, 3), dtype=np.uint8)
 QUICK = ("--epochs", "1", "--device", "cpu")
 
 
@@ -202,9 +203,47 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert model.input_shape_ == (3, 224, 224)
     info = call("info", "m")[1]
     assert "backbone: efficientnet-lite0, " in info
-    assert "class statistics of the features: exact, " in info
+    assert "of 1,280 features and 4,000 random projections, growing with the images" in info
+    assert "no images are stored in this model" in info
     out = call("predict", "m", "week1/red/0.png", "week1/green/1.png", "week2/blue/2.png")[1]
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
+
+
+def test_learning_photographs_is_resumed_after_the_features(photographs, learn, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lmrc.practice.checkpoint.FolderCheckpoint.save", stop)
+        learn("week1", *QUICK, code=130)
+    out = learn("--resume")[1]
+    assert out.startswith("2 new classes: green (3), red (3)\n")
+    resumed = lmrc.load("m").similarities(IMAGES)
+    shutil.rmtree("m")
+    learn("week1", *QUICK, "-q")
+    np.testing.assert_array_equal(lmrc.load("m").similarities(IMAGES), resumed)
+
+
+def test_a_pretrained_backbone_that_the_user_chooses_is_frozen_by_lmrc_plus(photographs, learn):
+    learn("week1", "--backbone", "efficientnet-lite0@32", *QUICK)
+    model = lmrc.load("m")
+    assert (type(model), model.prediction_rule_) == (lmrc.LMRCPlusClassifier, "ridge")
+    assert model.input_shape_ == (3, 32, 32)
+
+
+@pytest.mark.filterwarnings("ignore:the 6 images would take")
+def test_photographs_that_do_not_fit_into_memory_are_learnt_all_the_same(
+    photographs, learn, monkeypatch
+):
+    learn("week1", *QUICK, "-q")
+    expected = lmrc.load("m").similarities(IMAGES)
+    shutil.rmtree("m")
+    streamed = []
+    for module in ("lmrc.data.folders", "lmrc.training.features"):
+        monkeypatch.setattr(f"{module}.available_memory", lambda: streamed.append(1) or 0)
+    learn("week1", *QUICK, "-q")
+    assert len(streamed) == 2  # images, then features
+    np.testing.assert_allclose(lmrc.load("m").similarities(IMAGES), expected, atol=1e-5)
 
 
 @pytest.fixture

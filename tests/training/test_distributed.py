@@ -226,6 +226,24 @@ def test_two_processes_learn_what_one_does_though_they_are_terminated(images, al
         np.testing.assert_allclose(weight, other.network_.state_dict()[name], atol=1e-3)
 
 
+def test_two_processes_learn_photographs_as_one_does(tmp_path, alone, two):
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(("red", "green", "blue")):
+        (tmp_path / "week1" / name).mkdir(parents=True)
+        for j in range(3):
+            pixels = rng.integers(0, 90, (64, 64, 3), dtype=np.uint8)
+            pixels[..., i] += 150
+            Image.fromarray(pixels).save(tmp_path / "week1" / name / f"{j}.png")
+    codes, said = two("learn", "two.lmrc", "week1", "--epochs", "2")
+    assert codes == [0, 0], said
+    assert said.count("photographs: LMRC+ with the pre-trained backbone efficientnet-lite0") == 1
+    assert alone("learn", "one.lmrc", "week1", "--epochs", "2", "-q")[0] == 0
+    one, other = load(tmp_path / "one.lmrc"), load(tmp_path / "two.lmrc")
+    assert one.prediction_rule_ == other.prediction_rule_ == "ridge"
+    x = rng.integers(0, 255, (2, 224, 224, 3), dtype=np.uint8)
+    np.testing.assert_allclose(one.similarities(x), other.similarities(x), atol=1e-4)
+
+
 def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeypatch, two):
     (images / "program.py").write_text(PROGRAM)
     codes, said = two(program="program.py")

@@ -17,6 +17,7 @@ from lmrc import (
 from lmrc.nets.network import Encoder
 from lmrc.statistics import prediction_rules
 from lmrc.training import features
+from lmrc.training.ranks import Ranks
 
 
 class Counted(nn.Module):
@@ -131,6 +132,20 @@ def test_features_that_would_fill_the_memory_are_on_disk(monkeypatch):
     assert len(made) == 1
     assert torch.equal(on_disk, in_memory)
     np.testing.assert_array_equal(frozen().fit(X, Y).similarities(X), expected)
+
+
+def test_of_several_processes_each_computes_a_part_of_the_features(monkeypatch):
+    encoder = Encoder(Counted(), torch.zeros(1, 1, 1), torch.ones(1, 1, 1)).eval()
+    x = torch.from_numpy(X).permute(0, 3, 1, 2)
+    how = {"flip": False, "bf16": False}
+    whole, found = features.extract(encoder, x, 1, **how), torch.zeros(40, 24)
+    monkeypatch.setattr("lmrc.training.ranks.distributed.broadcast", lambda rows, rank: None)
+    for rank in range(3):
+        monkeypatch.setattr(features, "current", lambda rank=rank: Ranks(rank, 3))
+        Counted.n, own = 0, Ranks(rank, 3).part(40)
+        found[own] = features.extract(encoder, x, 1, **how)[own]
+        assert 13 <= Counted.n <= 14
+    assert torch.equal(found, whole)
 
 
 @pytest.mark.parametrize(

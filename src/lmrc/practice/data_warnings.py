@@ -41,7 +41,7 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
         few = f"{fewest} has only {count(int(counts.min()), 'image')}"
         if others := int((counts < FEW_IMAGES).sum()) - 1:
             few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
-        remedy = "use a pre-trained backbone (--method lmrc+ --backbone efficientnet-lite0)"
+        remedy = "use a pre-trained backbone (--backbone efficientnet-lite0)"
         warn(f"{few}: add images, or {remedy}")
     _warn_about_dark_images(samples)
     _warn_about_slow_training(samples, model)

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.nets.network import Network
 from lmrc.practice.models import open_to_predict, prediction_rule
 from lmrc.practice.usage import Say, UsageError, count, format_bytes
 from lmrc.store.files import write_atomically
+from lmrc.training.features import for_inference
 
 INPUT, OUTPUT = "images", "similarities"
 TOLERANCE = 1e-4
@@ -39,7 +41,8 @@ class _Exported(nn.Module):
 
     def __init__(self, model: LMRCClassifier) -> None:
         super().__init__()
-        self.network, self.model = model.network_, model
+        network = model.network_
+        self.network, self.model = Network(for_inference(network.encoder), network.head), model
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the model's `similarities`."""
@@ -94,9 +97,12 @@ def to_onnx(model: LMRCClassifier) -> bytes:
         ) from error
     channels, height, width = model.input_shape_
     example = torch.zeros(2, height, width, channels, dtype=torch.uint8)
+    exported = _Exported(model).eval()
+    with torch.no_grad():
+        exported(example)  # makes the random projection, which is kept, and cannot be traced
     with _silenced():
         program = torch.onnx.export(
-            _Exported(model).eval(),
+            exported,
             (example,),
             dynamo=True,
             input_names=[INPUT],

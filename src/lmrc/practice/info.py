@@ -76,6 +76,7 @@ def describe(path: Path) -> dict[str, Any]:
                 for group in ("statistics", "scatter", "classifiers")
                 for _, size in files.get(group, {}).values()
             ),
+            "statistics_of": _statistics_of(files, settings),
             "rotations": rotated,
             "label_dim": dim,
             "threshold": threshold,
@@ -94,6 +95,19 @@ def _statistics(files: dict[str, Any]) -> str:
         return ""
     (n_pooled,), _ = files["scatter"]["within"]
     return "exact, scatter matrices summed up" if n_pooled else "exact"
+
+
+def _statistics_of(files: dict[str, Any], settings: dict[str, Any]) -> dict[str, int] | None:
+    """Return what exact statistics are of, and the bytes of their scatter matrices at most."""
+    if "scatter" not in files:
+        return None
+    (_, width), _ = files["scatter"]["means"]
+    projections = settings["projections"]
+    features, left = divmod(width - projections, 2)  # as they are, and normalised
+    if left or features < 1:
+        raise ValueError(f"statistics of {width} values do not fit {projections} projections")
+    most = 2 * width * (width + 1)
+    return {"features": features, "projections": projections, "most_bytes": most}
 
 
 def _settings(method: str, stored: Any) -> dict[str, Any]:
@@ -162,7 +176,13 @@ def print_info(path: Path, say: Say) -> None:
         say(f"exemplars are {also}stored in {versions} (lmrc prune deletes earlier versions)")
     if info["statistics"] != "none":
         size = format_bytes(info["statistics_bytes"])
-        say(f"class statistics of the features: {info['statistics']}, {size}")
+        of = info["statistics_of"]
+        more = ""
+        if of:
+            more = f": of {of['features']:,} features and {of['projections']:,} random projections"
+            if info["statistics_bytes"] < of["most_bytes"]:
+                more += f", growing with the images up to {format_bytes(of['most_bytes'])}"
+        say(f"class statistics of the features: {info['statistics']}, {size}{more}")
     each = "" if info["rotations"] == "none" else " per task, each in four rotations"
     left = info["label_vectors_left"]
     about = "over" if left == MAX_ROOM else "about"

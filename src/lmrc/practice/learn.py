@@ -79,7 +79,8 @@ class Request:
     device : str
         Device to compute on.
     method : {"lmrc", "lmrc+"} or None
-        Method of a new model; None is "lmrc", or "lmrc+" for photographs.
+        Method of a new model; None is "lmrc", or "lmrc+" for photographs and with a pre-trained
+        backbone.
     from_scratch : bool
         Whether a new model for photographs begins without pre-trained weights.
     """

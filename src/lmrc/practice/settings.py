@@ -30,7 +30,8 @@ def new_model(
     method: str | None, settings: Mapping[str, Any], device: str, from_scratch: bool = False
 ) -> LMRCClassifier:
     """Return an untrained model, from scratch if told so, else as the settings have it."""
-    cls = METHODS[method or "lmrc"]
+    pretrained = is_pretrained(settings.get("backbone"))
+    cls = METHODS[method or ("lmrc+" if pretrained else "lmrc")]
     _refuse_unknown(cls, settings)
     if from_scratch:
         for name in ("backbone", "weights", "freeze"):

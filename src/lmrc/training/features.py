@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lmrc.data.image_files import MEMORY_SHARE, available_memory
 from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder, Network
+from lmrc.training.ranks import SINGLE_PROCESS, current
 
 # Input values of a forward pass: larger ones are no faster on a CPU, and take more memory.
 ELEMENTS, ON_GPU = 2**21, 2**25
@@ -59,8 +60,8 @@ def for_inference(encoder: Encoder) -> Encoder:
 
 def features_of(encoder: Encoder, x: Tensor, layers: int, *, flip: bool) -> Tensor:
     """Return features of images, or their mean over each image and its horizontal flip."""
-    features = encoder.features(x, layers)
-    return (features + encoder.features(x.flip(-1), layers)) / 2 if flip else features
+    features = encoder.features(torch.cat([x, x.flip(-1)]) if flip else x, layers)
+    return features.view(2, -1, features.shape[1]).mean(dim=0) if flip else features
 
 
 @torch.no_grad()
@@ -74,6 +75,8 @@ def extract(
     report: Callable[[int], None] = lambda done: None,
 ) -> Tensor:
     """Return the features of all inputs, (n, width), in memory; on disk where they would fill it.
+
+    Of several processes each computes a part of them.
 
     Parameters
     ----------
@@ -91,15 +94,19 @@ def extract(
     """
     device, encoder = encoder.mean.device, for_inference(encoder)
     at_once = ON_GPU if device.type == "cuda" else ELEMENTS
-    rows, done = min(4096, max(8, at_once // encoder.n_values(tuple(x.shape[1:])))), 0
-    out = torch.empty(0)
-    for part in x.split(rows):
+    views = encoder.n_values(tuple(x.shape[1:])) * (1 + flip)
+    rows, done = min(4096, max(8, at_once // views)), 0
+    ranks = current() if len(x) >= current().size else SINGLE_PROCESS
+    own, out = ranks.part(len(x)), torch.empty(0)
+    for part in x.narrow(0, own.start, own.stop - own.start).split(rows):
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             found = features_of(encoder, part.to(device), layers, flip=flip)
         out = out if done else _empty(len(x), found.shape[1])
-        out[done : done + len(part)] = found
+        start = own.start + done
+        out[start : start + len(part)] = found
         done += len(part)
-        report(done)
+        report(done * ranks.size)
+    ranks.share_rows(out)
     return out
 
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ SYNC_BATCHNORM = "LMRC_SYNC_BATCHNORM"
 # torchrun notices a dead rank at once. This is for slow ones, that list a large folder or score a
 # large test set.
 TIMEOUT = timedelta(hours=2)
+MAX_ROWS = 65_536  # that are sent at once
 
 _RESUME = "start it again to resume, learn with --resume"
 # In messages of gloo and NCCL when a peer has ended.
@@ -90,6 +91,27 @@ class Ranks:
     def has_shard(self, n: int) -> bool:
         """Tell whether this rank has its own shard of n samples."""
         return self.rank < self.n_shards(n)
+
+    def part(self, n: int) -> slice:
+        """Return which of n rows this rank computes, where they are computed but once.
+
+        >>> [Ranks(rank, 3).part(7) for rank in range(3)]
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
+        """
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def share_rows(self, rows: Tensor) -> None:
+        """Fill in, on every rank, what the others have computed: each has its `part` of the rows.
+
+        Parameters
+        ----------
+        rows : Tensor
+            On the CPU, contiguous; changed in place.
+        """
+        if self.is_distributed:
+            for rank in range(self.size):
+                for chunk in rows[Ranks(rank, self.size).part(len(rows))].split(MAX_ROWS):
+                    distributed.broadcast(chunk, rank)
 
     def broadcast(self, make: Callable[[], T]) -> T:
         """Call a function on the first rank only; return its result on all ranks.
