@@ -110,8 +110,10 @@ class Ranks:
         """
         if self.is_distributed:
             for rank in range(self.size):
-                for chunk in rows[Ranks(rank, self.size).part(len(rows))].split(MAX_ROWS):
-                    distributed.broadcast(chunk, rank)
+                part = Ranks(rank, self.size).part(len(rows))
+                for start in range(part.start, part.stop, MAX_ROWS):
+                    stop = min(start + MAX_ROWS, part.stop)
+                    distributed.broadcast(rows[start:stop], rank)
 
     def broadcast(self, make: Callable[[], T]) -> T:
         """Call a function on the first rank only; return its result on all ranks.
