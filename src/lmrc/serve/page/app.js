@@ -1,1 +1,68 @@
+// The page: which model, which view.
 
+import { call } from "./api.js";
+import { startAsk } from "./ask.js";
+import { attempt, find, make } from "./dom.js";
+import { startModel } from "./model.js";
+import { startTeach } from "./teach.js";
+
+const TABS = ["ask", "teach", "model"];
+const panel = (view) => find(view === "model" ? "#model-view" : `#${view}`);
+const tab = (view) => find(`#tab-${view}`);
+
+const state = {
+  name: "", model: null, readOnly: false, view: "ask",
+  get address() { return `/v1/models/${encodeURIComponent(this.name)}`; },
+  async refresh() {
+    this.model = await call("GET", this.address);
+    find("#known").replaceChildren(...this.model.classes.map((c) => make("option", { value: String(c.name) })));
+    await views[this.view].show(this.model);
+  },
+  async open(view) {
+    if (view !== this.view) views[this.view].hide();
+    this.view = view;
+    for (const name of TABS) {
+      const on = name === view;
+      panel(name).hidden = !on;
+      tab(name).setAttribute("aria-selected", String(on));
+      tab(name).tabIndex = on ? 0 : -1;
+    }
+    await attempt(null, () => this.refresh());
+  },
+};
+const views = { ask: startAsk(state), teach: startTeach(state), model: startModel(state) };
+
+for (const name of TABS) {
+  tab(name).addEventListener("click", () => state.open(name));
+  tab(name).addEventListener("keydown", (event) => {
+    const shown = TABS.filter((n) => !tab(n).hidden);
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = shown[(shown.indexOf(name) + step + shown.length) % shown.length];
+    tab(next).focus();
+    state.open(next);
+  });
+}
+// A drop beside the zones must not replace the page.
+for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && state.name) attempt(null, () => state.refresh());
+});
+
+attempt(null, async () => {
+  const { models, read_only: readOnly } = await call("GET", "/v1/models");
+  state.readOnly = readOnly;
+  tab("teach").hidden = readOnly;
+  const choice = find("#model");
+  choice.replaceChildren(...models.map((m) => make("option", { value: m.name, textContent: m.name })));
+  find(".model-choice").hidden = models.length < 2;
+  choice.addEventListener("change", () => {
+    state.name = choice.value;
+    views.teach.reset();
+    find("#answers").replaceChildren();
+    state.open(state.view);
+  });
+  state.name = models[0].name;
+  document.title = models.length === 1 ? `${state.name} · lmrc` : "lmrc";
+  await state.open(models[0].empty && !readOnly ? "teach" : "ask");
+});

@@ -1,0 +1,79 @@
+// Requests to the server.
+
+export class ApiError extends Error {
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
+}
+
+export async function call(method, path, body) {
+  const options = { method, headers: {} };
+  if (body instanceof FormData) options.body = body;
+  else if (body !== undefined) {
+    options.body = JSON.stringify(body);
+    options.headers["Content-Type"] = "application/json";
+  }
+  for (let tries = 0; ; tries += 1) {
+    let answer;
+    try {
+      answer = await fetch(path, options);
+    } catch {
+      throw new ApiError("no_connection", "The server cannot be reached. Is it still running?");
+    }
+    if (answer.status === 429 && tries < 5) {  // too much at once: wait as long as it says
+      await pause(1000 * Number(answer.headers.get("Retry-After") ?? 1));
+      continue;
+    }
+    const content = await answer.json().catch(() => ({}));
+    if (answer.ok) return content;
+    if (answer.status === 401) window.location.reload();
+    const { code = "error", message = `The server answered ${answer.status}.` } = content.error ?? {};
+    throw new ApiError(code, message);
+  }
+}
+
+export const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+
+export function form(field, files) {
+  const content = new FormData();
+  for (const file of files) content.append(field, file, file.name ?? "picture.jpg");
+  return content;
+}
+
+// Follow a job until it has ended: yields its state at each change. A lost connection is tried again.
+export async function* follow(id, onLost) {
+  for (let wait = 500; ; wait = Math.min(2 * wait, 8000)) {
+    try {
+      const answer = await fetch(`/v1/jobs/${id}/events`);
+      if (answer.status === 404) return;
+      if (!answer.ok) throw new Error(answer.statusText);
+      onLost(false);
+      wait = 500;
+      for await (const job of events(answer.body)) {
+        yield job;
+        if (["kept", "discarded", "failed", "cancelled"].includes(job.state)) return;
+      }
+    } catch (error) {
+      if (error instanceof ApiError) throw error;
+    }
+    onLost(true);
+    await pause(wait);
+  }
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    const parts = rest.split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = part.split("\n").find((line) => line.startsWith("data: "));
+      if (data) yield JSON.parse(data.slice(6));
+    }
+  }
+}

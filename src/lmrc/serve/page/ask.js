@@ -1,0 +1,126 @@
+// Ask: the best classes of pictures.
+
+import { call, form, pause } from "./api.js";
+import { attempt, find, make, percent, say } from "./dom.js";
+import { acceptDrops, Camera, pasted, shrink } from "./pictures.js";
+
+const AT_ONCE = 16;  // pictures of a request
+const TOP = 3;
+
+export function startAsk(state) {
+  const list = find("#answers");
+  const live = find("#ask-live");
+  const button = find("#ask-camera");
+  const camera = new Camera(live.querySelector("video"));
+
+  const predict = async (files) => {
+    const pictures = await Promise.all(files.map(shrink));
+    return call("POST", `${state.address}/predict?top=${TOP}`, form("image", pictures));
+  };
+
+  async function answer(files) {
+    say("");
+    for (let first = 0; first < files.length; first += AT_ONCE) {
+      const part = files.slice(first, first + AT_ONCE);
+      const cards = part.map((file) => card(file));
+      list.prepend(...cards.map((c) => c.element));
+      find("#ask-clear").hidden = false;
+      try {
+        const { predictions } = await predict(part);
+        predictions.forEach((prediction, i) => cards[i].show(prediction));
+      } catch (error) {
+        for (const c of cards) c.fail(error.message);
+      }
+    }
+  }
+
+  find("#ask-files").addEventListener("change", (event) => {
+    answer([...event.target.files]);
+    event.target.value = "";
+  });
+  acceptDrops(find("#ask-drop"), answer);
+  document.addEventListener("paste", (event) => {
+    if (!find("#ask").hidden && pasted(event).length) answer(pasted(event));
+  });
+  find("#ask-clear").addEventListener("click", () => {
+    list.replaceChildren();
+    find("#ask-clear").hidden = true;
+  });
+
+  const stop = () => {
+    camera.stop();
+    live.hidden = true;
+    button.setAttribute("aria-pressed", "false");
+    button.textContent = "Use the webcam";
+  };
+  button.addEventListener("click", () => attempt(button, async () => {
+    if (camera.stream) {
+      stop();
+      return;
+    }
+    await camera.start();
+    live.hidden = false;
+    button.setAttribute("aria-pressed", "true");
+    button.textContent = "Stop the webcam";
+    watch();
+  }));
+
+  async function watch() {
+    const caption = live.querySelector("figcaption");
+    while (camera.stream) {
+      try {
+        const { predictions: [found] } = await predict([await camera.frame()]);
+        caption.textContent = `${title(found)} (${number(found.best[0])})`;
+      } catch (error) {
+        caption.textContent = error.message;
+        await pause(1000);
+      }
+      await pause(200);
+    }
+  }
+
+  return {
+    show(model) {
+      find("#ask-empty").hidden = !model.empty;
+      find("#ask-tools").hidden = model.empty;
+    },
+    hide: stop,
+  };
+}
+
+const title = (prediction) => (prediction.known ? String(prediction.class) : "unknown");
+const number = (scored) => (scored.probability === null
+  ? `similarity ${scored.similarity.toFixed(2)}` : percent(scored.probability));
+
+function card(file) {
+  const address = URL.createObjectURL(file);
+  const image = make("img", { src: address, alt: "" });
+  image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
+  const name = make("h3", { textContent: "…" });
+  const body = make("div", {}, name);
+  const element = make("li", { className: "answer" }, image, body);
+  return {
+    element,
+    fail(message) {
+      name.textContent = file.name;
+      body.append(make("p", { className: "problem", textContent: message }));
+    },
+    show(prediction) {
+      if (prediction.error) {
+        this.fail(prediction.error.message);
+        return;
+      }
+      name.textContent = title(prediction);
+      image.alt = file.name;
+      body.append(make("ul", { className: "scores" }, ...prediction.best.map(score)));
+    },
+  };
+}
+
+function score(scored) {
+  const bar = make("div");
+  const share = scored.probability ?? scored.similarity;
+  bar.style.width = `${100 * Math.min(1, Math.max(0, share))}%`;
+  return make("li", {}, make("span", { textContent: String(scored.class) }),
+    make("span", { textContent: number(scored) }), make("div", { className: "track", "aria-hidden": "true" }, bar));
+}

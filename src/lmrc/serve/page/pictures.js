@@ -1,0 +1,95 @@
+// Pictures from files, folders, the clipboard and the webcam.
+
+const MOST = 640;  // pixels of the longer side: larger pictures are scaled down before they are sent
+
+export async function shrink(file) {
+  let bitmap;
+  try {
+    bitmap = await createImageBitmap(file, { imageOrientation: "from-image" });
+  } catch {
+    return file;  // the server says what is wrong with it
+  }
+  const scale = MOST / Math.max(bitmap.width, bitmap.height);
+  if (scale >= 1) {
+    bitmap.close();
+    return file;
+  }
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+  canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+  const context = canvas.getContext("2d");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  bitmap.close();
+  return toFile(canvas, file.name);
+}
+
+async function toFile(canvas, name) {
+  const blob = await new Promise((resolve) => { canvas.toBlob(resolve, "image/jpeg", 0.92); });
+  return new File([blob], name, { type: "image/jpeg" });
+}
+
+// Let files be dropped on an element; what folders contain, too.
+export function acceptDrops(element, take) {
+  const over = (on) => (event) => {
+    event.preventDefault();
+    element.classList.toggle("over", on);
+  };
+  element.addEventListener("dragover", over(true));
+  element.addEventListener("dragleave", over(false));
+  element.addEventListener("drop", async (event) => {
+    over(false)(event);
+    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+    const plain = [...event.dataTransfer.files];
+    take(entries.some((entry) => entry.isDirectory) ? (await Promise.all(entries.map(walk))).flat() : plain);
+  });
+}
+
+async function walk(entry) {
+  if (entry.isFile) return [await new Promise((resolve, reject) => { entry.file(resolve, reject); })];
+  const reader = entry.createReader();
+  const found = [];
+  for (;;) {
+    const part = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
+    if (!part.length) break;
+    found.push(...(await Promise.all(part.map(walk))).flat());
+  }
+  return found;
+}
+
+export const pasted = (event) => [...(event.clipboardData?.files ?? [])].filter((f) => f.type.startsWith("image/"));
+
+// A webcam, shown in a video element until it is stopped.
+export class Camera {
+  constructor(video) {
+    this.video = video;
+    this.stream = null;
+  }
+
+  async start() {
+    if (!navigator.mediaDevices) throw new Error("The webcam needs https, or the address localhost.");
+    try {
+      this.stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640 }, audio: false });
+    } catch (error) {
+      throw new Error(`The webcam cannot be used: ${error.message}.`);
+    }
+    this.video.srcObject = this.stream;
+    await this.video.play();
+  }
+
+  stop() {
+    this.stream?.getTracks().forEach((track) => track.stop());
+    this.stream = null;
+    this.video.srcObject = null;
+  }
+
+  frame() {
+    const canvas = document.createElement("canvas");
+    canvas.width = this.video.videoWidth;
+    canvas.height = this.video.videoHeight;
+    canvas.getContext("2d").drawImage(this.video, 0, 0);
+    return toFile(canvas, `webcam-${Date.now()}.jpg`);
+  }
+}
