@@ -12,8 +12,8 @@ from lmrc.serve.app import create_app
 from lmrc.serve.learner import UploadedImage
 from lmrc.serve.settings import Settings
 
-NAMES = ("zero", "one", "two", "three", "four", "five")
-QUICK = {"backbone": "mlp", "epochs": 5, "batch_size": 16}
+NAMES = ("zero", "one", "two", "three", "four", "five", "six")
+QUICK = {"backbone": "mlp", "epochs": 30, "batch_size": 8}
 
 
 @pytest.fixture(scope="session")

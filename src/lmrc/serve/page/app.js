@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { startAsk } from "./ask.js";
-import { attempt, find, make } from "./dom.js";
+import { attempt, find, make, say } from "./dom.js";
 import { startModel } from "./model.js";
 import { startTeach } from "./teach.js";
 
@@ -11,9 +11,10 @@ const panel = (view) => find(view === "model" ? "#model-view" : `#${view}`);
 const tab = (view) => find(`#tab-${view}`);
 
 const state = {
-  name: "", model: null, readOnly: false, view: "ask",
+  name: "", model: null, readOnly: false, view: "ask", chosen: false,
   get address() { return `/v1/models/${encodeURIComponent(this.name)}`; },
   async refresh() {
+    if (!this.name) return;  // the models are not known yet
     this.model = await call("GET", this.address);
     find("#known").replaceChildren(...this.model.classes.map((c) => make("option", { value: String(c.name) })));
     await views[this.view].show(this.model);
@@ -27,13 +28,17 @@ const state = {
       tab(name).setAttribute("aria-selected", String(on));
       tab(name).tabIndex = on ? 0 : -1;
     }
+    say("");
     await attempt(null, () => this.refresh());
   },
 };
 const views = { ask: startAsk(state), teach: startTeach(state), model: startModel(state) };
 
 for (const name of TABS) {
-  tab(name).addEventListener("click", () => state.open(name));
+  tab(name).addEventListener("click", () => {
+    state.chosen = true;
+    state.open(name);
+  });
   tab(name).addEventListener("keydown", (event) => {
     const shown = TABS.filter((n) => !tab(n).hidden);
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -64,5 +69,6 @@ attempt(null, async () => {
   });
   state.name = models[0].name;
   document.title = models.length === 1 ? `${state.name} · lmrc` : "lmrc";
-  await state.open(models[0].empty && !readOnly ? "teach" : "ask");
+  const first = models[0].empty && !readOnly ? "teach" : "ask";
+  await state.open(state.chosen ? state.view : first);
 });

@@ -18,11 +18,13 @@ export function say(text) {
   place.hidden = !text;
 }
 
-// Run what a control starts; show its error, and let it not be started twice.
+// Run what a control (or nobody) starts; show its error, and let it not be started twice.
 export async function attempt(control, work) {
-  if (control) control.disabled = true;
-  try {
+  if (control) {
+    control.disabled = true;
     say("");
+  }
+  try {
     return await work();
   } catch (error) {
     say(error.message);

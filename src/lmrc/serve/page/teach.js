@@ -236,7 +236,7 @@ export function startTeach(state) {
     for (const card of cards) card.stop();
     const { id } = await call("POST", `/v1/jobs/${await task()}/learn`, {});
     job = null;
-    watch(id);
+    attempt(null, () => watch(id));
   }).then(ready));
   find("#cancel").addEventListener("click", (event) => attempt(event.target, () => call("DELETE", `/v1/jobs/${following}`)));
   for (const decision of ["keep", "discard"]) {
@@ -266,7 +266,7 @@ export function startTeach(state) {
     }
     if (last?.state !== "kept") attempt(null, again);  // the pictures go into a new task
     await state.refresh();
-    if (last?.state === "kept") state.open("ask");
+    if (last?.state === "kept" && state.view === "teach") state.open("ask");
   }
 
   function showJob(found) {
@@ -318,7 +318,7 @@ export function startTeach(state) {
       ready();
       const { jobs } = await call("GET", "/v1/jobs");  // perhaps another window has started one
       const active = jobs.find((j) => j.model === state.name && ["learning", "waiting"].includes(j.state));
-      if (active) watch(active.id);
+      if (active) attempt(null, () => watch(active.id));
     },
     hide: () => cards.forEach((card) => card.stop()),
     reset() {

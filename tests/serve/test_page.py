@@ -1,0 +1,261 @@
+"""The page in a real browser."""
+
+import shutil
+import sys
+import threading
+
+import pytest
+import uvicorn
+
+from lmrc.serve.app import create_app
+from lmrc.serve.settings import Settings
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on the path")
+
+TAUGHT = ["four", "five", "six"]
+
+# A learner that learns nothing and can wait.
+FAKE = """
+import json, sys, time
+task = json.loads(sys.stdin.buffer.readline())
+sys.stdin.buffer.read(sum(i["bytes"] for i in task["images"]))
+def tell(**what): print(json.dumps(what), flush=True)
+tell(stage="learning", done=1, total=4, seconds_left=30.0)
+{0}
+tell(stage="waiting", note={{"new_accuracy": 0.75, "new_tested": 8, "images": 40, "seconds": 3}})
+tell(stage="writing" if sys.stdin.buffer.readline() == b"keep\\n" else "discarded")
+tell(stage="done")
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webcam = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    arguments = ["--no-sandbox", *webcam]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def site():
+    """Return what serves a path to browsers; returns the address and the application."""
+    running = []
+
+    def start(path, port=0, **settings):
+        app = create_app(Settings(path, device="cpu", **settings))
+        config = uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        running.append((server, thread))
+        while not server.started:
+            assert thread.is_alive()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}", app
+
+    def stop():
+        while running:
+            server, thread = running.pop()
+            server.config.app.state.jobs.closing.set()
+            server.should_exit = True
+            thread.join()
+
+    start.stop = stop
+    yield start
+    stop()
+
+
+@pytest.fixture
+def page(browser):
+    """A tab; errors of scripts and refusals of the policy fail the test."""
+    context = browser.new_context(permissions=["camera", "clipboard-read", "clipboard-write"])
+    page, errors = context.new_page(), []
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda m: errors.append(m.text) if "Content Security" in m.text else None)
+    yield page
+    context.close()
+    assert not errors
+
+
+def expect_later(locator):
+    """Expect something of a learning process, which takes seconds to start."""
+    locator.wait_for()
+    return sync_api.expect(locator)
+
+
+def upload(name, content):
+    return {"name": name, "mimeType": "image/png", "buffer": content}
+
+
+def named(pictures, label, n=12):
+    return [upload(f"{label}-{i}.png", content) for i, content in enumerate(pictures[label][:n])]
+
+
+def teach(page, number, label, files):
+    card = page.locator(".class-card").nth(number)
+    card.get_by_label("Class").fill(label)
+    card.locator("input[type=file]").set_input_files(files)
+    return card
+
+
+def test_teach_ask_roll_back_forget(page, site, place, pictures):
+    """Three classes are taught and asked; then rolled back, renamed, forgotten."""
+    address, _ = site(place)
+    page.goto(address)
+    page.get_by_role("tab", name="Teach").click()
+    assert "gone after" in page.locator("#teach .hint").first.inner_text()
+    page.get_by_role("button", name="Add a class").click()
+    for number, label in enumerate(TAUGHT):
+        card = teach(page, number, label, named(pictures, label))
+        sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+    page.get_by_role("button", name="Learn").click()
+    expect_later(page.locator("#accuracy")).to_contain_text("held-out pictures of new classes")
+    page.get_by_role("button", name="Keep").click()
+    sync_api.expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
+    page.locator("#ask-files").set_input_files([named(pictures, n, 1)[0] for n in TAUGHT])
+    sync_api.expect(page.locator(".answer h3")).to_have_text(TAUGHT)
+
+    page.get_by_role("tab", name="Model").click()
+    rows = page.locator("#class-list li")
+    sync_api.expect(rows).to_have_count(7)
+    sync_api.expect(page.locator("#stored")).to_have_text("0 images stored in this model")
+    page.get_by_role("button", name="Roll back").click()
+    page.locator("dialog").get_by_role("button", name="Roll back").click()
+    sync_api.expect(rows).to_have_count(4)
+    page.get_by_role("button", name="Rename zero").click()
+    page.get_by_label("New name").fill("<img src=x onerror=alert(1)>")
+    page.locator("dialog").get_by_role("button", name="Rename").click()
+    sync_api.expect(rows.nth(1)).to_contain_text("<img src=x onerror=alert(1)>")
+    page.get_by_role("button", name="Forget one").click()
+    page.locator("dialog").get_by_role("button", name="Forget").click()
+    sync_api.expect(rows).to_have_count(3)
+    with page.expect_download() as download:
+        page.get_by_text("Folder (ZIP)").click()
+    assert download.value.suggested_filename == "pets.zip"
+
+
+@pytest.fixture
+def quick(site, place):
+    """Serve the model of four digits with a learner that learns nothing; returns the address."""
+    address, app = site(place)
+    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.format(""))
+    return address
+
+
+def test_broken_upload(page, quick, pictures):
+    page.goto(quick)
+    page.locator("#ask-files").set_input_files([upload("notes.png", b"no image")])
+    sync_api.expect(page.locator(".answer .problem")).to_contain_text("no known image format")
+    page.get_by_role("tab", name="Teach").click()
+    card = teach(page, 0, "five", [*named(pictures, "five", 2), upload("notes.png", b"no image")])
+    sync_api.expect(card.locator(".problems li")).to_contain_text("notes.png")
+    sync_api.expect(card.locator(".count")).to_have_text("2 pictures")
+    sync_api.expect(page.locator("#findings")).to_contain_text("five has only 2 images")
+    assert page.get_by_role("button", name="Learn").is_enabled()
+
+
+def test_two_tabs(page, quick, pictures):
+    """What one tab learns, the other sees, and may decide."""
+    other = page.context.new_page()
+    for tab in (page, other):
+        tab.goto(quick)
+        tab.get_by_role("tab", name="Teach").click()
+    card = teach(page, 0, "five", named(pictures, "five"))
+    sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+    page.get_by_role("button", name="Learn").click()
+    sync_api.expect(page.locator("#accuracy")).to_contain_text("75 % of 8 pictures")
+    other.get_by_role("tab", name="Ask").click()
+    other.get_by_role("tab", name="Teach").click()
+    other.get_by_role("button", name="Discard").click()
+    for tab in (page, other):
+        sync_api.expect(tab.locator("#teach-edit")).to_be_visible()
+    sync_api.expect(card.locator(".count")).to_have_text("12 pictures")  # to be learnt again
+    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
+
+
+def test_dropped_connection_while_learning(page, site, place, pictures, tmp_path):
+    """Progress is shown again when the connection is back; a killed server left the model alone."""
+    address, app = site(place)
+    gate = tmp_path / "gate"
+    waits = f"while not __import__('os').path.exists({str(gate)!r}): time.sleep(0.02)"
+    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.format(waits))
+    page.goto(address)
+    page.get_by_role("tab", name="Teach").click()
+    card = teach(page, 0, "five", named(pictures, "five"))
+    sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+    page.get_by_role("button", name="Learn").click()
+    sync_api.expect(page.locator("#left")).to_have_text("About 30 s left.")
+    page.context.set_offline(True)
+    for job in app.state.jobs:
+        job.update()  # the stream ends with an error
+    page.evaluate("() => window.stop()")
+    page.context.set_offline(False)
+    gate.touch()
+    sync_api.expect(page.get_by_role("button", name="Keep")).to_be_visible()
+    port = int(address.rpartition(":")[2])
+    site.stop()
+    sync_api.expect(page.locator("#left")).to_have_text("The connection is lost. Trying again…")
+    site(place, port=port)
+    sync_api.expect(page.locator("#message")).to_contain_text("The model is as it was")
+    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
+
+
+def test_webcam(page, quick):
+    page.goto(quick)
+    page.get_by_role("button", name="Use the webcam").click()
+    sync_api.expect(page.locator("#ask-live figcaption")).to_contain_text("similarity")
+    page.get_by_role("button", name="Stop the webcam").click()
+    page.get_by_role("tab", name="Teach").click()
+    card = page.locator(".class-card").first
+    card.get_by_label("Class").fill("me")
+    card.get_by_role("button", name="Use the webcam").click()
+    card.get_by_role("button", name="Take a picture").click()
+    sync_api.expect(card.locator(".count")).to_have_text("1 picture")
+
+
+def test_keyboard_and_names(page, quick):
+    """Everything can be reached by the keyboard, and has a name for screen readers."""
+    page.goto(quick)
+    page.get_by_role("tab", name="Ask").focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.get_by_role("tab", name="Teach")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.locator("#class-list li")).to_have_count(4)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, a[href]")]
+            .filter((e) => !(e.labels?.length || e.textContent.trim() || e.ariaLabel))
+            .filter((e) => !e.closest("dialog")).map((e) => e.outerHTML)"""
+    )
+    assert nameless == []
+    page.get_by_role("button", name="Forget one").press("Enter")
+    sync_api.expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    sync_api.expect(page.locator("dialog")).to_be_hidden()
+    sync_api.expect(page.get_by_role("button", name="Forget one")).to_be_focused()
+
+
+def test_phone_does_not_scroll_sideways(browser, quick):
+    context = browser.new_context(viewport={"width": 320, "height": 640}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(quick)
+    for name in ("Ask", "Teach", "Model"):
+        page.get_by_role("tab", name=name).click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320, name
+    context.close()
+
+
+def test_sign_in(page, site, place):
+    token = "a-token-of-some-length"
+    address, _ = site(place, token=token)
+    page.goto(address)
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("tab", name="Model").click()
+    sync_api.expect(page.locator("#class-list li")).to_have_count(4)
