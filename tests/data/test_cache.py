@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -79,9 +77,11 @@ def test_what_fails_half_way_leaves_nothing(source):
     assert cached_dataset("toy", [source], Decoder(2)).X_train.max() == 2
 
 
-def test_what_a_killed_process_left_is_never_used_and_removed_by_the_next(source):
+def test_what_a_killed_process_left_is_never_used_and_removed_by_the_next(
+    source, tmp_path, run_job
+):
     program = """
-import os, sys
+import os
 from pathlib import Path
 import numpy as np
 from lmrc.data.cache import cached_dataset
@@ -89,10 +89,12 @@ def die(out):
     for part in ("train", "test"):
         np.save(out / f"X_{part}.npy", np.ones((2, 4, 4), np.uint8))
     os._exit(9)
-cached_dataset("toy", [Path(sys.argv[1])], die)
+cached_dataset("toy", [Path(os.environ["SOURCE"])], die)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(source)], check=False)
-    assert done.returncode == 9
+    (tmp_path / "program.py").write_text(program)
+    environment = {"SOURCE": str(source), "LMRC_CACHE": str(cache_folder())}
+    done = run_job(program=str(tmp_path / "program.py"), environment=environment)
+    assert done["code"] == 9, done["said"]
     (left,) = entries()
     assert cached_dataset("toy", [source], Decoder(2)).X_train.max() == 2
     assert left not in entries()

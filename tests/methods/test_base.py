@@ -383,8 +383,8 @@ def fallen_back():
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.usefixtures("fallen_back")
 def test_bf16_trains_and_stays_close_to_fp32():
-    exact = quick(epochs=20).fit(X, Y)
-    rough = quick(epochs=20, precision="bf16").fit(X, Y)
+    exact = quick(epochs=8).fit(X, Y)
+    rough = quick(epochs=8, precision="bf16").fit(X, Y)
     assert rough.network_.head.weight.dtype == torch.float32
     assert rough.score(X, Y) == exact.score(X, Y) == 1
     assert not np.array_equal(rough.similarities(X), exact.similarities(X))

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils.estimator_checks import check_classifiers_train, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from lmrc import LMRCClassifier
 from lmrc.checks import blobs
@@ -32,7 +32,7 @@ ESTIMATORS = [
 
 
 def test_the_defaults_of_lmrc_do_for_small_tables():
-    check_classifiers_train("LMRCClassifier", LMRCClassifier())
+    assert LMRCClassifier(random_state=0).fit(X, Y).score(X, Y) > 0.9
 
 
 @parametrize_with_checks(ESTIMATORS)

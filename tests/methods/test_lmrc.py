@@ -269,19 +269,20 @@ def test_rehearsal_remembers_more():
     assert taught(3, memory_per_class=5, epochs=30).score(X, y) > taught(3, epochs=30).score(X, y)
 
 
-def in_turn(*memory):
-    """Tasks, each learnt with a size of the pool of its own."""
+def with_buffers(*memory):
+    """Tasks, each learnt with an exemplar buffer of its own size."""
     model = quick(epochs=30)
     for per_class, (X, y) in zip(memory, blobs(), strict=True):
         model.set_params(memory_per_class=per_class).partial_fit(X, y)
     return model
 
 
-def test_a_pool_that_is_begun_later_costs_no_class_that_it_lacks():
+def test_an_exemplar_buffer_that_begins_later_costs_no_class_that_it_lacks():
+    later, never = with_buffers(0, 0, 5), with_buffers(0, 0, 0)
     for X, _ in blobs(seed=1)[:2]:
-        np.testing.assert_array_equal(in_turn(0, 0, 5).predict(X), in_turn(0, 0, 0).predict(X))
+        np.testing.assert_array_equal(later.predict(X), never.predict(X))
     X, y = blobs(seed=1)[0]
-    assert in_turn(0, 5, 5).score(X, y) >= in_turn(0, 0, 0).score(X, y)
+    assert with_buffers(0, 5, 5).score(X, y) >= never.score(X, y)
 
 
 @pytest.mark.parametrize("per_class", [5, 2, 0])

@@ -409,7 +409,7 @@ def photographs():
 def taught_in_two(photographs, **settings):
     X, y = photographs
     model = LMRCPlusClassifier(
-        backbone="efficientnet-lite0@32", epochs=2, first_epochs=2, projections=20, random_state=0
+        backbone="efficientnet-lite0@32", epochs=1, first_epochs=1, projections=20, random_state=0
     )
     model.set_params(**settings).partial_fit(X[y < 2], y[y < 2])
     first = {name: t.clone() for name, t in model.network_.encoder.backbone.state_dict().items()}

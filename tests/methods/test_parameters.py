@@ -8,9 +8,15 @@ from typing import Literal
 import pytest
 from sklearn.base import clone
 
-from lmrc import FineTuneClassifier, IncrementalClassifier, LMRCClassifier, LMRCPlusClassifier
+from lmrc import (
+    EWCClassifier,
+    FineTuneClassifier,
+    IncrementalClassifier,
+    LMRCClassifier,
+    LMRCPlusClassifier,
+)
 from lmrc.checks import blobs
-from lmrc.methods.catalog import METHODS
+from lmrc.methods.catalog import METHODS, find_method
 from lmrc.methods.parameters import parameter, real
 
 X, Y = blobs()[0]
@@ -122,9 +128,14 @@ def test_a_new_default_leaves_the_rest_as_it_was():
     assert not Other.parameters["label_dim"].fixed
 
 
-def test_the_current_folder_is_searched_for_methods_of_ones_own_alone():
-    program = "import sys, lmrc; lmrc.load; sys.exit(__import__('os').getcwd() in sys.path)"
-    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
+def test_the_current_folder_is_searched_for_methods_of_ones_own_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert all(find_method(name).cls for name in METHODS)
+    assert str(tmp_path) not in sys.path
+    (tmp_path / "own_method.py").write_text("from lmrc import EWCClassifier")
+    assert find_method("own_method.EWCClassifier").cls is EWCClassifier
+    assert str(tmp_path) in sys.path
 
 
 def test_lmrc_has_the_papers_parameters_and_those_of_training():

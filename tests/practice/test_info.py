@@ -85,13 +85,13 @@ def test_info_and_log_import_nothing_heavy(command, model, call):
 @pytest.mark.parametrize("method", [lmrc.LMRCClassifier, lmrc.LMRCPlusClassifier])
 def test_info_agrees_with_the_loaded_model(method, tmp_path, monkeypatch):
     monkeypatch.setattr(prediction_rules, "STEPS", 3)
-    X = np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), dtype=np.uint8)
+    X = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
     few = {"epochs": 1, "first_epochs": 1, "memory_per_class": 2, "class_weight": {0: 2.0}}
     fitted = method(label_dim=20, augment="none", random_state=0, **few).fit(X, np.arange(9) % 3)
     fitted.save(tmp_path / "m")
     told, model = info.describe(tmp_path / "m"), lmrc.load(tmp_path / "m")
     assert told["parameters"] == sum(p.numel() for p in model.network_.parameters())
-    assert (told["classes"], told["backbone"]) == ([0, 1, 2], "resnet18")
+    assert (told["classes"], told["backbone"]) == ([0, 1, 2], "cnn")
     kept = getattr(model, "statistics_", {}) | getattr(model, "classifiers_", {})
     assert told["statistics_bytes"] == sum(tensor.nbytes for tensor in kept.values())
     assert told["exemplars"] == len(model.memory_) == 6

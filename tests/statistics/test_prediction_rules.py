@@ -10,6 +10,11 @@ from lmrc.statistics.classes import ClassStatistics, Summary
 WIDTH, SIZES = 12, [2, 1, 2]
 
 
+@pytest.fixture(autouse=True)
+def fewer_steps(monkeypatch):
+    monkeypatch.setattr(prediction_rules, "STEPS", 100)
+
+
 def features(c, n=200, rotations=4):
     generator = torch.Generator().manual_seed(c)
     centre = 3 * torch.randn(rotations, 1, WIDTH, generator=generator)
@@ -97,7 +102,7 @@ def test_real_features_teach_what_statistics_have_wrong():
     assert min(right(few)) > 0.9
 
 
-def test_real_features_leave_room_for_those_made_up_from_statistics():
+def test_real_features_leave_room_for_pseudo_features():
     """As where the exemplars of all classes are black images, say: they tell nothing."""
     head, kept = heads(), statistics()
     found = tuned(head, kept, real={c: torch.zeros(4, 3, WIDTH) for c in range(5)})
@@ -139,8 +144,9 @@ def test_the_rate_of_tuning_falls_to_nothing(monkeypatch):
     assert rates[-1] < 0.01 * rates[0]
 
 
-def test_a_tuned_discriminant_knows_that_classes_spread_differently():
+def test_a_tuned_discriminant_knows_that_classes_spread_differently(monkeypatch):
     """One covariance for all draws the border half-way; it belongs near the narrow class."""
+    monkeypatch.setattr(prediction_rules, "STEPS", 300)
     kept = ClassStatistics.empty("full", 1, 2)
     wide, narrow = torch.tensor([4.0, 0.1]), torch.tensor([0.1, 0.1])
     for row, (middle, spread) in enumerate([(0.0, wide), (6.0, narrow)]):
@@ -154,7 +160,7 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently():
     assert prediction_rules.linear(found, "linear", at).argmax(dim=1).tolist() == [0, 1]
 
 
-def test_looks_at_an_image_are_averaged():
+def test_views_of_an_image_are_averaged():
     head, kept = heads(), statistics()
     found = tuned(head, kept)
     x, again = features(0, 6).float(), features(1, 6).float()
@@ -176,13 +182,13 @@ def test_heads_are_given_the_last_features_alone():
     torch.testing.assert_close(got, prediction_rules.winner_takes_all(head, VECTORS, x, SIZES))
 
 
-def test_winner_takes_all_is_the_mean_over_turns_of_each_ones_own_vector():
+def test_winner_takes_all_is_the_mean_over_rotations_of_each_ones_own_vector():
     head, x = heads(), features(0, 6).float()
-    governor = [0, 0, 1, 2, 2]
+    head_of = [0, 0, 1, 2, 2]
     expected = torch.stack(
         [
             sum((head(x[r])[:, k] * VECTORS[c, r]).sum(dim=1) for r in range(4)) / 4
-            for c, k in enumerate(governor)
+            for c, k in enumerate(head_of)
         ],
         dim=1,
     )

@@ -83,7 +83,7 @@ def test_damaged_files(model, outputs, trial, is_full):
     assert of_kind.keys() == {
         *("manifest.json", "unfinished.json", "labels", "exemplars", "training", "weights")
     }
-    for i in range(10_000 if is_full else 500):
+    for i in range(10_000 if is_full else 200):
         path = list(of_kind.values())[i % len(of_kind)]
         content = path.read_bytes()
         damaged, what = damage(rng, content)

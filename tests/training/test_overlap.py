@@ -25,15 +25,15 @@ CPU = torch.device("cpu")
 def small_resnet():
     """A ResNet of two blocks."""
     torch.manual_seed(0)
-    backbone = ResNet((3, 8, 8), (1, 1, 1, 1))
+    backbone = ResNet((3, 8, 8), (1, 1, 1, 1), channels=8)
     backbone.layer3 = backbone.layer4 = nn.Identity()
-    backbone.width_before = 128
+    backbone.width_before = 16
     return backbone
 
 
 def network(backbone=None):
     backbone = backbone or small_resnet()
-    return Network(Encoder(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(128, 4))
+    return Network(Encoder(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(16, 4))
 
 
 def gradients(trained, x, weights=None, bf16=False):
@@ -196,7 +196,7 @@ def test_gradients_are_overlapped_from_the_second_step_on(monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        {"bias": nn.Parameter(torch.zeros(64))},
+        {"bias": nn.Parameter(torch.zeros(8))},
         {"groups": 2},
         {"dilation": (2, 2)},
         {"padding_mode": "reflect"},
@@ -215,7 +215,7 @@ def test_other_kinds_of_convolutions_are_left_alone(change):
 
 
 def test_other_backbones_and_frozen_ones_are_left_alone():
-    other = network(nn.Sequential(nn.Conv2d(3, 128, 3, bias=False)))
+    other = network(nn.Sequential(nn.Conv2d(3, 16, 3, bias=False)))
     frozen = network()
     frozen.encoder.freeze(True)
     for left in (other, frozen):
