@@ -32,6 +32,7 @@ CONTENTS = {
     "Tutorials": ["tutorial", "tutorials/arrays", "tutorials/compare"],
     "How-to": [
         "how-to/choose",
+        "how-to/check",
         "how-to/known-class-again",
         "how-to/exemplars",
         "how-to/backbone",

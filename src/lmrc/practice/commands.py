@@ -251,6 +251,45 @@ def evaluate(
         print_json(result)
 
 
+def check(
+    source: Annotated[
+        Path,
+        typer.Argument(help="Labelled images, as for learn.", metavar="SOURCE", exists=True),
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="The model that shall learn them: does a new class look like a known one?",
+            metavar="MODEL",
+            exists=True,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the report.", show_default="runs/check-SOURCE", file_okay=False
+        ),
+    ] = None,
+    no_images: Annotated[bool, Flag("--no-images", help="A page without thumbnails.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Find mistakes in labelled images before they are learnt.
+
+    Unreadable files, images that are there twice (re-encoded, resized, mirrored; also between
+    training and test images), labels that are probably wrong, classes that look like another. The
+    exit code is 1 if something was found.
+
+    Example: lmrc check week2/ --model pets.lmrc
+    """
+    from lmrc.practice.check import check as run
+
+    folder = out or Path("runs") / f"check-{source.absolute().stem}"
+    say = printer(quiet)
+    if run(source, folder, model=model, thumbnails=not no_images, device=device, say=say):
+        raise typer.Exit(1)
+
+
 def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
     """Show what a model contains: classes, heads, size, exemplars, room for more classes.
 
@@ -343,4 +382,4 @@ def export(
     run(model, out, say=printer(quiet))
 
 
-COMMANDS = (learn, predict, evaluate, info, log, rollback, prune, rename, forget, export)
+COMMANDS = (learn, predict, evaluate, check, info, log, rollback, prune, rename, forget, export)

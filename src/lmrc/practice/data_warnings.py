@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from hashlib import sha256
 
 import numpy as np
 
 from lmrc.data.dataset import Array
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.nets.auto import pick
+from lmrc.nets.auto import IDENTITY, pick
 from lmrc.nets.loading import is_pretrained
 from lmrc.practice.source import LabelledSamples
 from lmrc.practice.usage import count, warn
@@ -44,10 +45,31 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
         remedy = "use a pre-trained backbone (--backbone efficientnet-lite0)"
         warn(f"{few}: add images, or {remedy}")
     _warn_about_dark_images(samples)
+    _warn_about_duplicates(samples)
     _warn_about_slow_training(samples, model)
     pretrained = model.weights is not None or is_pretrained(model._backbone)
+    pretrained = pretrained or model._backbone == IDENTITY
     if model._freezes and not pretrained and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone keeps its random initial weights")
+
+
+def _warn_about_duplicates(samples: LabelledSamples) -> None:
+    """Warn of images with the same pixels, above all of two classes; `lmrc check` finds more."""
+    if samples.mode is None or not isinstance(samples.X, np.ndarray):
+        return
+    first: dict[bytes, str] = {}
+    labels = set()
+    for pixels, label in zip(samples.X, samples.y.tolist(), strict=True):
+        before = first.setdefault(sha256(pixels.tobytes()).digest(), label)
+        if before != label:
+            labels.add((before, label))
+    twice = len(samples.y) - len(first)
+    if twice:
+        verb = "is" if twice == 1 else "are"
+        text = f"{count(twice, 'image')} of {len(samples.y):,} {verb} there twice"
+        if labels:
+            text += f", once as {' and once as '.join(sorted(map(str, min(labels))))}"
+        warn(f"{text}: lmrc check SOURCE lists them")
 
 
 def _warn_about_slow_training(samples: LabelledSamples, model: LMRCClassifier) -> None:

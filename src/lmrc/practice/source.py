@@ -144,7 +144,7 @@ def read_source(
         if size is not None and shape is None:
             raise UsageError(f"--size is for image files; the arrays of {source} are not resized")
         return _read_arrays(source, val, parts)
-    files, held, held_out_in = _image_files(source, parts, images)
+    files, held, held_out_in = labelled_files(source, parts, images)
     if val and not held:
         parts_of = {label: held_out(paths, val) for label, paths in files.items()}
         files = {label: train for label, (train, _) in parts_of.items()}
@@ -183,7 +183,7 @@ def count_photographs(source: Path, size: Size | None = None, images: Files | No
     """
     if images is None and source.suffix.lower() == ".npz":
         return 0
-    files, _, _ = _image_files(source, (*VALIDATION, "test"), images)
+    files, _, _ = labelled_files(source, (*VALIDATION, "test"), images)
     found, mode = _common_form(files, size, colour=False)
     sides = (found, found) if isinstance(found, int) else found
     if mode != "RGB" or not are_photographs((3, *sides)):
@@ -216,8 +216,8 @@ def image_form(shape: InputShape) -> tuple[tuple[int, int], Mode]:
     return (height, width), "L" if channels == 1 else "RGB"
 
 
-def _image_files(
-    source: Path, parts: Sequence[str], images: Files | None
+def labelled_files(
+    source: Path, parts: Sequence[str], images: Files | None = None
 ) -> tuple[Files, Files, str]:
     """Return the image files of each class, those held out, and the sub-folder these are in."""
     if images is not None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from lmrc.report import html
+from lmrc.report.figures import printable
 from lmrc.report.page import PAGE
 from lmrc.report.records import encoded, replace_file
 
@@ -73,11 +74,18 @@ def write_index(folder: Path) -> tuple[Path, list[Entry]]:
         for entry in entries
     ]
     table = html.table(f"{len(entries)} pages.", ["folder", "result", "experiment"], rows, "text")
-    template = files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8")
-    head = Markup(Template(template.partition("<main>")[0]).substitute(title="Results"))  # noqa: S704
-    body = Markup("<main>\n<h1>Results</h1>\n{}\n</main>\n</body>\n</html>\n").format(table)
-    replace_file(folder / INDEX, encoded(head + body))
+    page = bare_page("Results", Markup("<h1>Results</h1>\n{}").format(table))
+    replace_file(folder / INDEX, encoded(page))
     return folder / INDEX, entries
+
+
+def bare_page(title: str, body: Markup) -> str:
+    """Return a page in the style of a report, with a body of one's own."""
+    template = files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8")
+    head = Template(template.partition("<main>")[0]).substitute(title=escape(title))
+    page = Markup(head)  # noqa: S704
+    page += Markup("<main>\n{}\n</main>\n</body>\n</html>\n").format(body)
+    return printable(page)
 
 
 def _quoted(place: str) -> str:

@@ -1,0 +1,125 @@
+"""lmrc check: what it finds in folders with planted mistakes."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lmrc.practice import check as work
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
+
+
+def picture(rng, colour):
+    pixels = rng.integers(0, 60, (40, 40, 3)) + np.array(colour) * 0.7
+    pixels[:: rng.integers(3, 9)] += 30
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture(autouse=True)
+def small_inputs(monkeypatch):
+    monkeypatch.setattr(work, "BACKBONE", "efficientnet-lite0@32")
+    monkeypatch.setattr(work, "SIZE", 32)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for label, colour in COLOURS.items():
+        (tmp_path / "week" / label).mkdir(parents=True)
+        for i in range(8):
+            picture(rng, colour).save(tmp_path / "week" / label / f"{i}.png")
+    return tmp_path / "week"
+
+
+@pytest.fixture
+def checked(call, tmp_path):
+    def run(*words):
+        code, out, err = call("check", *map(str, words), "--out", str(tmp_path / "out"))
+        table = (tmp_path / "out" / "check.csv").read_text("utf-8")
+        rows = list(csv.DictReader(table.splitlines()))
+        return code, out, err, rows
+
+    return run
+
+
+def test_nothing_is_found_in_good_folders(folder, checked):
+    code, out, err, rows = checked(folder)
+    assert (code, err, rows) == (0, "", [])
+    assert "24 images of 3 classes checked" in out
+    assert "nothing was found" in out
+
+
+def test_planted_mistakes_are_found(folder, checked, tmp_path):
+    (folder / "red" / "3.png").rename(folder / "green" / "wrong.png")
+    mirrored = Image.open(folder / "blue" / "1.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    mirrored.save(folder / "blue" / "mirrored.png")
+    (folder / "blue" / "broken.png").write_bytes(b"not an image")
+    (folder / "rare").mkdir()
+    picture(np.random.default_rng(9), (250, 250, 0)).save(folder / "rare" / "0.png")
+    code, out, _, rows = checked(folder)
+    assert code == 1
+    found = {(row["kind"], row["class"], row["other_class"]) for row in rows}
+    assert ("label", "green", "red") in found
+    assert ("unreadable", "blue", "") in found
+    assert ("few", "rare", "") in found
+    pair = next(row for row in rows if row["kind"] == "duplicate")
+    names = {pair["file"].rpartition("/")[2], pair["other_file"].rpartition("/")[2]}
+    assert names == {"1.png", "mirrored.png"}
+    assert "probably the wrong label: " in out
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    labels = sum(row["kind"] == "label" for row in rows)
+    assert page.count("data:image/jpeg;base64,") == labels + 2
+    assert "http" not in page
+
+
+def test_copies_in_the_test_folder_are_found(folder, checked):
+    for part in ("train", "test"):
+        (folder / part).mkdir()
+    for label in COLOURS:
+        (folder / label).rename(folder / "train" / label)
+    (folder / "test" / "red").mkdir()
+    Image.open(folder / "train" / "red" / "0.png").save(folder / "test" / "red" / "copy.png")
+    code, out, _, _ = checked(folder)
+    assert code == 1
+    assert "for training and for testing" in out
+
+
+def test_a_page_without_images(folder, checked, tmp_path):
+    (folder / "red" / "3.png").rename(folder / "green" / "wrong.png")
+    assert checked(folder, "--no-images")[0] == 1
+    assert "data:image" not in (tmp_path / "out" / "report.html").read_text("utf-8").replace(
+        "data:,", ""
+    )
+
+
+def test_a_new_class_that_looks_like_a_known_one(folder, checked, call, tmp_path):
+    model = tmp_path / "colours.lmrc"
+    words = ("--backbone", "cnn", "--epochs", "8", "--method", "lmrc", "-q")
+    assert call("learn", str(model), str(folder), *words)[0] == 0
+    rng = np.random.default_rng(5)
+    for i in range(6):
+        (tmp_path / "new" / "scarlet").mkdir(parents=True, exist_ok=True)
+        picture(rng, COLOURS["red"]).save(tmp_path / "new" / "scarlet" / f"{i}.png")
+    code, out, err, rows = checked(tmp_path / "new", "--model", model)
+    assert code == 1
+    assert [(row["kind"], row["class"], row["other_class"]) for row in rows] == [
+        ("known", "scarlet", "red")
+    ]
+    assert "scarlet looks like red: 100.0 % of its images" in out
+    assert "labels cannot be checked" in err
+
+
+def test_an_empty_folder_is_refused_in_one_line(call, tmp_path):
+    code, _, err = call("check", str(tmp_path))
+    assert code != 0
+    assert err.count("\n") == 1
+
+
+def test_learn_warns_of_the_same_image_in_two_classes(folder, call, tmp_path):
+    Image.open(folder / "red" / "0.png").save(folder / "green" / "copy.png")
+    words = ("--backbone", "cnn", "--epochs", "1", "--method", "lmrc", "-q")
+    code, _, err = call("learn", str(tmp_path / "m"), str(folder), *words)
+    assert code == 0
+    assert "1 image of 25 is there twice, once as green and once as red: lmrc check" in err
