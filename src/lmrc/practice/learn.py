@@ -57,6 +57,8 @@ KEEP = 2  # versions, by default
 CHOICES = {"backbone", "weights", "freeze", "rotations"}
 # What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
 IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
+DRIFT_CHECKED = 100  # images of a known class
+DIFFERENT = 0.5  # share of them that are recognised, below which they differ
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
@@ -163,6 +165,8 @@ def learn(
             say(f"settings kept from before: {format_settings(kept)}")
         if saved is None:  # else it warned when the task began
             warn_about(samples, model)
+            if len(known) > 1:  # a single class is always right
+                _print_drift(samples, model, say)
         if not len(known) and "batch_size" not in request.settings and len(samples.y) < FEW_IMAGES:
             model.set_params(batch_size=SMALL_BATCH_SIZE)
         content = {"request": asdict(request), "digest": samples.digest()}
@@ -366,6 +370,27 @@ def _print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
         kind, (height, width) = {"L": "grey", "RGB": "colour"}[samples.mode], samples.X.shape[1:3]
         say(f"input: {kind} images of {height}×{width} pixels; later images are converted to that")
     samples.warn_about_files()
+
+
+def _print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say) -> None:
+    """Say how many new images of known classes the model would have recognised."""
+    shares = {}
+    for label in model.classes_:
+        if len(rows := np.flatnonzero(samples.y == label)[:DRIFT_CHECKED]):
+            shares[label] = float((model.predict(samples.X[rows]) == label).mean())
+    if not shares:
+        return
+    listed = sorted(shares.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{label} {percent(share)}" for label, share in listed[:10])
+    more = ", …" if len(listed) > 10 else ""
+    say(f"new images of known classes that are recognised already: {shown}{more}")
+    for label, share in listed:
+        if share < DIFFERENT:
+            warn(
+                f"{label}: its new images differ from those it was learnt from, and only "
+                f"{percent(share)} of them would have been recognised: if the folder is wrong, "
+                "lmrc rollback takes it back"
+            )
 
 
 def _keep_before(place: Path) -> int:
