@@ -335,26 +335,26 @@ def main() -> None:
     parser.add_argument("--again", type=Path, help="those alone that this file lists")
     parser.add_argument("--lenient", action="store_true", help="leave out tests that fail as is")
     parser.add_argument("--out", type=Path, help="file for the survivors")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     for name in f"{HEAVY} {SEVERAL}".split():  # once, and not in each process
         with suppress(ImportError):
             __import__(name)
     files = [p for name in DOCTESTS for p in sorted((ROOT / name).glob("*.py"))]
     mutants = [mutant for path in files for mutant in Candidates(path).found]
-    mutants = [mutant for mutant in mutants if asked.only in str(mutant)]
-    if asked.again:
-        listed = set(asked.again.read_text("utf-8").splitlines())
+    mutants = [mutant for mutant in mutants if options.only in str(mutant)]
+    if options.again:
+        listed = set(options.again.read_text("utf-8").splitlines())
         mutants = [mutant for mutant in mutants if str(mutant) in listed]
     total = len(mutants)
-    if 0 < asked.sample < total:
-        mutants = random.Random(asked.seed).sample(mutants, asked.sample)
+    if 0 < options.sample < total:
+        mutants = random.Random(options.seed).sample(mutants, options.sample)
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
-        tests = recorded(asked.jobs, f"{temporary}/as-is", asked.lenient)
+        tests = recorded(options.jobs, f"{temporary}/as-is", options.lenient)
         print(f"{len(mutants)} of {total} mutants, {len(tests)} tests", flush=True)
 
         def broken(mutant):
-            chosen, seconds = nearest(mutant, tests, asked.most)
+            chosen, seconds = nearest(mutant, tests, options.most)
 
             def run(place):
                 if not chosen:
@@ -367,7 +367,7 @@ def main() -> None:
 
         killed, survivors = defaultdict(list), []
         work = (broken(mutant) for mutant in mutants)
-        for mutant, code, place in side_by_side(work, asked.jobs, f"{temporary}/broken"):
+        for mutant, code, place in side_by_side(work, options.jobs, f"{temporary}/broken"):
             shutil.copy(ROOT / mutant.path, place / mutant.path)
             killed[mutant.path.split("/")[2]].append(code != 0)
             print(f"killed ({code})" if code else "survived", mutant, flush=True)
@@ -375,8 +375,8 @@ def main() -> None:
                 survivors.append(mutant)
     for package, dead in [*killed.items(), ("all", [*itertools.chain(*killed.values())])]:
         print(f"{package:12} {sum(dead):4} of {len(dead):4} killed, {sum(dead) / len(dead):.1%}")
-    if asked.out:
-        asked.out.write_text("".join(f"{mutant}\n" for mutant in sorted(survivors, key=str)))
+    if options.out:
+        options.out.write_text("".join(f"{mutant}\n" for mutant in sorted(survivors, key=str)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ COMMANDS = re.findall(r"^lmrc (reproduce [^#\n]+)", PAGE, flags=re.MULTILINE)
 def recipe_of(monkeypatch):
     """Return what a command would run, and where."""
 
-    def asked(command):
+    def parsed(command):
         seen = []
         monkeypatch.setattr(reproduce, "main", lambda *args, **more: seen.append((args, more)))
         monkeypatch.setattr("sys.argv", ["lmrc", *shlex.split(command)])
@@ -30,7 +30,7 @@ def recipe_of(monkeypatch):
         fields = {name: more[name] for name in ("methods", "seeds", "tasks", "first_classes")}
         return load_recipe(experiment, dataset, **fields)
 
-    return asked
+    return parsed
 
 
 @pytest.mark.parametrize("command", COMMANDS)

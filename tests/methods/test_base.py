@@ -161,7 +161,7 @@ def test_announced_classes_only_validate():
 
 
 class Items(torch.utils.data.Dataset):
-    """Vectors that are made when asked for; no more than so many are alive at a time."""
+    """Vectors that are made when they are read; no more than so many are alive at a time."""
 
     def __init__(self, x):
         self.x, self.alive, self.most = x, 0, 0
@@ -402,7 +402,7 @@ def test_a_module_is_trained_as_a_copy():
     assert model.network_.head.weight.shape == (1, 100, 16)
 
 
-# --- Chance ---------------------------------------------------------------------------------------
+# --- Randomness -----------------------------------------------------------------------------------
 
 
 def test_random_state_none_and_generator_objects():
@@ -486,7 +486,7 @@ def test_what_another_has_learnt_meanwhile_is_not_overwritten(tmp_path):
         mine.save(path)
     assert lmrc.load(path).classes_.tolist() == [0, 1, 2, 3, 4, 5]
     mine.save(tmp_path / "elsewhere")
-    quick().partial_fit(X, Y).save(path)  # it has nothing to do with the folder: as asked
+    quick().partial_fit(X, Y).save(path)  # it has nothing to do with the folder
     assert lmrc.load(path).classes_.tolist() == [0, 1]
 
 
@@ -606,7 +606,7 @@ def test_every_epoch_has_an_order_of_its_own():
         ((8, 8), "crop", True),
     ],
 )
-def test_images_are_augmented_as_asked(shape, augment, changed):
+def test_images_are_augmented_as_set(shape, augment, changed):
     pixels, y = images(shape)
     originals = {image.tobytes() for image in pixels.reshape(12, *shape)}
     seen = watch(pixels, y, augment=augment)

@@ -303,6 +303,6 @@ def test_weights_to_begin_with_that_do_not_fit_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("model", [quick(LwFClassifier, heads="multi"), quick(JointClassifier)])
-def test_no_pool_where_it_has_no_use(model):
+def test_no_exemplars_where_they_have_no_use(model):
     with pytest.raises(ValueError, match="memory_per_class=5 has no use here"):
         model.set_params(memory_per_class=5).fit(X, Y)

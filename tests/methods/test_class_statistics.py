@@ -90,7 +90,7 @@ def test_one_image_of_a_class_is_enough(model):
     assert all(np.isfinite(part).all() for part in scores(model).values())
 
 
-def test_rules_of_pseudo_features_are_there_if_asked_for(model, tmp_path):
+def test_rules_of_pseudo_features_are_there_if_predict_with_needs_them(model, tmp_path):
     model.set_params(predict_with="ensemble", memory_per_class=2)
     learn(model, of(0, 1, 2), of(3, 4, 5))
     assert model.prediction_rules_ == prediction_rules.RULES

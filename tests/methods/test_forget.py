@@ -28,7 +28,7 @@ def model():
     return model
 
 
-def test_the_class_is_gone_and_the_others_answer_as_before(model):
+def test_the_class_is_forgotten_and_the_others_are_predicted_as_before(model):
     before = model.similarities(X)
     model.forget("bee")
     assert model.classes_.tolist() == ["ant", "cat", "dog", "eel"]
@@ -38,7 +38,7 @@ def test_the_class_is_gone_and_the_others_answer_as_before(model):
     assert np.bincount(model.memory_.y).tolist() == [3, 3, 3, 3]
 
 
-def test_a_head_that_governs_nothing_goes_too(model):
+def test_a_head_without_classes_is_removed(model):
     before = model.similarities(X)
     model.forget("cat")
     assert len(model.heads_) == len(model.network_.head) == 2
@@ -64,7 +64,7 @@ def test_what_cannot_be_forgotten(model):
     assert model.classes_.tolist() == ["eel"]
 
 
-def test_a_renamed_class_answers_and_learns_on_under_its_new_name(model, tmp_path):
+def test_a_renamed_class_is_predicted_and_learnt_under_its_new_name(model, tmp_path):
     before = model.similarities(X)
     model.rename("bee", "bumblebee").save(tmp_path / "m")
     again = load(tmp_path / "m")
@@ -99,7 +99,7 @@ def test_weights_of_classes_follow_their_names():
     model.partial_fit(X[60:], Y[60:])
 
 
-def test_who_asks_beside_it_gets_the_answer_of_before_or_after(model, monkeypatch):
+def test_a_parallel_prediction_is_that_of_before_or_after(model, monkeypatch):
     """As when another thread forgets a class between the scores and the names."""
     scores = type(model).scores
 

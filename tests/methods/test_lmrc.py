@@ -33,7 +33,7 @@ def taught(n_tasks, **settings):
     return model
 
 
-# --- The losses, on a network whose answers are known: the input is the feature vector ------------
+# --- The losses, on a network whose outputs are known: the input is the feature vector ------------
 
 
 def network(*heads):
@@ -46,14 +46,14 @@ def network(*heads):
 
 VECTORS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
 STRAIGHT, A_BIT_LEFT, MORE_LEFT, BACK = (1, 0), (0.8, 0.6), (0.6, 0.8), (-1, 0)
-EAST = torch.tensor([[3.0, 0.0]])  # a head answers with its own turn; length does not matter
+EAST = torch.tensor([[3.0, 0.0]])  # a head responds with its own rotation; length does not matter
 
 
-def learning(model, trained, pool=()):
-    """The model as it is while it learns, with samples of these classes in its pool."""
+def learning(model, trained, buffer=()):
+    """The model as it is while it learns, with samples of these classes in its exemplar buffer."""
     model.heads_ = [np.array([i]) for i in range(len(trained.head))]
     model.labels_ = {"vectors": VECTORS}
-    model.memory_ = Memory(torch.zeros(len(pool), 2), torch.tensor(pool)) if pool else None
+    model.memory_ = Memory(torch.zeros(len(buffer), 2), torch.tensor(buffer)) if buffer else None
     return model
 
 
@@ -67,8 +67,8 @@ def mini_batch(x, y, frozen):
     return MiniBatch(x, y, torch.ones(3), n_known, bool((y < n_known).any()))
 
 
-def terms(model, trained, frozen, x=EAST, y=(1,), pool=()):
-    learning(model, trained, pool)
+def terms(model, trained, frozen, x=EAST, y=(1,), buffer=()):
+    learning(model, trained, buffer)
     found = objective(model, trained, frozen)(mini_batch(x, y, frozen))
     return {name: term.tolist() for name, term in found.items()}
 
@@ -99,15 +99,15 @@ def test_lm_is_without_response_loss():
     assert got == {"new": approx([-0.6])}
 
 
-def test_with_a_pool_every_head_learns_every_class():
+def test_with_exemplars_every_head_learns_every_class():
     trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
-    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 2), pool=(0, 1))
+    got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 2), buffer=(0, 1))
     assert got["new"] == approx([-0.8, 0.8])
     assert got["review"] == approx([-(0.6 + 1), 0.6 + 1])  # Eq. 9
     assert got["response"] == approx([-(0.96 - 1)] * 2)  # Eq. 10: over all samples
 
 
-def test_without_a_pool_only_known_classes_are_reviewed():
+def test_without_exemplars_only_known_classes_are_reviewed():
     trained, frozen = network(MORE_LEFT, STRAIGHT, A_BIT_LEFT), network(A_BIT_LEFT, BACK)
     got = terms(quick(), trained, frozen, EAST.repeat(2, 1), (0, 2))
     assert got["new"] == approx([-0.8, 0.8])
@@ -124,7 +124,7 @@ def test_the_winner_takes_all():
     model = quick()
     model.heads_ = [np.array([0, 1]), np.array([2])]
     model.labels_ = {"vectors": VECTORS}
-    # Eq. 2: head 1 answers (0.6, 0.8) and governs (1, 0) and (0, 1); head 2 answers (-1, 0).
+    # Eq. 2: head 1 responds (0.6, 0.8) has the classes (1, 0) and (0, 1); head 2 responds (-1, 0).
     got = model.scores(network(MORE_LEFT, BACK), EAST)
     torch.testing.assert_close(got, torch.tensor([[0.6, 0.8, 1.0]]))
 
@@ -140,8 +140,8 @@ def test_scores_of_uneven_heads_are_each_heads_own():
     model = quick()
     model.labels_, model.heads_ = {"vectors": vectors}, [np.zeros(size) for size in sizes]
     x = torch.randn(7, 4)
-    governor = np.repeat(np.arange(5), sizes)
-    one_by_one = [net(x)[:, h] @ c for h, c in zip(governor, vectors, strict=True)]
+    head_of = np.repeat(np.arange(5), sizes)
+    one_by_one = [net(x)[:, h] @ c for h, c in zip(head_of, vectors, strict=True)]
     torch.testing.assert_close(model.scores(net, x), torch.stack(one_by_one, dim=1))
 
 
@@ -256,12 +256,12 @@ def test_history_holds_loss_terms_as_minimised():
     assert last["loss"] == approx(last["new"] + last["response"])
 
 
-def test_rehearsal_keeps_its_pool_and_no_pool_keeps_nothing():
+def test_exemplars_are_stored_with_rehearsal_alone():
     assert taught(2).memory_ is None
     memory = taught(2, memory_per_class=4).memory_
     assert torch.bincount(memory.y).tolist() == [4, 4, 4, 4]
-    pooled = {tuple(row) for X, _ in blobs()[:2] for row in X.astype(np.float32).tolist()}
-    assert {tuple(row) for row in memory.x.tolist()} <= pooled
+    known = {tuple(row) for X, _ in blobs()[:2] for row in X.astype(np.float32).tolist()}
+    assert {tuple(row) for row in memory.x.tolist()} <= known
 
 
 def test_rehearsal_remembers_more():
@@ -286,7 +286,7 @@ def test_an_exemplar_buffer_that_begins_later_costs_no_class_that_it_lacks():
 
 
 @pytest.mark.parametrize("per_class", [5, 2, 0])
-def test_a_model_with_a_smaller_pool_goes_on_as_the_saved_one(tmp_path, per_class):
+def test_a_model_with_fewer_exemplars_continues_as_the_saved_one(tmp_path, per_class):
     model = taught(2, memory_per_class=5).set_params(memory_per_class=per_class)
     model.save(tmp_path / "m")
     loaded = load(tmp_path / "m")
@@ -298,7 +298,7 @@ def test_a_model_with_a_smaller_pool_goes_on_as_the_saved_one(tmp_path, per_clas
 
 
 @pytest.mark.parametrize(("per_class", "stored"), [(5, 20), (2, 8), (0, 0)])
-def test_no_more_samples_are_saved_than_are_asked_for_now(tmp_path, per_class, stored):
+def test_no_more_exemplars_are_saved_than_memory_per_class_says_now(tmp_path, per_class, stored):
     model = taught(2, memory_per_class=5)
     samples = [row.numpy().tobytes() for row in model.memory_.x]
     model.set_params(memory_per_class=per_class).save(tmp_path / "m")
@@ -342,21 +342,21 @@ def test_a_full_mapping_is_relaxed_with_a_warning():
     assert model.threshold_ >= relaxed, "what was relaxed stays relaxed"
 
 
-def test_a_relaxed_threshold_is_carried_on(monkeypatch):
+def test_a_relaxed_threshold_stays_in_force(monkeypatch):
     import lmrc.methods.lmrc as module
 
     model = quick().partial_fit(*blobs()[0])
     model.threshold_ = 0.3
-    asked = []
+    used = []
 
     class Spied(module.LabelMapping):
         def __init__(self, dim, threshold, *args, **kwargs):
-            asked.append(threshold)
+            used.append(threshold)
             super().__init__(dim, threshold, *args, **kwargs)
 
     monkeypatch.setattr(module, "LabelMapping", Spied)
     model.partial_fit(*blobs()[1])
-    assert asked == [0.3]
+    assert used == [0.3]
 
 
 def test_a_full_mapping_can_be_an_error_that_changes_nothing():

@@ -30,7 +30,7 @@ def few_steps(monkeypatch):
 
 
 def photographs():
-    """Six classes, each of a colour with a bright corner that tells its turn."""
+    """Six classes, each of a colour with a bright corner that shows its rotation."""
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(6), N)
     colours = rng.integers(0, 200, (6, 1, 1, 3))
@@ -126,7 +126,7 @@ def test_the_old_heads_are_held_on_the_rotated_images():
     ],
     ids=str,
 )
-def test_a_saved_model_answers_the_same_and_goes_on_the_same(tmp_path, settings):
+def test_a_saved_model_predicts_and_continues_the_same(tmp_path, settings):
     model = taught(2, **settings)
     model.save(tmp_path / "m")
     again = load(tmp_path / "m")
@@ -215,20 +215,20 @@ def test_a_forgotten_class_leaves_no_statistics():
     assert model.classes_.tolist() == [1, 4, 5, 2, 3]
 
 
-def test_a_pool_may_lack_a_class_and_may_go():
+def test_exemplars_may_lack_a_class_and_may_be_dropped():
     model = taught(2, predict_with="ensemble", memory_per_class=3).forget(1)
-    model.partial_fit(*TASKS[2])  # the pool is of 0, 2 and 3
+    model.partial_fit(*TASKS[2])  # the exemplars are of 0, 2 and 3
     assert model.history_[-1]["balanced"] > 0
     model.partial_fit(X[Y == 2], Y[Y == 2])  # known classes alone
     assert np.bincount(model.memory_.y).tolist() == [3] * 5
     model.set_params(memory_per_class=0).partial_fit(*TASKS[0])
     assert model.memory_ is None
-    model.set_params(memory_per_class=3).partial_fit(X[Y == 4], Y[Y == 4])  # of which no pool tells
+    model.set_params(memory_per_class=3).partial_fit(X[Y == 4], Y[Y == 4])  # without exemplars
     assert sorted(model.classes_) == list(range(6))
     assert np.isfinite(model.similarities(X)).all()
 
 
-def test_stored_images_come_as_often_as_asked_and_are_stored_once(monkeypatch):
+def test_exemplars_come_as_often_as_exemplar_repeats_says_and_are_stored_once(monkeypatch):
     served = []
 
     class Noted(base.Batches):
@@ -255,7 +255,7 @@ def test_statistics_of_an_old_model_are_left_alone_by_a_batch_that_fails():
 
 
 @pytest.mark.parametrize("rotations", ["one", "all"])
-def test_what_cannot_be_turned_is_refused(rotations):
+def test_what_cannot_be_rotated_is_refused(rotations):
     vectors, y = blobs()[0]
     with pytest.raises(ValueError, match="rotations='none'"):
         plus(rotations=rotations).fit(vectors, y)
@@ -290,7 +290,7 @@ def test_mirror_images_are_looked_at_where_they_were_learnt_and_nowhere_else():
     assert_near(seen, cropping.set_params(test_time_flip=False).similarities(X))
 
 
-def test_turned_and_mirrored_images_count_in_what_is_held_in_memory(monkeypatch):
+def test_rotated_and_flipped_images_count_in_the_memory_used(monkeypatch):
     monkeypatch.setattr(prediction, "PREDICT_ELEMENTS", 160 * X[0].size)
     model = taught(1, augment="crop+flip", test_time_flip=True)
     at_once = []
@@ -347,7 +347,7 @@ def test_the_first_task_may_have_another_learning_rate():
     assert rates == [0.03, 0.01]
 
 
-def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monkeypatch, tmp_path):
+def test_colour_images_get_cutmix_where_training_is_long(monkeypatch, tmp_path):
     short = taught(1)
     assert (short.augmentation_, "cutmix" in short.history_[-1]) == ("jitter+cutout", False)
     n_images = len(TASKS[1][1])
@@ -363,7 +363,7 @@ def test_colour_images_have_pieces_of_others_where_they_are_learnt_for_long(monk
     assert model_from("m", description, tensors).augmentation_ == "cutmix"
 
 
-def test_an_augmentation_that_is_asked_for_is_taken():
+def test_an_augmentation_that_is_set_is_used():
     assert taught(1, augment="crop").augmentation_ == "crop"
     assert taught(1, augment="cutmix", strong_augment=False).augmentation_ == "cutmix"
     grey = plus().partial_fit(X[..., 0], Y)

@@ -178,18 +178,18 @@ def test_a_network_that_cannot_be_loaded_is_refused_in_one_line(save, transforme
 def test_of_a_network_on_the_hub_only_settings_and_tensors_are_fetched(save, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
     save("resnet")
-    asked = []
+    requested = []
 
     def download(name, allow_patterns):
-        asked.append((name, allow_patterns))
+        requested.append((name, allow_patterns))
         return str(tmp_path / "net")
 
     monkeypatch.setattr(hub, "snapshot_download", download)
     assert own_size("hf:someone/resnet") == (32, 32)
-    assert [name for name, patterns in asked if any("model" in p for p in patterns)] == []
+    assert [name for name, patterns in requested if any("model" in p for p in patterns)] == []
     build_encoder("hf:someone/resnet", (3, 32, 32))
-    assert {name for name, _ in asked} == {"someone/resnet"}
-    fetched = {pattern for _, patterns in asked for pattern in patterns}
+    assert {name for name, _ in requested} == {"someone/resnet"}
+    fetched = {pattern for _, patterns in requested for pattern in patterns}
     assert "model.safetensors" in fetched
     assert all(pattern.endswith((".json", ".safetensors")) for pattern in fetched)
 

@@ -33,14 +33,14 @@ def ablation(steady):
 
 
 @pytest.fixture
-def asked(description):
+def run(description):
     recipe = {"rows": ROWS, "seeds": 2, "methods": ["a", "b", "c"], "variants": {"x": {}}}
     return replace(description, experiment="ablation", recipe=recipe, headline="", findings=[])
 
 
-def test_rows_are_in_order_and_have_the_scores_of_their_rules(asked, ablation, rows_of):
-    contents = build(asked, ablation)
-    rows = rows_of(assemble(asked, contents))
+def test_rows_are_in_order_and_have_the_scores_of_their_rules(run, ablation, rows_of):
+    contents = build(run, ablation)
+    rows = rows_of(assemble(run, contents))
     steps = list(rows)[list(rows).index("row") + 1 :][:4]
     assert steps == ["start", "heads alone", "+ Gaussians", "end"]
     given = "50.0 ± 0.0"
@@ -58,19 +58,19 @@ def test_rows_are_in_order_and_have_the_scores_of_their_rules(asked, ablation, r
     assert contents.headline == "From start to end: 89.6 % to 89.6 % average incremental accuracy."
 
 
-def test_prediction_rules_of_one_network_do_not_add_up(asked, ablation):
-    assert "Each row includes the changes of the rows above it." in render(asked, ablation)
+def test_prediction_rules_of_one_network_do_not_add_up(run, ablation):
+    assert "Each row includes the changes of the rows above it." in render(run, ablation)
     rules = {**RULES, "ensemble": RULES["lda"]}
     more = [replace(r, extra={**r.extra, "prediction_rules": rules}) for r in ablation]
     rows = [*ROWS[:-1], {"name": "+ ensemble", "method": "more", "rule": "ensemble"}, ROWS[-1]]
-    html = render(replace(asked, recipe={**asked.recipe, "rows": rows}), more)
+    html = render(replace(run, recipe={**run.recipe, "rows": rows}), more)
     assert "except from “+ Gaussians” to “+ ensemble”: these are prediction rules of" in html
     assert "the rows below use “+ ensemble”" in html
     assert "of runs that may have shared the machine" in html
 
 
-def test_the_bars_are_the_rows(asked, ablation):
-    chart = build(asked, ablation).drawings["ablation"].figure
+def test_the_bars_are_the_rows(run, ablation):
+    chart = build(run, ablation).drawings["ablation"].figure
     average, last = (c for c in chart.axes[0].containers if isinstance(c, BarContainer))
     assert [bar.get_width() for bar in last] == pytest.approx([75, 25, 50, 75])
     assert [bar.get_width() for bar in average][1:3] == pytest.approx([25, 50])
@@ -78,45 +78,45 @@ def test_the_bars_are_the_rows(asked, ablation):
     assert names == ["start", "heads alone", "+ Gaussians", "end"]
 
 
-def test_the_task_id_accuracy_is_that_of_the_first_and_the_last_row(asked, ablation):
+def test_the_task_id_accuracy_is_that_of_the_first_and_the_last_row(run, ablation):
     labels = [
         line.get_label()
-        for line in build(asked, ablation).drawings["task-id-accuracy"].figure.axes[0].lines
+        for line in build(run, ablation).drawings["task-id-accuracy"].figure.axes[0].lines
     ]
     assert labels == ["start, task-ID", "end, task-ID"]  # no task-aware accuracy without scores
 
 
-def test_the_ablation_as_a_table(asked, ablation):
-    rows = list(csv.DictReader(io.StringIO(build(asked, ablation).tables["ablation"])))
+def test_the_ablation_as_a_table(run, ablation):
+    rows = list(csv.DictReader(io.StringIO(build(run, ablation).tables["ablation"])))
     assert [row["row"] for row in rows] == ["start", "heads alone", "'+ Gaussians", "end"]
     assert rows[2]["final_accuracy"] == "0.5"
     assert rows[2]["training_seconds"] == ""
     assert float(rows[2]["stored_bytes_per_class"]) == 6_000
     assert (
         "| + Gaussians | 50.0 ± 0.0 | 50.0 ± 0.0 | 62.5 ± 0.0 |  | 6.00 |"
-        in build(asked, ablation).markdown
+        in build(run, ablation).markdown
     )
 
 
-def test_an_unfinished_ablation_has_a_page(asked, ablation, rows_of):
-    html = render(asked, ablation[:1])
+def test_an_unfinished_ablation_has_a_page(run, ablation, rows_of):
+    html = render(run, ablation[:1])
     assert "This run is not finished." in html
     assert "end" in rows_of(html)
 
 
-def test_a_row_without_effect_is_named(asked, ablation):
+def test_a_row_without_effect_is_named(run, ablation):
     """On digits, LMRC+ is what the row above it is already."""
-    assert "is identical to" not in render(asked, ablation)
+    assert "is identical to" not in render(run, ablation)
     last = RULES["lda"]
     same = [
         replace(r, record=replace(r.record, **last)) if r.method == "last" else r for r in ablation
     ]
     told = "“end” is identical to “+ Gaussians” on this data set."
-    assert told in render(asked, same)
+    assert told in render(run, same)
 
 
-def test_the_page_does_not_spell_out_variants(asked, ablation):
-    assert "variants" not in render(asked, ablation)
+def test_the_page_does_not_spell_out_variants(run, ablation):
+    assert "variants" not in render(run, ablation)
 
 
 def test_rotations_show_accuracy_against_seconds(description, steady):
@@ -124,13 +124,11 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
         replace(r, method="slow", record=replace(r.record, train_seconds=6.0, test_seconds=2.0))
         for r in steady
     ]
-    asked = replace(
-        description, experiment="rotations", headline="", recipe={"methods": ["a", "b"]}
-    )
-    contents = build(asked, [*steady, *slow])
+    run = replace(description, experiment="rotations", headline="", recipe={"methods": ["a", "b"]})
+    contents = build(run, [*steady, *slow])
     # No seconds: other processes may have run at the same time.
     assert contents.headline == "steady: 89.6 %; slow: 89.6 % average incremental accuracy."
-    assert "of runs that may have shared the machine" in assemble(asked, contents)
+    assert "of runs that may have shared the machine" in assemble(run, contents)
     (axes,) = contents.drawings["cost"].figure.axes  # of training: testing is too short to time
     points = [line for line in axes.lines if line.get_marker() in ("<", ">")]
     assert sorted({float(line.get_xdata()[0]) for line in points}) == [4.5, 18.0]
@@ -140,21 +138,21 @@ def test_rotations_show_accuracy_against_seconds(description, steady):
 
 def test_one_seed_has_no_error_bars(description, steady):
     """Their caps would be a cross in each hollow mark."""
-    asked = replace(description, experiment="rotations", headline="", recipe={"methods": ["a"]})
+    run = replace(description, experiment="rotations", headline="", recipe={"methods": ["a"]})
 
     def marks(records):
-        axes = build(asked, records).drawings["cost"].figure.axes[0]
+        axes = build(run, records).drawings["cost"].figure.axes[0]
         return {line.get_marker() for line in axes.lines}
 
     assert "_" in marks(steady)
     assert marks([r for r in steady if r.seed == 0]) <= {"<", "None", ""}
 
 
-def test_pretrained_names_the_best_row_that_keeps_no_image(asked, ablation):
+def test_pretrained_names_the_best_row_that_keeps_no_image(run, ablation):
     """Joint training keeps them all: it is beside the others, and never the best."""
     variants = {"all": {"method": "joint", "title": "steady"}}
     described = replace(
-        asked, experiment="pretrained", headline="", recipe={**asked.recipe, "variants": variants}
+        run, experiment="pretrained", headline="", recipe={**run.recipe, "variants": variants}
     )
     contents = build(described, ablation)
     assert contents.headline == "end is best: 89.6 % average incremental accuracy."

@@ -37,9 +37,9 @@ def test_captions_say_how_many_seeds_there_are(records):
 
 @pytest.mark.parametrize("experiment", sorted({*BUILDERS, "incremental"}))
 def test_a_method_has_one_colour_on_every_page(experiment, description, renamed, colours_of):
-    asked = replace(description, experiment=experiment)
+    run = replace(description, experiment=experiment)
     for shown in (["LM", "LMRC"], ["Fine-tuning", "my.own.Method", "LMRC", "LM"], ["LM"]):
-        found = set(colours_of(render(asked, renamed(*shown))))
+        found = set(colours_of(render(run, renamed(*shown))))
         assert len(found) == len(shown)  # one colour each, in all tables
         assert ("LM", line_style(list(METHODS).index("lm")).colour) in found
         assert len({colour for _, colour in found}) == len(shown)

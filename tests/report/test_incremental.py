@@ -25,44 +25,42 @@ def rival(records, name, factor):
 
 @pytest.mark.parametrize("experiment", ["incremental", "demo"])
 def test_methods_within_one_standard_deviation_are_on_par(experiment, description, records):
-    asked = replace(description, experiment=experiment, headline="", findings=[])
+    run = replace(description, experiment=experiment, headline="", findings=[])
     near = [*records, *rival(records, "near", 0.99), *rival(records, "Joint", 1.0)]
-    contents = build(asked, near)
+    contents = build(run, near)
     assert contents.headline.startswith(
         "steady and near are on par: 89.6 and 88.7 % average incremental accuracy"
     )
     assert contents.headline.endswith("; joint training (keeps all data): 89.6 %.")
     assert [line.split()[0] for line in contents.findings] == ["steady", "near"]
-    far = build(asked, [*records, *rival(records, "far", 0.9)])
+    far = build(run, [*records, *rival(records, "far", 0.9)])
     assert far.headline == "steady is best: 89.6 % average incremental accuracy."
     assert [line.split()[0] for line in far.findings] == ["steady"]
 
 
 def test_one_seed_is_assumed_to_deviate_by_one_percent(description, records):
     alone = [r for r in records if r.seed == 0]
-    asked = replace(description, headline="")
+    run = replace(description, headline="")
     three = [*alone, *rival(alone, "near", 0.99), *rival(alone, "next", 0.995)]
-    assert "steady, next and near are on par: 87.5, 87.1 and 86.6 %" in (
-        build(asked, three).headline
-    )
-    assert "steady is best" in build(asked, [*alone, *rival(alone, "far", 0.98)]).headline
+    assert "steady, next and near are on par: 87.5, 87.1 and 86.6 %" in (build(run, three).headline)
+    assert "steady is best" in build(run, [*alone, *rival(alone, "far", 0.98)]).headline
 
 
 def test_the_papers_number_stands_beside_ours(description, records, cells_of):
-    asked = replace(description, experiment="incremental", paper={"steady": 0.664})
-    html = render(asked, records)
+    run = replace(description, experiment="incremental", paper={"steady": 0.664})
+    html = render(run, records)
     assert cells_of(html, "method")[:3] == ["method", "average", "paper"]
     assert cells_of(html, "steady")[:3] == ["steady", "89.6 ± 2.9", "66.4"]
     summaries = summarize_methods(records)
-    assert "| steady | 89.6 ± 2.9 | 66.4 | 75.0 ± 0.0 |" in markdown_table(summaries, asked.paper)
-    assert csv_table(summaries, asked.paper).splitlines()[1].endswith(",0.664")
+    assert "| steady | 89.6 ± 2.9 | 66.4 | 75.0 ± 0.0 |" in markdown_table(summaries, run.paper)
+    assert csv_table(summaries, run.paper).splitlines()[1].endswith(",0.664")
     assert "paper" not in cells_of(render(description, records), "method")
 
 
 def test_top_5_is_shown_where_it_is_the_metric(description, records, cells_of):
-    asked = replace(description, recipe={"metric": "top5"}, headline="")
-    contents = build(asked, records)
-    html = assemble(asked, contents)
+    run = replace(description, recipe={"metric": "top5"}, headline="")
+    contents = build(run, records)
+    html = assemble(run, contents)
     assert cells_of(html, "steady") == ["steady", *["100.0 ± 0.0"] * 4]
     assert "average incremental top-5 accuracy (%)" in html
     assert "steady: 100.0 ± 0.0" in html
@@ -79,8 +77,8 @@ def test_every_method_has_a_confusion_matrix_of_its_own(description, records):
 
 def test_joint_training_is_a_reference_and_never_the_best(description, records):
     joint = [replace(r, method="Joint" if r.method == "steady" else "LMRC+") for r in records]
-    asked = replace(description, headline="", findings=[], experiment="incremental")
-    contents = build(asked, joint)
+    run = replace(description, headline="", findings=[], experiment="incremental")
+    contents = build(run, joint)
     assert contents.headline.startswith("LMRC+: ")
     assert contents.headline.endswith("; joint training (keeps all data): 89.6 %.")
     assert contents.findings[0].startswith("LMRC+ ends with")

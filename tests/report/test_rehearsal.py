@@ -29,11 +29,11 @@ def with_exemplars(records):
 
 
 def test_table_1_has_the_papers_number_beside_ours(description, with_exemplars, cells_of):
-    asked = replace(
+    run = replace(
         description, experiment="rehearsal", paper={"steady + 2 per class": 0.497}, headline=""
     )
-    contents = build(asked, with_exemplars)
-    html = assemble(asked, contents)
+    contents = build(run, with_exemplars)
+    html = assemble(run, contents)
     assert cells_of(html, "method") == ["method", "2 per class", "paper", "5 per class", "paper"]
     assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9", "49.7", "89.6 ± 2.9", "–"]
     assert "| steady | 89.6 ± 2.9 | 49.7 | 89.6 ± 2.9 | – |" in contents.markdown
@@ -44,8 +44,8 @@ def test_table_1_has_the_papers_number_beside_ours(description, with_exemplars, 
 def test_table_1_has_no_column_of_the_paper_without_its_methods(
     description, with_exemplars, cells_of
 ):
-    asked = replace(description, experiment="rehearsal", paper={"other + 2 per class": 0.497})
-    html = render(asked, with_exemplars)
+    run = replace(description, experiment="rehearsal", paper={"other + 2 per class": 0.497})
+    html = render(run, with_exemplars)
     assert cells_of(html, "method") == ["method", "2 per class", "5 per class"]
     assert "the paper's" not in html
 
@@ -55,8 +55,8 @@ def test_the_headline_names_the_best(description, with_exemplars):
         name, record = run.method.replace("steady", "other"), run.record
         return replace(run, method=name, record=replace(record, accuracy=record.accuracy / 2))
 
-    asked = replace(description, experiment="rehearsal", headline="")
-    html = render(asked, [*with_exemplars, *map(worse, with_exemplars)])
+    run = replace(description, experiment="rehearsal", headline="")
+    html = render(run, [*with_exemplars, *map(worse, with_exemplars)])
     assert (
         "steady is best for every buffer size: 89.6&nbsp;%, 89.6&nbsp;% with 2, 5 exemplars" in html
     )
@@ -65,12 +65,12 @@ def test_the_headline_names_the_best(description, with_exemplars):
 def test_a_method_is_best_only_where_it_was_compared(description, with_exemplars):
     other = [replace(r, method="other + 2 per class") for r in with_exemplars if "+ 2" in r.method]
     worse = [replace(r, record=replace(r.record, accuracy=r.record.accuracy / 2)) for r in other]
-    asked = replace(description, experiment="rehearsal", headline="")
+    run = replace(description, experiment="rehearsal", headline="")
     assert "steady is best where compared: 89.6&nbsp;% with 2 exemplars" in render(
-        asked, [*with_exemplars, *worse]
+        run, [*with_exemplars, *worse]
     )
     alone = [r for r in with_exemplars if "+ 5" in r.method]
-    assert "on par" not in (html := render(asked, [*alone, *worse]))
+    assert "on par" not in (html := render(run, [*alone, *worse]))
     assert "is best" not in html
 
 
@@ -80,8 +80,8 @@ def test_methods_within_one_standard_deviation_are_on_par(description, with_exem
         factor = 0.99 if "+ 5" in name else 0.5
         return replace(run, method=name, record=replace(record, accuracy=record.accuracy * factor))
 
-    asked = replace(description, experiment="rehearsal", headline="")
-    html = render(asked, [*with_exemplars, *map(close, with_exemplars)])
+    run = replace(description, experiment="rehearsal", headline="")
+    html = render(run, [*with_exemplars, *map(close, with_exemplars)])
     assert "With 2 exemplars per class steady is best (89.6&nbsp;%)" in html
     assert "with 5 exemplars per class steady and other are on par (89.6 and 88.7&nbsp;%)" in html
 
@@ -104,13 +104,13 @@ def test_one_buffer_size_has_no_figure(tmp_path, description, with_exemplars, ce
 
 def test_table_1_is_in_the_order_of_the_recipe(description, renamed, colours_of):
     titles = [f"{m} + {size} per class" for size in (5, 2) for m in ("Fine-tuning", "LMRC")]
-    asked = replace(
+    run = replace(
         description,
         experiment="rehearsal",
         recipe={"methods": ["finetune", "lmrc"], "memory": [5, 2]},
     )
-    html = render(asked, renamed(*reversed(titles)))
-    assert html == render(asked, renamed(*titles))
+    html = render(run, renamed(*reversed(titles)))
+    assert html == render(run, renamed(*titles))
     table_1, tasks = colours_of(html)[:2], colours_of(html)[2:6]
     assert [method for method, _ in table_1] == ["Fine-tuning", "LMRC"]
     assert [method for method, _ in tasks] == titles

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 def test_an_order_per_seed_is_not_shown_as_that_of_one_seed(description, records):
     shuffled = [replace(r, settings={**r.settings, "order": r.seed}) for r in records]
-    asked = replace(description, recipe={"order": "per-seed"})
-    assert "shuffled by the run&#39;s seed" in render(asked, shuffled)
+    run = replace(description, recipe={"order": "per-seed"})
+    assert "shuffled by the run&#39;s seed" in render(run, shuffled)
 
 
 def test_parameters_newer_than_a_record_have_their_defaults(description, records):
@@ -78,10 +78,10 @@ def test_a_setting_without_effect_for_one_method_is_not_common(description, reco
 
 
 def test_the_page_has_recipe_and_notes(description, records):
-    asked = replace(
+    run = replace(
         description, recipe={"dataset": "pets <x>", "seeds": 2, "limit": None}, notes=["From <a>."]
     )
-    html = render(asked, records)
+    html = render(run, records)
     assert "<dt>dataset</dt><dd>pets &lt;x&gt;</dd>" in html
     assert "From &lt;a&gt;." in html
     assert "<dt>limit</dt>" not in html

@@ -62,7 +62,7 @@ def start(client, pictures):
 
 
 def test_teach_keep_ask(tmp_path, serve, pictures, wait):
-    """A model that does not exist yet learns two classes, then is asked."""
+    """A model that does not exist yet learns two classes, then predicts."""
     client = serve(tmp_path / "pets.lmrc")
     assert client.get(MODEL).json()["empty"]
     assert code(client.post(f"{MODEL}/predict", content=b"x")) == (409, "empty_model")

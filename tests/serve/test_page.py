@@ -106,7 +106,7 @@ def teach(page, number, label, files):
 
 
 def test_teach_ask_roll_back_forget(page, site, place, pictures):
-    """Three classes are taught and asked; then rolled back, renamed, forgotten."""
+    """Three classes are learnt and predicted; then rolled back, renamed, forgotten."""
     address, _ = site(place)
     page.goto(address)
     page.get_by_role("tab", name="Teach").click()

@@ -70,8 +70,8 @@ def test_order_and_split_of_the_tasks_do_not_matter(counts, seed):
     for c in range(CLASSES):  # each in up to three parts, of any size
         cuts = np.sort(rng.integers(0, counts[c] + 1, 2)).tolist()
         own = x[y == c][torch.from_numpy(rng.permutation(counts[c]))]
-        pieces = own.tensor_split(cuts)
-        parts += [(piece, c) for piece in pieces if len(piece)]
+        chunks = own.tensor_split(cuts)
+        parts += [(chunk, c) for chunk in chunks if len(chunk)]
     rng.shuffle(parts)
     scatter, order = learnt(parts)
     assert scatter.is_pooled == joint[0].is_pooled == (sum(counts) > 67)
@@ -105,10 +105,10 @@ def test_exact_statistics_give_the_gaussians_of_each_class():
         wanted = x[y == c].double().T.cov(correction=0)
         torch.testing.assert_close(found.covariances.matrix(c), wanted, atol=1e-5, rtol=1e-5)
     x, y = samples([60] * 5)
-    pooled, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
-    found = pooled.of(0, WIDTH).class_statistics("full")
+    whole, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    found = whole.of(0, WIDTH).class_statistics("full")
     torch.testing.assert_close(
-        found.covariances.matrix(3), pooled.of(0, WIDTH).covariance(), atol=1e-6, rtol=0
+        found.covariances.matrix(3), whole.of(0, WIDTH).covariance(), atol=1e-6, rtol=0
     )
 
 

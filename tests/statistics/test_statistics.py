@@ -1,4 +1,4 @@
-"""Statistics of classes: carried with the features, in any order, at any size."""
+"""Statistics of classes: compensated for drift, in any order, at any size."""
 
 import pytest
 import torch
@@ -59,19 +59,19 @@ def test_means_and_covariances_are_those_of_the_features(kind, monkeypatch):
 def test_a_linear_drift_is_followed(kind):
     """Fitted on other classes' features, the map carries the statistics to where they belong."""
     generator = torch.Generator().manual_seed(9)
-    turned = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator).double()).Q
-    weight = turned + 0.1 * torch.eye(WIDTH)
+    rotation = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator).double()).Q
+    weight = rotation + 0.1 * torch.eye(WIDTH)
     bias = torch.randn(WIDTH, generator=generator).double()
-    seen = 3 * torch.randn(4000, WIDTH, generator=generator).double() @ turned + 1
+    seen = 3 * torch.randn(4000, WIDTH, generator=generator).double() @ rotation + 1
     drift = Drift(WIDTH).add(seen[:1000], seen[:1000] @ weight + bias)
     found = drift.add(seen[1000:], seen[1000:] @ weight + bias).fit()
-    carried = learnt(kind).mapped(found)
-    carried.check(3, 4, WIDTH)
+    compensated = learnt(kind).mapped(found)
+    compensated.check(3, 4, WIDTH)
     exact = LinearMap(weight, bias)
     for row in range(3):
-        assert_near(carried.means[row].double(), exact(draws(row).mean(dim=1)), 0.08)
+        assert_near(compensated.means[row].double(), exact(draws(row).mean(dim=1)), 0.08)
     assert_near(
-        carried.covariances.mean(), weight.T @ learnt(kind).covariances.mean() @ weight, 0.01
+        compensated.covariances.mean(), weight.T @ learnt(kind).covariances.mean() @ weight, 0.01
     )
 
 
@@ -124,15 +124,15 @@ def test_a_low_rank_is_kept_through_a_drift_and_variances_are_exact():
     assert_near(along @ found @ along, along @ exact @ along, 0.01)
 
 
-def test_statistics_are_carried_to_the_same_bits_by_any_number_of_threads():
+def test_drift_compensation_gives_the_same_bits_with_any_number_of_threads():
     statistics, threads = learnt("low-rank", width=200), torch.get_num_threads()
     drift = LinearMap(torch.eye(200).double() + 0.01, torch.zeros(200).double())
-    carried = []
+    compensated = []
     for n in (1, 3):
         torch.set_num_threads(n)
-        carried.append(statistics.mapped(drift).tensors())
+        compensated.append(statistics.mapped(drift).tensors())
     torch.set_num_threads(threads)
-    assert all(torch.equal(carried[0][name], carried[1][name]) for name in carried[0])
+    assert all(torch.equal(compensated[0][name], compensated[1][name]) for name in compensated[0])
 
 
 def test_directions_never_seen_to_move_stay():

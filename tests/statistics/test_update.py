@@ -20,7 +20,7 @@ def encoder_of(backbone):
 
 
 def kept_again(finetune=True, new=None):
-    """Two classes of four samples in the pool, of which one comes again with an odd sample."""
+    """Two classes of four exemplars each, of which one comes again with an odd sample."""
     encoder = encoder_of(nn.Identity())
     first = Memory(torch.rand(8, 2), torch.arange(8) % 2)
     batch = new or Memory(torch.tensor([[9.0, 9.0]]), torch.tensor([0]))
@@ -38,16 +38,16 @@ def rows(features):
     return {tuple(row) for row in features.tolist()}
 
 
-def test_a_known_class_that_comes_again_is_tuned_on_its_pooled_samples_too():
-    pool, real = kept_again()
+def test_a_known_class_that_comes_again_is_tuned_on_its_exemplars_too():
+    buffer, real = kept_again()
     assert sorted(real) == [0, 1]
-    assert rows(real[1][0]) == rows(pool.x[1::2])
+    assert rows(real[1][0]) == rows(buffer.x[1::2])
     assert real[0].shape == (1, 4, 2)
     assert (9.0, 9.0) in rows(real[0][0])
-    assert len(rows(real[0][0]) & rows(pool.x[::2])) == 3
+    assert len(rows(real[0][0]) & rows(buffer.x[::2])) == 3
 
 
-def test_a_new_class_is_tuned_on_as_many_samples_as_the_pool_has_of_a_class():
+def test_a_new_class_is_tuned_on_as_many_samples_as_there_are_exemplars_of_a_class():
     new = Memory(torch.rand(50, 2), torch.full((50,), 2))
     _, real = kept_again(new=new)
     assert {row: len(part[0]) for row, part in real.items()} == {0: 4, 1: 4, 2: 4}
@@ -58,7 +58,7 @@ def test_nothing_is_handed_on_where_nothing_is_tuned():
     assert kept_again(finetune=False)[1] == {}
 
 
-def test_a_large_pool_is_not_handed_on_whole(monkeypatch):
+def test_a_large_exemplar_buffer_is_not_passed_on_whole(monkeypatch):
     monkeypatch.setattr(update, "MAX_REAL", 3)
     _, real = kept_again()
     assert {row: len(part[0]) for row, part in real.items()} == {0: 3, 1: 3}
@@ -67,7 +67,7 @@ def test_a_large_pool_is_not_handed_on_whole(monkeypatch):
 # --- Drift: the new network's features are a linear map of the old one's --------------------------
 
 
-def drifted(batch, pool=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
+def drifted(batch, buffer=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
     """A class at (1, 5) before, and the samples of a task that follows; old features are inputs."""
     old, layer = encoder_of(nn.Identity()), nn.Linear(2, 2)
     layer.weight.data, layer.bias.data = torch.tensor(weight).T, torch.tensor(bias)
@@ -75,9 +75,11 @@ def drifted(batch, pool=None, weight=((2.0, 1.0), (0.0, 1.0)), bias=(0.0, 3.0)):
     before = ClassStatistics.empty("full", 1, 2)
     before = before.with_class(0, Summary(torch.tensor([[1.0, 5.0]]).double(), covariance, 10.0))
     batch = Memory(batch, torch.ones(len(batch), dtype=torch.long))
-    pool = Memory.empty(batch.x) if pool is None else Memory(pool, torch.zeros(len(pool)).long())
+    buffer = (
+        Memory.empty(batch.x) if buffer is None else Memory(buffer, torch.zeros(len(buffer)).long())
+    )
     how = HOW | {"generator": torch.Generator(), "finetune": False}
-    return update_statistics(before, old, encoder_of(layer), batch, pool, **how), covariance
+    return update_statistics(before, old, encoder_of(layer), batch, buffer, **how), covariance
 
 
 @pytest.mark.parametrize("exemplars", [0, 3])
@@ -102,8 +104,8 @@ def test_exemplars_show_a_drift_that_new_samples_do_not():
     generator = torch.Generator().manual_seed(0)
     line = torch.randn(50, 2, generator=generator) * torch.tensor([1.0, 0.0])
     exemplars = torch.randn(50, 2, generator=generator)
-    for pool, expected in [(None, 5.0), (exemplars, 10.0)]:
-        (kept, *_), _ = drifted(line, pool, ((1.0, 0.0), (0.0, 2.0)), (0.0, 0.0))
+    for buffer, expected in [(None, 5.0), (exemplars, 10.0)]:
+        (kept, *_), _ = drifted(line, buffer, ((1.0, 0.0), (0.0, 2.0)), (0.0, 0.0))
         assert kept.means[0, 0].tolist() == pytest.approx([1.0, expected], rel=0.03)
 
 

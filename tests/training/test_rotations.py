@@ -25,20 +25,28 @@ def test_all_rotations_come_together_each_with_its_label():
         assert plain.rotation is None
         assert rotated.rotation.tolist() == np.repeat(range(4), n).tolist()
         assert torch.equal(rotated.y, plain.y.repeat(4))
-        for i, (image, turn) in enumerate(zip(rotated.x, rotated.rotation.tolist(), strict=True)):
-            assert np.array_equal(image, np.rot90(plain.x[i % n], turn, axes=(1, 2)))
+        for i, (image, rotation) in enumerate(
+            zip(rotated.x, rotated.rotation.tolist(), strict=True)
+        ):
+            assert np.array_equal(image, np.rot90(plain.x[i % n], rotation, axes=(1, 2)))
 
 
 def test_one_rotation_is_sampled_by_the_epochs_seed():
-    turns = []
+    rotations = []
     for plain, rotated in zip(served("none"), served("one"), strict=True):
-        turns += rotated.rotation.tolist()
+        rotations += rotated.rotation.tolist()
         assert torch.equal(rotated.y, plain.y)
-        for before, after, turn in zip(plain.x, rotated.x, rotated.rotation.tolist(), strict=True):
-            assert np.array_equal(after, np.rot90(before, turn, axes=(1, 2)))
-    assert len(set(turns)) > 1
-    assert turns == [turn for batch in served("one") for turn in batch.rotation.tolist()]
-    assert turns != [turn for batch in served("one", seed=1) for turn in batch.rotation.tolist()]
+        for before, after, rotation in zip(
+            plain.x, rotated.x, rotated.rotation.tolist(), strict=True
+        ):
+            assert np.array_equal(after, np.rot90(before, rotation, axes=(1, 2)))
+    assert len(set(rotations)) > 1
+    assert rotations == [
+        rotation for batch in served("one") for rotation in batch.rotation.tolist()
+    ]
+    assert rotations != [
+        rotation for batch in served("one", seed=1) for rotation in batch.rotation.tolist()
+    ]
 
 
 def test_images_are_cropped_and_mirrored_before_they_are_rotated():
