@@ -102,7 +102,7 @@ def fisher_diagonal(network: Network, x: Inputs, generator: torch.Generator) -> 
     """Return the mean over samples of the squared gradient of log p(y | x), for each weight.
 
     One gradient per sample, squared, then averaged: the square of the mean gradient would be about
-    zero at a minimum. The label y is drawn from the network's own answer, as the Fisher information
+    zero at a minimum. The label y is sampled from the network's output, as the Fisher information
     asks; with the true labels of training samples it would vanish as they are learnt.
     """
     weights = {name: p.detach() for name, p in network.named_parameters()}
@@ -123,8 +123,8 @@ def fisher_diagonal(network: Network, x: Inputs, generator: torch.Generator) -> 
     for start in range(0, len(x), chunk):
         part = x[start : start + chunk].to(device)
         with torch.no_grad():
-            answers = network(part).softmax(dim=1).cpu()
-        labels = torch.multinomial(answers, 1, generator=generator)[:, 0].to(device)
+            outputs = network(part).softmax(dim=1).cpu()
+        labels = torch.multinomial(outputs, 1, generator=generator)[:, 0].to(device)
         for name, gradients in per_sample(weights, part, labels).items():
             fisher[name] += gradients.square().sum(dim=0)
     return {name: total / len(x) for name, total in fisher.items()}

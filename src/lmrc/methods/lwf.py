@@ -1,4 +1,4 @@
-"""Learning without Forgetting: the old network's answers to the new data are learnt along."""
+"""Learning without Forgetting: the old network's outputs for the new data are distilled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmrc.training.step import Losses
 class LwFClassifier(FineTuneClassifier):
     """Learning without Forgetting (Li and Hoiem, 2017), with one softmax layer or one per batch.
 
-    ``heads="single"`` is LwF.MC: one softmax over all classes, whose answers for the old ones are
+    ``heads="single"`` is LwF.MC: one softmax over all classes, whose outputs for the old ones are
     distilled from the old network. ``heads="multi"`` is LwF.MT: a softmax for each task,
     each distilled on its own; at prediction the highest probability over all heads wins.
 
