@@ -1,0 +1,133 @@
+"""Few photographs of each class: prediction rules on a frozen pre-trained backbone.
+
+    python results/search/few_images.py FOLDER --out FILE [--held-out]
+
+FOLDER has train/ and test/ with a sub-folder of images for each class. A draw picks a class order
+and some training images of each class; tasks have three classes. With ``--held-out``, accuracy is
+on training images that were not drawn, at least a fifth of each class: for choosing a rule. Else it
+is on the test images. Features are computed once; statistics and rules are those of LMRC+. Writes a
+JSON line for each draw and rule, and prints average incremental / last accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmrc import load_dataset
+from lmrc.experiments.environment import hardware, versions
+from lmrc.nets.network import build_encoder
+from lmrc.statistics import prediction_rules, ridge
+from lmrc.statistics.scatter import Scatter
+from lmrc.statistics.update import add_task
+from lmrc.training.features import extract
+from lmrc.training.memory import Memory
+
+BACKBONE, SIDE, WIDTH, PROJECTIONS = "efficientnet-lite0", 224, 1280, 4000
+TASK, HELD_OUT = 3, 0.2
+CPU = torch.device("cpu")
+
+Rows = NDArray[np.int64]
+
+
+def main() -> None:
+    """Measure all draws, and print the means."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--per-class", type=int, nargs="+", default=[1, 5, 10, 0], help="0: all")
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--held-out", action="store_true")
+    options = parser.parse_args()
+    data = load_dataset(f"folder:{options.folder}", size=SIDE)
+    x, y = features(data.X_train), np.asarray(data.y_train)
+    x_test, y_test = (x, y) if options.held_out else (features(data.X_test), data.y_test)
+    how = {"backbone": BACKBONE, "projections": PROJECTIONS, "versions": versions()}
+    how |= {"hardware": hardware(CPU), "data": data.digest, "held_out": options.held_out}
+    lines = []
+    for per_class in options.per_class:
+        for seed in range(options.draws):
+            drawn, tasks, rest = draw(y, per_class, seed, options.held_out)
+            scored = rest if options.held_out else np.arange(len(y_test))
+            by_rule = learn(x, y, drawn, tasks, x_test[scored], np.asarray(y_test)[scored])
+            for rule, found in by_rule.items():
+                line: dict[str, Any] = {"per_class": per_class, "seed": seed, "rule": rule}
+                lines.append(line | {"accuracy": found, **how})
+        print(f"{per_class or 'all'} images of a class", end="")
+        for rule in ("ncm", "lda", "ridge"):
+            of = [a["accuracy"] for a in lines if (a["per_class"], a["rule"]) == (per_class, rule)]
+            average, last = 100 * np.mean(of), 100 * np.mean([found[-1] for found in of])
+            print(f"  {rule} {average:.1f} / {last:.1f}", end="")
+        print(flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def features(images: NDArray[Any]) -> Tensor:
+    """Return the features of images, the mean over each and its horizontal flip."""
+    encoder, _ = build_encoder(BACKBONE, (3, SIDE, SIDE))
+    x = torch.from_numpy(np.asarray(images)).permute(0, 3, 1, 2)
+    return extract(encoder.eval(), x, 1, flip=True, bf16=False)
+
+
+def draw(
+    y: NDArray[Any], per_class: int, seed: int, held_out: bool
+) -> tuple[Rows, list[NDArray[Any]], Rows]:
+    """Return the rows of training images, the classes of each task, and the rows left over."""
+    rng = np.random.default_rng(seed)
+    classes = rng.permutation(np.unique(y))
+    drawn, rest = [], []
+    for label in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        most = len(rows) - held_out * round(HELD_OUT * len(rows))
+        n = min(per_class or most, most)
+        drawn.append(rows[:n])
+        rest.append(rows[n:])
+    tasks = [classes[i : i + TASK] for i in range(0, len(classes), TASK)]
+    return np.concatenate(drawn), tasks, np.concatenate(rest)
+
+
+def learn(
+    x: Tensor,
+    y: NDArray[Any],
+    drawn: Rows,
+    tasks: list[NDArray[Any]],
+    x_test: Tensor,
+    y_test: NDArray[Any],
+) -> dict[str, list[float]]:
+    """Return the accuracy on all classes seen, after each task, by rule."""
+    scatter, seen = Scatter.empty(2 * WIDTH + PROJECTIONS), list[Any]()
+    accuracy: dict[str, list[float]] = {}
+    for task in tasks:
+        for label in task:
+            rows = drawn[y[drawn] == label]
+            samples = Memory(x[rows], torch.full((len(rows),), len(seen)))
+            scatter = add_task(scatter, samples, PROJECTIONS, CPU)
+            seen.append(label)
+        tested = np.isin(y_test, seen)
+        truth = np.array([seen.index(label) for label in y_test[tested]])
+        for rule, scores in by_rule(scatter, x_test[torch.from_numpy(tested)]):
+            right = scores.argmax(dim=1).numpy() == truth
+            accuracy.setdefault(rule, []).append(float(right.mean()))
+    return accuracy
+
+
+def by_rule(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the scores of each rule."""
+    kept = prediction_rules.exact(scatter, WIDTH, CPU)
+    known = ridge.normalised(x)[None]
+    yield "ncm", prediction_rules.nearest_mean(scatter.means[None, :, WIDTH : 2 * WIDTH], known)
+    yield "lda", prediction_rules.linear(kept, "lda", known)
+    yield "ridge", ridge.ridge_scores(kept["ridge_weight"], x)
+
+
+if __name__ == "__main__":
+    main()
