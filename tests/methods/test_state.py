@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -15,12 +16,19 @@ from lmrc.store import files, folder
 from lmrc.store.folder import ModelFileError
 
 
-@pytest.fixture
-def model(tmp_path):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A saved model, not to be changed."""
+    path = tmp_path_factory.mktemp("saved") / "m"
     X = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
     clf = lmrc.LMRCClassifier(backbone="mlp", epochs=1, memory_per_class=1, random_state=0)
-    clf.fit(X, np.repeat(["a", "b"], 6)).save(tmp_path / "m")
-    return tmp_path / "m"
+    clf.fit(X, np.repeat(["a", "b"], 6)).save(path)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path, saved):
+    return shutil.copytree(saved, tmp_path / "m")
 
 
 def remake(model, change):

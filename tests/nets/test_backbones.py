@@ -33,10 +33,11 @@ def test_cnn_takes_images_of_any_size(shape):
 
 
 def test_resnet18_has_the_parameters_of_the_usual_one():
-    weights = build("resnet18", (3, 224, 224)).state_dict()
+    with torch.device("meta"):
+        backbone = build("resnet18", (3, 224, 224))
     # torchvision's resnet18 has 11,689,512 parameters, 513,000 of them in its classifier `fc`.
-    parameters = dict(build("resnet18", (3, 224, 224)).named_parameters())
-    assert sum(p.numel() for p in parameters.values()) == 11_689_512 - 513_000
+    assert sum(p.numel() for p in backbone.parameters()) == 11_689_512 - 513_000
+    weights = backbone.state_dict()
     assert weights["conv1.weight"].shape == (64, 3, 7, 7)
     assert weights["layer1.1.bn2.running_mean"].shape == (64,)
     assert weights["layer4.0.downsample.0.weight"].shape == (512, 256, 1, 1)
@@ -45,18 +46,23 @@ def test_resnet18_has_the_parameters_of_the_usual_one():
 
 
 def test_resnet34_has_the_parameters_of_the_usual_one():
-    parameters = build("resnet34", (3, 224, 224)).parameters()
+    with torch.device("meta"):
+        parameters = build("resnet34", (3, 224, 224)).parameters()
     assert sum(p.numel() for p in parameters) == 21_797_672 - 513_000
 
 
 def test_the_wide_resnet18_has_twice_the_channels_everywhere():
-    plain, wide = (build(name, (3, 32, 32)) for name in ("resnet18", "resnet18-wide"))
+    with torch.device("meta"):
+        plain, wide = (build(name, (3, 32, 32)) for name in ("resnet18", "resnet18-wide"))
     shapes = {name: p.shape for name, p in plain.named_parameters()}
     for name, parameter in wide.named_parameters():
         kept = 2 if name == "conv1.weight" else 0  # the image has three colours
         doubled = [n if axis and kept else 2 * n for axis, n in enumerate(shapes[name][:2])]
         assert parameter.shape == (*doubled, *shapes[name][2:]), name
-    assert wide.last_two(torch.rand(2, 3, 32, 32)).shape == (2, wide.width_before + 1024)
+    assert wide.last_two(torch.rand(2, 3, 32, 32, device="meta")).shape == (
+        2,
+        wide.width_before + 1024,
+    )
 
 
 @pytest.mark.parametrize(("side", "stem", "final"), [(64, 3, 8), (65, 7, 3)])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import open_model, prediction_rule
+from lmrc.practice.models import open_model
 from lmrc.practice.source import image_form
 from lmrc.serve.batcher import Batcher
 from lmrc.serve.errors import ApiError
@@ -136,11 +136,6 @@ def _load(path: Path, device: str) -> Loaded:
 def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
     """Return the scores of each image."""
     return list(loaded.model.similarities(pixels))
-
-
-def scored_by(loaded: Loaded) -> str:
-    """Return what the numbers are: "similarity" (at most 1) or "score"."""
-    return "similarity" if prediction_rule(loaded.model) == "wta" else "score"
 
 
 def find_models(settings: Settings) -> dict[str, Served]:
