@@ -79,7 +79,7 @@ def averaged(x, y, ranks, last=2, **how):
 
 def learnt(images, streamed):
     model = LMRCPlusClassifier(
-        backbone="cnn", epochs=3, first_epochs=3, batch_size=13, memory_per_class=2, swa_epochs=2,
+        backbone="cnn", epochs=2, first_epochs=2, batch_size=13, memory_per_class=2, swa_epochs=2,
         random_state=0, device="cpu",
     )
     for week, y in images.values():
@@ -87,7 +87,7 @@ def learnt(images, streamed):
     kept = {**model.network_.state_dict(), **model.classifiers_}
     return kept | {"scores": torch.from_numpy(model.similarities(week.__array__()))}
 
-prediction_rules.STEPS = 20
+prediction_rules.STEPS = 5
 with process_group() as ranks:
     images = {}
     for week in ("week1", "week2"):
