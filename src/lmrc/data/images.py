@@ -257,6 +257,8 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
         image = image.convert("RGBA")
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image)
+    if image.mode == "LAB":  # Pillow converts it to colour only
+        image = image.convert("RGB")
     return image.convert(mode)
 
 
