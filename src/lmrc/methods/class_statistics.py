@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.rng import FORGET, STATISTICS
 from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import is_pretrained
+from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
@@ -124,9 +125,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         earlier = self.scatter_ if self.n_tasks_ else none.tensors()
         self.scatter_ = {}
         if earlier and self._on_features:
-            device = network.encoder.mean.device
-            scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
-            self.scatter_ = scatter.tensors()
+            self.scatter_ = self._added(Scatter.from_tensors(earlier), task, network).tensors()
         finetune = self.prediction_rule_ in prediction_rules.FINETUNED
         if self.scatter_ and not finetune:
             self.statistics_, self.classifiers_ = {}, self._exact_classifiers(network)
@@ -137,6 +136,10 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             if not network.encoder.is_frozen:
                 old = on_device(network.encoder.mean.device, self.network_).encoder
         self._fit_classifiers(before, old, network, task, exemplars, STATISTICS, finetune)
+
+    def _added(self, scatter: Scatter, task: Memory, network: Network) -> Scatter:
+        """Return exact statistics with those of a task, whose samples are features."""
+        return add_task(scatter, task, self.projections, network.encoder.mean.device)
 
     def _forget_class(self, row: int) -> None:
         """Take out a class's statistics, and fit the classifiers anew to the others'.
@@ -218,6 +221,10 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     def _scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some prediction rules: (n, n_classes) each."""
+        return self._scores_of(rules, network.head, *self._views(network, x), self._kept)
+
+    def _views(self, network: Network, x: Tensor) -> tuple[Tensor, int]:
+        """Return features, (rotations, views · n, width), and how many views there are."""
         if self._on_features:  # one vector of each image, of one or two views
             views = 1
             features = features_of(network.encoder, x, self.feature_layers, flip=self._flips)
@@ -226,15 +233,20 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             inputs = torch.cat([x, x.flip(-1)]) if self._flips else x
             inputs = all_rotations(inputs) if self._n_rotations > 1 else inputs
             features = network.encoder.features(inputs, self.feature_layers)
-        features = features.view(self._n_rotations, -1, features.shape[-1])
+        return features.view(self._n_rotations, -1, features.shape[-1]), views
+
+    def _scores_of(
+        self,
+        rules: Sequence[str],
+        head: MultiHead,
+        features: Tensor,
+        views: int,
+        kept: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Return the scores of some prediction rules, by what is kept for them."""
+        vectors = self._vectors_by_rotation(features.device)
         return prediction_rules.scores_by(
-            rules,
-            network.head,
-            self._vectors_by_rotation(features.device),
-            features,
-            self._head_sizes,
-            self._kept,
-            views,
+            rules, head, vectors, features, self._head_sizes, kept, views
         )
 
     @property
@@ -243,9 +255,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             return {}
         means = self.statistics_.get("means")
         if means is None:
-            width = self._width(self.network_)
-            means = self.scatter_["means"][:, None, width : 2 * width]
+            return self._exactly_kept(self.classifiers_, self.scatter_["means"])
         return {**self.classifiers_, "class_means": means.transpose(0, 1)}
+
+    def _exactly_kept(self, classifiers: dict[str, Tensor], means: Tensor) -> dict[str, Tensor]:
+        """Return classifiers of exact statistics with the class means, of normalised features."""
+        width = classifiers["lda_weight"].shape[-1]
+        return {**classifiers, "class_means": means[None, :, width : 2 * width]}
 
     def _vectors_by_rotation(self, device: torch.device) -> Tensor:
         """Return the label vectors as (classes, rotations, dim)."""

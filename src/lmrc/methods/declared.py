@@ -290,6 +290,14 @@ class LMRCPlusParameters(LMRCParameters):
         help="Epochs for which a pre-trained backbone is adapted to the first task with "
         '`freeze="later"`, before it is frozen.',
     )
+    calibration_share: float = parameter(
+        default=0.0,
+        constraint=real(0, 0.5),
+        help="Share of each class's images that training leaves out, to calibrate probabilities "
+        "and the score for unknown images on them: 0.05, say. 0: a backbone that learns has "
+        "neither. A frozen one has both without it: there each image is left out for a moment.",
+        option="--calibration-share",
+    )
     test_time_flip: bool = parameter(
         default=True,
         off=False,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmrc.labels.mapping import LabelMapping
-from lmrc.methods.class_statistics import WithClassStatistics
+from lmrc.methods.calibrated import Calibrated
 from lmrc.methods.objectives import softmax_losses
 from lmrc.methods.rng import ADAPTATION, LABELS
 from lmrc.nets.network import Encoder, Network
@@ -28,13 +28,13 @@ LONG = 1500
 # weights are then averaged with the pre-trained ones, as in Wortsman et al., "Robust fine-tuning of
 # zero-shot models", CVPR 2022. Chosen on held-out images of CIFAR-100: results/search/pretrained.
 ADAPTED_BY = {"freeze": False, "objective": "both", "statistics": "none", "predict_with": "wta"}
-ADAPTED_BY |= {"memory_per_class": 0, "memory_total": 0}
+ADAPTED_BY |= {"memory_per_class": 0, "memory_total": 0, "calibration_share": 0.0}
 ADAPTED_BY |= {"learning_rate": 0.01, "first_learning_rate": None, "first_epochs": None}
 ADAPTED_BATCH = 64
 ADAPTED_SHARE = 0.7  # of the adapted weights
 
 
-class LMRCPlusClassifier(WithClassStatistics):
+class LMRCPlusClassifier(Calibrated):
     """LMRC that names the right task more often, and stores no image either.
 
     What it adds to LMRC, each with a parameter that turns it off: every class has a label vector
@@ -119,6 +119,7 @@ class LMRCPlusClassifier(WithClassStatistics):
     def _train(
         self, network: Network, before: Network | None, samples: Memory, n_known: int
     ) -> Iterator[EpochRecord]:
+        samples, _ = self._hold_out(samples)
         if self.memory_:
             _, exemplars = samples.split(len(samples) - len(self.memory_))
             for _ in range(self.exemplar_repeats - 1):

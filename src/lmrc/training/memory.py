@@ -43,7 +43,10 @@ class Memory:
 
     def of_class(self, index: int) -> Memory:
         """Return the samples of a class; those on disk stay there."""
-        rows = torch.nonzero(self.y == index).flatten()
+        return self.at(torch.nonzero(self.y == index).flatten())
+
+    def at(self, rows: Tensor) -> Memory:
+        """Return the samples at these positions; those on disk stay there."""
         return Memory(self.x.index_select(0, rows), self.y[rows])
 
     def split(self, n: int) -> tuple[Memory, Memory]:

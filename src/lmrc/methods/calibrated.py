@@ -1,0 +1,378 @@
+"""Calibrated probabilities, and a score for images of no known class (LMRC+)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from lmrc.methods.class_statistics import WithClassStatistics
+from lmrc.methods.rng import CALIBRATION
+from lmrc.nets.multihead import MultiHead
+from lmrc.nets.network import Network
+from lmrc.statistics import prediction_rules
+from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
+from lmrc.statistics.residual import residual, residual_map
+from lmrc.statistics.ridge import normalised
+from lmrc.statistics.scatter import Scatter
+from lmrc.statistics.update import AT_A_TIME, leave_out
+from lmrc.training.device import default_dtype_guard
+from lmrc.training.memory import Memory
+
+UNKNOWN_SHARE = 0.05  # of known images that may be taken for unknown ones, by default
+OFFSET = 0.7  # share of a class's offset that is subtracted from its unknown scores
+#: Usual logit scales where they are not the default: cosines to class means differ by little.
+USUAL_SCALES = {"ncm": 50.0}
+EXACT_RULES = ("lda", "ncm", "ridge")
+MIN_IMAGES = 5  # of a class, for some of them to be held out of training
+AT_ONCE = 128  # images in a forward pass
+EPS = 1e-6
+
+
+class Outputs(NamedTuple):
+    """What a model says of n samples."""
+
+    similarities: NDArray[np.float32]  # (n, n_classes)
+    probabilities: NDArray[np.float32]  # (n, n_classes)
+    unknown: NDArray[np.float32]  # (n,), the higher, the less like any known class
+
+
+class Basis(NamedTuple):
+    """What scores and residuals go by, and what to divide them by: those of all tasks compare."""
+
+    kept: Mapping[str, Tensor]  # what prediction rules need
+    units: dict[str, float]  # by rule, the score of an image that is as its class's mean
+    map_: Tensor  # to residuals, as `residual_map` returns it
+    residual: float
+
+
+def _may_tell(model: Calibrated) -> bool:
+    """Tell whether a model has probabilities, or will have once it is fitted."""
+    if "network_" in vars(model):
+        return model.is_calibrated_
+    return model.statistics != "none" and (model.calibration_share > 0 or model._freeze is True)
+
+
+class Calibrated(WithClassStatistics):
+    """Predictions with calibrated probabilities, and with a score for none of the classes.
+
+    Attributes
+    ----------
+    calibration_ : dict of Tensor
+        What held-out images told, by prediction rule and class, and what follows from it. Empty
+        where none were held out.
+    """
+
+    predict_is_argmax = True
+    saved_tensors: ClassVar[tuple[str, ...]] = (*WithClassStatistics.saved_tensors, "calibration_")
+
+    # --- Learning --------------------------------------------------------------------------------
+
+    def _hold_out(self, samples: Memory) -> tuple[Memory, Memory]:
+        """Return the samples to learn, and images of the task that are held out.
+
+        None with a frozen backbone, which learns from no image: see `_added`.
+        """
+        if not self.calibration_share or self._on_features or self.statistics == "none":
+            return samples, Memory.empty(samples.x)
+        task, exemplars = samples.split(len(samples) - len(self.memory_ or ()))
+        rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
+        held = torch.zeros(len(task), dtype=torch.bool)
+        for row in torch.unique(task.y).tolist():
+            rows = torch.nonzero(task.y == row).flatten()
+            n = max(1, round(self.calibration_share * len(rows)))
+            if len(rows) >= MIN_IMAGES:
+                held[rows[torch.randperm(len(rows), generator=rng)[:n]]] = True
+        kept, left_out = (task.at(torch.nonzero(part).flatten()) for part in (~held, held))
+        return exemplars.joined(kept.x, kept.y), left_out
+
+    def after_task(self, network: Network, samples: Memory) -> None:
+        """Update the statistics, and calibrate by images that were held out."""
+        if not self.n_tasks_ or self.statistics == "none":
+            self.calibration_: dict[str, Tensor] = {}
+        samples, left_out = self._hold_out(samples)
+        super().after_task(network, samples)
+        if len(left_out):
+            device = network.encoder.mean.device
+            parts = (self._views(network, x.to(device)) for x in left_out.x.split(AT_ONCE))
+            basis = self._basis(self._possible, network.head)
+            self._keep([self._told(network.head, parts, left_out.y, basis)])
+        self._derive(network.head)
+
+    def _added(self, scatter: Scatter, task: Memory, network: Network) -> Scatter:
+        """Add a task to exact statistics; its images are scored by statistics without them."""
+        rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
+        device, width, head = network.encoder.mean.device, self._width(network), network.head
+        finetune, told = self.predict_with in prediction_rules.FINETUNED, []
+        for without, left_out in leave_out(
+            scatter, task, self.projections, device, rng, once=finetune
+        ):
+            classifiers = prediction_rules.exact(without, width, device)
+            if finetune:
+                classifiers |= prediction_rules.finetune(
+                    head,
+                    self._vectors_by_rotation(device),
+                    without.of(0, width).class_statistics(self.statistics),
+                    self._head_sizes,
+                    scale=self.scale,
+                    non_negative=bool(task.x[:].min() >= 0),
+                    generator=rng,
+                )
+            rules = (*EXACT_RULES, *(prediction_rules.FINETUNED if finetune else ()))
+            basis = self._exact_basis(rules, head, classifiers, without)
+            parts = ((x.to(device)[None], 1) for x in left_out.x.split(AT_A_TIME))
+            told.append(self._told(head, parts, left_out.y, basis))
+        self._keep(told)
+        return super()._added(scatter, task, network)
+
+    @torch.no_grad()
+    def _told(
+        self, head: MultiHead, parts: Iterable[tuple[Tensor, int]], y: Tensor, basis: Basis
+    ) -> dict[str, HeldOut]:
+        """Return what images tell, by prediction rule.
+
+        Parameters
+        ----------
+        head : MultiHead
+        parts : iterable
+            Features of some of the images, and views of each, as `_views` returns them.
+        y : Tensor
+            Classes of all images.
+        basis : Basis
+        """
+        scores: dict[str, list[Tensor]] = {rule: [] for rule in basis.units}
+        residuals = []
+        for features, views in parts:
+            found = self._scores_of(list(scores), head, features, views, basis.kept)
+            for rule, of_part in found.items():
+                scores[rule].append(of_part.cpu() / basis.units[rule])
+            residuals.append(_off(features, views, basis).cpu())
+        off = torch.cat(residuals)
+        joined = {rule: torch.cat(found) for rule, found in scores.items()}
+        return {rule: HeldOut.of(s, off - s.amax(dim=1), y) for rule, s in joined.items()}
+
+    def _keep(self, told: Sequence[dict[str, HeldOut]]) -> None:
+        """Add to what held-out images told so far."""
+        held = self._held
+        for found in told:
+            for rule, of_rule in found.items():
+                held[rule] = held[rule].joined(of_rule) if rule in held else of_rule
+        self._set_held(held)
+
+    @property
+    def _held(self) -> dict[str, HeldOut]:
+        """What held-out images told, by prediction rule."""
+        rules = {name.partition(".")[0] for name in self.calibration_ if name.endswith(".losses")}
+        return {rule: HeldOut.from_tensors(self._of_rule(rule)) for rule in sorted(rules)}
+
+    def _of_rule(self, rule: str) -> dict[str, Tensor]:
+        start = f"{rule}."
+        found = self.calibration_.items()
+        return {n.removeprefix(start): t for n, t in found if n.startswith(start)}
+
+    def _set_held(self, held: Mapping[str, HeldOut]) -> None:
+        none = HeldOut.empty(len(self.classes_))
+        self.calibration_ = {
+            f"{rule}.{name}": tensor
+            for rule, found in held.items()
+            for name, tensor in found.joined(none).tensors().items()
+        }
+
+    def _derive(self, head: MultiHead) -> None:
+        """Set what follows from what held-out images told, for the statistics as they are."""
+        held = {rule: found for rule, found in self._held.items() if rule in self._possible}
+        if not held:
+            self.calibration_ = {}
+            return
+        self._set_held(held)
+        basis = self._basis(list(held), head)
+        self.calibration_ |= {"map": basis.map_, "residual": torch.tensor([basis.residual])}
+        for rule, found in held.items():
+            scale = found.logit_scale(USUAL_SCALES.get(rule, USUAL_SCALE))
+            self.calibration_ |= {
+                f"{rule}.scale": torch.tensor([scale / basis.units[rule]]),
+                f"{rule}.unit": torch.tensor([basis.units[rule]]),
+                f"{rule}.offsets": OFFSET * found.offsets(),
+            }
+
+    @property
+    def _possible(self) -> tuple[str, ...]:  # prediction rules there are classifiers for
+        return prediction_rules.possible(self._kept)
+
+    def _basis(self, rules: Sequence[str], head: MultiHead) -> Basis:
+        """Return the basis of the statistics as they are."""
+        if self.scatter_:
+            scatter = Scatter.from_tensors(self.scatter_)
+            return self._exact_basis(rules, head, self.classifiers_, scatter)
+        statistics = self._class_statistics({})
+        means = statistics.means.double().flatten(0, 1)
+        moment = statistics.covariances.mean() + means.T @ means / len(means)
+        n = int(statistics.counts.sum())
+        return self._basis_of(rules, head, self._kept, statistics.means, moment, n)
+
+    def _exact_basis(
+        self,
+        rules: Sequence[str],
+        head: MultiHead,
+        classifiers: dict[str, Tensor],
+        scatter: Scatter,
+    ) -> Basis:
+        width = classifiers["lda_weight"].shape[-1]
+        features = scatter.of(width, 2 * width)  # normalised ones
+        means = features.means.double()
+        moment = features.covariance() + means.T @ means / len(means)
+        kept = self._exactly_kept(classifiers, scatter.means)
+        of_means = scatter.means[:, None, :width]
+        return self._basis_of(rules, head, kept, of_means, moment, scatter.n_images)
+
+    def _basis_of(
+        self,
+        rules: Sequence[str],
+        head: MultiHead,
+        kept: Mapping[str, Tensor],
+        means: Tensor,
+        moment: Tensor,
+        n_images: int,
+    ) -> Basis:
+        """Return a basis, of class means (classes, rotations, width) and for `residual_map`."""
+        features = means.transpose(0, 1).to(head.weight.device)
+        with torch.no_grad():
+            found = self._scores_of(rules, head, features, 1, kept)
+        units = {rule: max(EPS, float(s.diagonal().mean())) for rule, s in found.items()}
+        return Basis(kept, units, *residual_map(moment, n_images))
+
+    def _forget_class(self, row: int) -> None:
+        """Take out what held-out images of a class told, too."""
+        super()._forget_class(row)
+        self._set_held({rule: found.without(row) for rule, found in self._held.items()})
+        self._derive(self.network_.head)
+
+    # --- Prediction ------------------------------------------------------------------------------
+
+    def _all_outputs(self, network: Network, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores and probabilities, (n, n_classes), and unknown scores, (n,)."""
+        rule = self.prediction_rule_
+        own = self._of_rule(rule)
+        features, views = self._views(network, x)
+        scores = self._scores_of((rule,), network.head, features, views, self._kept)[rule].float()
+        scale, unit, offsets = (
+            own[name].to(scores.device) for name in ("scale", "unit", "offsets")
+        )
+        best, winner = scores.max(dim=1)
+        basis = Basis(
+            self._kept, {}, self.calibration_["map"], float(self.calibration_["residual"])
+        )
+        unknown = _off(features, views, basis) - best / unit - offsets[winner]
+        return scores, (scale * scores).softmax(dim=1), unknown
+
+    @property
+    def is_calibrated_(self) -> bool:
+        """Whether there are probabilities and unknown scores by the prediction rule in use."""
+        return f"{self.prediction_rule_}.scale" in getattr(self, "calibration_", {})
+
+    def _check_calibrated(self) -> bool:
+        """Refuse, with a ValueError, to tell probabilities where nothing is known of them."""
+        check_is_fitted(self)
+        if self.is_calibrated_:
+            return True
+        others = [rule for rule in self._possible if f"{rule}.scale" in self.calibration_]
+        if others:
+            remedy = f"set predict_with to {' or '.join(map(repr, others))}"
+        elif self.statistics == "none":
+            remedy = "that needs class statistics, and statistics='none' keeps none"
+        elif self._on_features:
+            remedy = "it was saved by an earlier lmrc, or has one image of each class; learn more"
+        else:
+            remedy = (
+                "no image was held out of training; set calibration_share=0.05 and learn a task"
+            )
+        raise ValueError(
+            "the model has no probabilities and unknown scores for "
+            f"predict_with={self.prediction_rule_!r}: {remedy}"
+        )
+
+    @default_dtype_guard()
+    def outputs(self, X: Any) -> Outputs:
+        """Return similarities, probabilities and unknown scores, from one forward pass."""
+        now = self._as_it_is()
+        now._check_calibrated()
+
+        def all_of(network: Network, x: Tensor) -> Tensor:
+            scores, probabilities, unknown = now._all_outputs(network, x)
+            return torch.cat([scores, probabilities, unknown[:, None]], dim=1)
+
+        found = np.concatenate(list(now._score_parts(X, all_of)))
+        n = len(now.classes_)
+        return Outputs(found[:, :n], found[:, n : 2 * n], found[:, 2 * n])
+
+    @available_if(_may_tell)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Return the probability of each class, calibrated on images that were not learnt.
+
+        They add up to 1 over the classes learnt so far: of an image of none of them, see
+        `unknown_scores`. The most probable class is that of `predict`.
+
+        Parameters
+        ----------
+        X : array, tensor or torch Dataset
+            As in `partial_fit`.
+
+        Returns
+        -------
+        array of shape (n, n_classes)
+            Columns as ``classes_``.
+        """
+        return self.outputs(X).probabilities
+
+    def unknown_scores(self, X: Any) -> NDArray[np.float32]:
+        """Return how unlike the known classes samples are, (n,).
+
+        Those above `unknown_threshold` are probably of no known class.
+        """
+        return self.outputs(X).unknown
+
+    def unknown_threshold(self, share: float = UNKNOWN_SHARE) -> float:
+        """Return the unknown score above which this share of images of known classes is."""
+        self._check_calibrated()
+        if not 0 < share < 1:
+            raise ValueError(f"share={share!r} is not valid; it must be between 0 and 1")
+        own = self._of_rule(self.prediction_rule_)
+        return HeldOut.from_tensors(own).threshold(share, own["offsets"])
+
+    def check_saved(self) -> None:
+        """Refuse statistics, and a calibration, that are not of these classes and features."""
+        super().check_saved()
+        if not self.calibration_:
+            return
+        n, width = len(self.classes_), self._width(self.network_)
+        held = self._held
+        for found in held.values():
+            found.check(n)
+        wanted: dict[str, tuple[int, ...]] = {"residual": (1,), "map": (width, width)}
+        for rule in held:
+            wanted |= {f"{rule}.scale": (1,), f"{rule}.unit": (1,), f"{rule}.offsets": (n,)}
+        rest = {
+            name: tuple(tensor.shape)
+            for name, tensor in self.calibration_.items()
+            if name.rpartition(".")[2] not in vars(HeldOut.empty(0))
+        }
+        if (
+            rest != wanted
+            or not set(held) <= set(self._possible)
+            or any(tensor.dtype != torch.float32 for tensor in self.calibration_.values())
+            or float(self.calibration_["residual"]) <= 0
+        ):
+            raise ValueError("its calibration is not of these classes and features")
+
+
+def _off(features: Tensor, views: int, basis: Basis) -> Tensor:
+    """Return the residuals of images, (n,), in what is usual: the mean over their views."""
+    known = normalised(features) if "ridge_weight" in basis.kept else features
+    found = residual(basis.map_, known).mean(dim=0)
+    return found.view(views, -1).mean(dim=0) / basis.residual
