@@ -153,7 +153,7 @@ def test_warnings_are_one_line(call, monkeypatch):
             ],
             "statistics='none' keeps none",
         ),
-        (["reproduce", "heads", "--backbone", "vgg"], "'vgg' is not known: use one of auto, mlp"),
+        (["reproduce", "heads", "--backbone", "vgg"], "'vgg' is not known: use one of auto, id"),
         (["reproduce", "heads", "--size", "8by8"], "--size 8by8 is neither SIZE nor HEIGHTxWIDTH"),
         (["reproduce", "heads", "--set", "threshold=high"], "threshold='high' is not valid"),
         (["reproduce", "capacity", "--set", "threshold=1"], "--set makes no sense for capacity"),

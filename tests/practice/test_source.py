@@ -244,7 +244,7 @@ def test_conversion_to_grey_gives_a_warning(place, learn, call):
     for path in sorted(place.glob("week2/two/*.png"))[5:]:
         Image.open(path).convert("RGB").save(path)
     err = learn("week2")[2]
-    assert err.count("colour images, such as") == err.count("\n") == 1
+    assert err.count("colour images, such as") == 1
     assert "two/005.png, are converted to grey, because the model was started with" in err
     assert "are converted to grey" in call("evaluate", "m", "week2")[2]
     shutil.rmtree(place / "m")
