@@ -1,0 +1,116 @@
+"""``lmrc serve`` as a process: options, address, signals, sudden death."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import lmrc
+from lmrc.store import folder as store
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--host", "0.0.0.0"], "give a token"),
+        (["--workers", "2"], "--workers needs --read-only"),
+        (["--token", "short"], "at least 16 characters"),
+    ],
+)
+def test_unsafe_options_are_one_line(call, tmp_path, words, message):
+    code, _, err = call("serve", str(tmp_path / "m"), *words)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_folder_of_other_things(call, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    code, _, err = call("serve", str(tmp_path))
+    assert code == 1
+    assert "holds other files (notes.txt, …) and no model" in err
+
+
+def test_port_in_use(call, place, monkeypatch):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = call("serve", str(place), "--port", str(port))
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1, port {port}" in err
+
+
+def test_without_the_extra(call, place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lmrc.serve.run", None)
+    code, _, err = call("serve", str(place))
+    assert code == 2
+    assert "pip install 'lmrc[serve]'" in err
+    assert err.count("\n") == 1
+
+
+def start(path, *words):
+    """Start a server; return its process and its address."""
+    command = [sys.executable, "-m", "lmrc", "serve", str(path), "--port", "0", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    assert "pets.lmrc at http://127.0.0.1:" in line, line
+    address = line.split(" at ")[1].split()[0]
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"{address}/health").close()
+            break
+        except OSError:
+            time.sleep(0.05)
+    return process, address
+
+
+def post(address, content=b"", kind="application/json"):
+    asked = urllib.request.Request(address, content, {"Content-Type": kind}, method="POST")
+    with urllib.request.urlopen(asked) as answer:
+        return json.load(answer)
+
+
+def test_killed_server_leaves_the_model_and_ends_the_learner(place, pictures):
+    before = store.fingerprint(place)
+    process, address = start(place)
+    job = post(f"{address}/v1/models/pets.lmrc/jobs")["id"]
+    for label in ("four", "five"):
+        for content in pictures[label][:3]:
+            post(f"{address}/v1/jobs/{job}/images?label={label}", content, "image/png")
+    post(f"{address}/v1/jobs/{job}/learn", b"{}")
+    while not (holder := store.changing(place)):  # the learner has the lock
+        time.sleep(0.02)
+    learner = int(holder.split()[1])
+    process.kill()
+    process.communicate()
+    while True:
+        try:
+            os.kill(learner, 0)
+        except ProcessLookupError:
+            break
+        if ") Z " in stat_of(learner):
+            break  # its parent is gone, and no one has waited for it
+        time.sleep(0.02)
+    assert store.fingerprint(place) == before
+    assert lmrc.load(place).classes_.tolist() == ["one", "zero", "three", "two"]
+    process, address = start(place)
+    post(f"{address}/v1/models/pets.lmrc/rollback")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[0] == "stopped\n"
+    assert process.returncode == 0
+
+
+def stat_of(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return ""
