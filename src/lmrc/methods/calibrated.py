@@ -97,7 +97,10 @@ class Calibrated(WithClassStatistics):
         if not self.n_tasks_ or self.statistics == "none":
             self.calibration_: dict[str, Tensor] = {}
         samples, left_out = self._hold_out(samples)
+        was_exact = bool(self.n_tasks_ and self.scatter_)
         super().after_task(network, samples)
+        if was_exact and not self.scatter_:  # what was held out was scored by other features
+            self.calibration_ = {}
         if len(left_out):
             device = network.encoder.mean.device
             parts = (self._views(network, x.to(device)) for x in left_out.x.split(AT_ONCE))
