@@ -2,10 +2,12 @@ import io
 import shutil
 import time
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+import lmrc
 from lmrc.data.datasets import digits
 from lmrc.practice.learn import Request, learn
 from lmrc.serve.app import create_app
@@ -41,6 +43,18 @@ def two_versions(tmp_path_factory, pictures):
         settings = {} if path.exists() else QUICK
         request = Request("digits", settings, device="cpu", keep=5)
         learn(path, request, images=images, quiet=True, say=lambda line: None)
+    return path
+
+
+@pytest.fixture(scope="session")
+def calibrated(tmp_path_factory):
+    """The path of a model of three digits that has probabilities."""
+    data = digits()
+    rows = np.flatnonzero(data.y_train < 3)[:150]
+    model = lmrc.LMRCPlusClassifier(backbone="identity", random_state=0)
+    model.partial_fit(data.X_train[rows], np.array(NAMES)[data.y_train[rows]])
+    path = tmp_path_factory.mktemp("calibrated") / "pets.lmrc"
+    model.save(path)
     return path
 
 

@@ -56,6 +56,26 @@ def test_broken_image_among_others(client, pictures):
     assert "no known image format" in bad["error"]["message"]
 
 
+def test_probabilities_and_unknown_are_the_models(serve, pictures, calibrated):
+    client, model = serve(calibrated), lmrc.load(calibrated)
+    names = [name for name in pictures for _ in range(10)]
+    contents = [c for name in pictures for c in pictures[name][:10]]
+    pixels = np.stack([read_image(io.BytesIO(c), 8, "L") for c in contents])
+    sent = [("image", (name, c)) for name, c in zip(names, contents, strict=True)]
+    found = client.post(f"{MODEL}/predict", files=sent).json()["predictions"]
+    told = [{s["class"]: s["probability"] for s in p["best"]} for p in found]
+    wanted = model.predict_proba(pixels)
+    np.testing.assert_allclose([[p[c] for c in model.classes_] for p in told], wanted, atol=6e-5)
+    known = model.unknown_scores(pixels) <= model.unknown_threshold()
+    assert [p["known"] for p in found] == known.tolist()
+    assert [p["class"] is None for p in found] == (~known).tolist()
+    assert known[:30].mean() > 0.8 > 0.3 > known[30:].mean()  # three of seven digits were learnt
+    strict = client.post(f"{MODEL}/predict?unknown_share=0.5", files=sent).json()["predictions"]
+    assert sum(p["known"] for p in strict) < sum(known)
+    never = client.post(f"{MODEL}/predict?unknown_share=0", files=sent).json()["predictions"]
+    assert all(p["class"] for p in never)
+
+
 def test_unknown_below_a_similarity(client, pictures):
     (found,) = client.post(
         f"{MODEL}/predict?reject_below=1.5", files=files(pictures, "one", n=1)

@@ -146,6 +146,16 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     assert download.value.suggested_filename == "pets.zip"
 
 
+def test_probabilities_and_unknown(page, site, calibrated, pictures):
+    address, _ = site(calibrated, read_only=True)
+    page.goto(address)
+    page.locator("#ask-files").set_input_files([named(pictures, n, 1)[0] for n in ("one", "six")])
+    answers = page.locator(".answer")
+    sync_api.expect(answers.locator("h3")).to_have_text(["one", "unknown"])
+    sync_api.expect(answers.nth(0).locator(".scores li").first).to_contain_text(" %")
+    sync_api.expect(answers.nth(1)).to_contain_text("Like none of its classes")
+
+
 @pytest.fixture
 def quick(site, place):
     """Serve the model of four digits with a learner that learns nothing; returns the address."""

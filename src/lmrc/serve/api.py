@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from lmrc.data.images import UnreadableImageError
+from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.practice import maintenance
 from lmrc.practice.info import describe
 from lmrc.practice.learn import Request as LearnRequest
@@ -23,7 +24,7 @@ from lmrc.serve.checks import findings
 from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
 from lmrc.serve.jobs import Image, Job, Jobs
-from lmrc.serve.served import Loaded, Served
+from lmrc.serve.served import Answer, Loaded, Served
 from lmrc.serve.settings import Settings
 from lmrc.serve.uploads import FORM, Upload, decode, read_uploads, reason
 from lmrc.store import folder as store
@@ -157,6 +158,16 @@ async def predict(
         float | None,
         Query(allow_inf_nan=False, description="Predict unknown below this similarity."),
     ] = None,
+    unknown_share: Annotated[
+        float,
+        Query(
+            ge=0,
+            le=0.5,
+            allow_inf_nan=False,
+            description="Predict unknown so that this share of images of known classes is; "
+            "for models with probabilities, and without reject_below.",
+        ),
+    ] = UNKNOWN_SHARE,
 ) -> Response:
     """Predict the classes of one image (the body) or of many (a form)."""
     loaded = await served.current()
@@ -174,7 +185,7 @@ async def predict(
     predictions = [
         _unread(upload, found)
         if isinstance(found, UnreadableImageError)
-        else _prediction(upload.name, loaded, next(outputs), top, reject_below)
+        else _prediction(upload.name, loaded, next(outputs), top, reject_below, unknown_share)
         for upload, found in zip(uploads, pixels, strict=True)
     ]
     if len(predictions) == 1 and (problem := predictions[0]["error"]):
@@ -184,19 +195,30 @@ async def predict(
 
 
 def _prediction(
-    name: str, loaded: Loaded, scores: Any, top: int, reject_below: float | None
+    name: str,
+    loaded: Loaded,
+    answer: Answer,
+    top: int,
+    reject_below: float | None,
+    unknown_share: float,
 ) -> dict[str, Any]:
+    scores, probabilities, unknown = answer
     order = np.argsort(-scores, kind="stable")[:top].tolist()
     best = [
         {
             "class": loaded.labels[i],
             "similarity": round(float(scores[i]), 4),
-            "probability": None,
+            "probability": None if probabilities is None else round(float(probabilities[i]), 4),
             "head": loaded.head_of[i],
         }
         for i in order
     ]
-    known = reject_below is None or bool(scores[order[0]] >= reject_below)
+    if reject_below is not None:
+        known = bool(scores[order[0]] >= reject_below)
+    elif unknown is not None and unknown_share:
+        known = unknown <= loaded.unknown_threshold(unknown_share)
+    else:
+        known = True
     label = best[0]["class"] if known else None
     return {"name": name, "class": label, "known": known, "best": best, "error": None}
 

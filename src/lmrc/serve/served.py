@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,15 @@ from lmrc.store import folder as store
 from lmrc.store.folder import ModelFileError
 
 Signature = tuple[int, int, int]
+MAX_THRESHOLDS = 100  # that are remembered
+
+
+class Answer(NamedTuple):
+    """What a model says of one image; `None` where it has no probabilities."""
+
+    similarities: NDArray[np.float32]
+    probabilities: NDArray[np.float32] | None
+    unknown: float | None  # the higher, the less like any class it knows
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +56,20 @@ class Loaded:
     mode: Mode
     labels: list[Any]
     head_of: list[int]
+    _thresholds: dict[float, float] = field(default_factory=dict)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether it has probabilities, and scores for images of no class it knows."""
+        return bool(getattr(self.model, "is_calibrated_", False))
+
+    def unknown_threshold(self, share: float) -> float:
+        """Return the unknown score above which this share of images of known classes is."""
+        if share not in self._thresholds:
+            if len(self._thresholds) >= MAX_THRESHOLDS:
+                self._thresholds.clear()
+            self._thresholds[share] = self.model.unknown_threshold(share)
+        return self._thresholds[share]
 
 
 class Served:
@@ -133,9 +156,12 @@ def _load(path: Path, device: str) -> Loaded:
     return Loaded(model, version, size, mode, model.classes_.tolist(), head_of)
 
 
-def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
-    """Return the scores of each image."""
-    return list(loaded.model.similarities(pixels))
+def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Answer]:
+    """Return what the model says of each image."""
+    if not loaded.is_calibrated:
+        return [Answer(scores, None, None) for scores in loaded.model.similarities(pixels)]
+    outputs = loaded.model.outputs(pixels)
+    return [Answer(s, p, float(u)) for s, p, u in zip(*outputs, strict=True)]
 
 
 def find_models(settings: Settings) -> dict[str, Served]:

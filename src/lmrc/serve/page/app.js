@@ -34,20 +34,23 @@ const state = {
 };
 const views = { ask: startAsk(state), teach: startTeach(state), model: startModel(state) };
 
+function choose(name) {
+  state.chosen = true;  // the page does not choose another one when the models are known
+  state.open(name);
+}
+
 for (const name of TABS) {
-  tab(name).addEventListener("click", () => {
-    state.chosen = true;
-    state.open(name);
-  });
+  tab(name).addEventListener("click", () => choose(name));
   tab(name).addEventListener("keydown", (event) => {
     const shown = TABS.filter((n) => !tab(n).hidden);
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     const next = shown[(shown.indexOf(name) + step + shown.length) % shown.length];
     tab(next).focus();
-    state.open(next);
+    choose(next);
   });
 }
+for (const part of ["[role=tablist]", "main"]) find(part).hidden = false;  // all buttons work now
 // A drop beside the zones must not replace the page.
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
 document.addEventListener("visibilitychange", () => {

@@ -70,7 +70,7 @@ export function startAsk(state) {
     while (camera.stream) {
       try {
         const { predictions: [found] } = await predict([await camera.frame()]);
-        caption.textContent = `${title(found)} (${number(found.best[0])})`;
+        caption.textContent = found.known ? `${title(found)} (${number(found.best[0])})` : title(found);
       } catch (error) {
         caption.textContent = error.message;
         await pause(1000);
@@ -112,6 +112,9 @@ function card(file) {
       }
       name.textContent = title(prediction);
       image.alt = file.name;
+      if (!prediction.known) {
+        body.append(make("p", { className: "hint", textContent: "Like none of its classes. The nearest ones:" }));
+      }
       body.append(make("ul", { className: "scores" }, ...prediction.best.map(score)));
     },
   };
