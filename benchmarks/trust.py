@@ -1,0 +1,252 @@
+"""How far probabilities and the score for unknown images can be trusted, after each task.
+
+    python benchmarks/trust.py --dataset cifar100 --data-dir DATA --set calibration_share=0.05
+    python benchmarks/trust.py --dataset folder:flowers12 --method frozen --tasks 4
+
+Trains LMRC+ on the tasks of a data set, with the settings of `lmrc reproduce`, and prints a line of
+JSON for each seed, task and prediction rule: the expected calibration error (15 bins) on test
+images of the classes learnt so far, and the AUROC of the score for unknown images between these and
+test images of the classes still to come, next to scores of the literature. After half of the tasks,
+half of the classes are unknown. With `--validate 0.2`, test images are held-out training images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmrc import LMRCPlusClassifier
+from lmrc.data.datasets import Dataset, load_dataset
+from lmrc.evaluation.trust import expected_calibration_error, separation
+from lmrc.experiments.environment import hardware, versions
+from lmrc.experiments.inputs import open_stream
+from lmrc.experiments.recipe import Recipe, load_recipe
+from lmrc.experiments.runs import Run, fresh_learner, title_of
+from lmrc.nets.network import Network
+from lmrc.statistics.prediction_rules import SHRINKAGE
+from lmrc.statistics.ridge import normalised, shrinkage
+from lmrc.statistics.scatter import Scatter
+from lmrc.training.device import default_dtype_guard, pick_device
+
+PRINCIPAL = ((2048, 1000), (768, 512))  # ViM's principal dimensions, by the least width
+
+
+class Gaussians:
+    """Scores of the literature, from the class statistics that the model keeps. Higher: unknown.
+
+    Mahalanobis: Lee et al., NeurIPS 2018. Relative Mahalanobis: Ren et al., 2021. Residual: the
+    part of ViM, Wang et al., CVPR 2022, that no logit tells. Means over rotations and views.
+    """
+
+    names = ("mahalanobis", "relative_mahalanobis", "vim_residual")
+
+    def __init__(self, model: LMRCPlusClassifier) -> None:
+        self.model, self.exact = model, bool(model.scatter_)
+        if self.exact:
+            scatter = Scatter.from_tensors(model.scatter_)
+            width = model._width(model.network_)
+            features = scatter.of(width, 2 * width)  # normalised ones
+            means, within = features.means.double()[:, None], features.covariance()
+            amount = shrinkage(within, max(1, scatter.n_images - len(scatter.counts)))
+        else:
+            statistics = model._class_statistics({})
+            means, within = statistics.means.double(), statistics.covariances.mean()
+            amount = SHRINKAGE
+        centre = means.mean(dim=0)  # (rotations, width)
+        away = (means - centre).flatten(0, 1)
+        total = within + away.T @ away / len(away)
+        width = len(total)
+        kept = next((n for least, n in PRINCIPAL if width >= least), width // 2)
+        self.means, self.centre = means.transpose(0, 1), centre[:, None]
+        self.within, self.total = (_whitening(matrix, amount) for matrix in (within, total))
+        self.rest = torch.linalg.eigh(total)[1][:, : width - kept]
+
+    def __call__(self, network: Network, x: Tensor) -> Tensor:
+        """Return the scores of inputs, (n, 3)."""
+        features, views = self.model._views(network, x)
+        features = (normalised(features) if self.exact else features).double().cpu()
+        away = features - self.centre
+        nearest = torch.cdist(features @ self.within, self.means @ self.within).amin(dim=-1)
+        near = nearest.square()
+        relative = near - (away @ self.total).square().sum(dim=-1)
+        residual = (away @ self.rest).norm(dim=-1)
+        found = torch.stack([near, relative, residual], dim=-1).mean(dim=0)
+        return found.view(views, -1, len(self.names)).mean(dim=0).float()
+
+
+def _whitening(covariance: Tensor, amount: float) -> Tensor:
+    """Return the map after which distances are Mahalanobis distances, of a shrunk covariance."""
+    sphere = covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype)
+    values, vectors = torch.linalg.eigh((1 - amount) * covariance + amount * sphere)
+    found: Tensor = vectors / values.clamp(min=1e-12).sqrt()
+    return found
+
+
+@default_dtype_guard()
+def unknown_scores(model: LMRCPlusClassifier, X: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Return the model's outputs, and all scores for unknown images by name."""
+    outputs = model.outputs(X)
+    scale = float(model.calibration_[f"{model.prediction_rule_}.scale"])
+    energy = torch.from_numpy(scale * outputs.similarities).double().logsumexp(dim=1).numpy()
+    of_features = np.concatenate(list(model._score_parts(X, Gaussians(model))))
+    return outputs, {
+        "lmrc": outputs.unknown,
+        "max_similarity": -outputs.similarities.max(axis=1),
+        "max_probability": -outputs.probabilities.max(axis=1),
+        "energy": -energy,
+        **dict(zip(Gaussians.names, of_features.T, strict=True)),
+    }
+
+
+def measure(
+    model: LMRCPlusClassifier, X: Any, y: NDArray[Any], save: Path | None
+) -> dict[str, Any]:
+    """Return the figures of a model on test images, of its classes and of others."""
+    outputs, scores = unknown_scores(model, X)
+    known = np.isin(y, model.classes_)
+    if save is not None:
+        save.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {"similarities": outputs.similarities, "y": y, "classes": model.classes_}
+        np.savez_compressed(save, allow_pickle=False, **arrays, **scores)
+    correct = model.classes_[outputs.similarities.argmax(axis=1)][known] == y[known]
+    confidence = outputs.probabilities.max(axis=1)[known]
+    threshold = model.unknown_threshold()
+    found: dict[str, Any] = {
+        "n_known": int(known.sum()),
+        "accuracy": float(correct.mean()),
+        "ece": expected_calibration_error(confidence, correct),
+        "confidence": float(confidence.mean()),
+        "lost": float((outputs.unknown[known] > threshold).mean()),
+    }
+    if not known.all():
+        by_score = {n: separation(s[known], s[~known])._asdict() for n, s in scores.items()}
+        told = float((outputs.unknown[~known] > threshold).mean())
+        found |= {"n_unknown": int((~known).sum()), "told_unknown": told, "unknown": by_score}
+    return found
+
+
+def run(
+    recipe: Recipe, seed: int, dataset: Dataset, given: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Learn the tasks of a seed; yield what is measured after each."""
+    method = recipe.methods[0]
+    one = Run(method, seed, 0, title_of(recipe, method, 0))
+    where = {"device": given.device, "compile": given.compile}
+    model = fresh_learner(recipe, one, **where).set_params(**dict(given.set))
+    stream = open_stream(recipe, seed, dataset)
+    rule = model.predict_with
+    for task in stream:
+        model.partial_fit(task.X_train, task.y_train)
+        ends = task.index + 1 in (len(stream), len(stream) // 2)
+        for name in [rule, *given.rules] if ends else [rule]:
+            model.set_params(predict_with=name)
+            place = f"{method}-s{seed}-task{task.index + 1}-{model.prediction_rule_}.npz"
+            save = given.outputs / place if given.outputs and ends else None
+            yield {
+                "dataset": given.dataset,
+                "method": one.title,
+                "seed": seed,
+                "task": task.index + 1,
+                "tasks": len(stream),
+                "classes": len(model.classes_),
+                "rule": model.prediction_rule_,
+                **measure(model, dataset.X_test, dataset.y_test, save),
+            }
+        model.set_params(predict_with=rule)
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Return two tables in Markdown: the end of all tasks, and scores after half of them.
+
+    Values are means over the seeds, and standard deviations.
+    """
+    last = [line for line in lines if line["task"] == line["tasks"]]
+    names = ("accuracy", "ece", "lost")
+    rows = [f"| rule | {' | '.join(names)} |", "| --- " * (1 + len(names)) + "|"]
+    for rule in dict.fromkeys(line["rule"] for line in last):
+        own = [line for line in last if line["rule"] == rule]
+        cells = [_mean([line[name] for line in own]) for name in names]
+        rows.append(f"| {rule} | {' | '.join(cells)} |")
+    half = [line for line in lines if line["task"] == line["tasks"] // 2]
+    rows += ["", "| score | rule | AUROC | FPR at 95 % |", "| --- " * 4 + "|"]
+    for rule in dict.fromkeys(line["rule"] for line in half):
+        own = [line["unknown"] for line in half if line["rule"] == rule]
+        for score in own[0]:
+            cells = [_mean([line[score][name] for line in own]) for name in ("auroc", "fpr95")]
+            rows.append(f"| {score} | {rule} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.3f} ± {np.std(values):.3f}"
+
+
+def main() -> None:
+    """Print one line for each seed, task and rule; a table on standard error."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", default="cifar100", help="as for lmrc reproduce")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--recipe", help="data set whose settings to use; as --dataset by default")
+    parser.add_argument(
+        "--method", default="from-scratch", choices=["from-scratch", "frozen", "adapted"]
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--tasks", type=int, help="as the recipe has it by default")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--limit", type=int, help="images per class")
+    parser.add_argument("--validate", type=float, help="score on this share of training images")
+    parser.add_argument("--rules", nargs="*", default=[], help="more prediction rules to score")
+    parser.add_argument("--set", nargs="*", default=[], type=_setting, metavar="NAME=VALUE")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--compile", default="auto", type=_value)
+    parser.add_argument("--outputs", type=Path, help="folder for all scores, as .npz")
+    given = parser.parse_args()
+    recipe = load_recipe(
+        "pretrained",
+        given.recipe or given.dataset,
+        methods=[given.method],
+        tasks=given.tasks,
+        epochs=given.epochs,
+    )
+    dataset = load_dataset(given.dataset, data_dir=given.data_dir, limit=given.limit)
+    if given.validate:
+        dataset = dataset.validation_split(given.validate)
+    made_with = {
+        "settings": {n: v for n, v in vars(given).items() if n not in ("outputs", "data_dir")},
+        "data": dataset.digest,
+        "versions": versions(),
+        "hardware": hardware(pick_device(given.device)),
+    }
+    lines = []
+    for seed in given.seeds:
+        for line in run(recipe, seed, dataset, given):
+            lines.append(line)
+            print(json.dumps(line | made_with), flush=True)
+    print(table(lines), file=sys.stderr)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, _value(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+if __name__ == "__main__":
+    main()
