@@ -37,6 +37,7 @@ from lmrc.statistics.ridge import normalised, shrinkage
 from lmrc.statistics.scatter import Scatter
 from lmrc.training.device import default_dtype_guard, pick_device
 
+PLACES = ("dataset", "data_dir", "recipe", "outputs")  # options that no record repeats
 PRINCIPAL = ((2048, 1000), (768, 512))  # ViM's principal dimensions, by the least width
 
 
@@ -152,7 +153,7 @@ def run(
             place = f"{method}-s{seed}-task{task.index + 1}-{model.prediction_rule_}.npz"
             save = given.outputs / place if given.outputs and ends else None
             yield {
-                "dataset": given.dataset,
+                "dataset": Path(recipe.dataset).name,
                 "method": one.title,
                 "seed": seed,
                 "task": task.index + 1,
@@ -223,7 +224,7 @@ def main() -> None:
     if given.validate:
         dataset = dataset.validation_split(given.validate)
     made_with = {
-        "settings": {n: v for n, v in vars(given).items() if n not in ("outputs", "data_dir")},
+        "settings": {n: v for n, v in vars(given).items() if n not in PLACES},
         "data": dataset.digest,
         "versions": versions(),
         "hardware": hardware(pick_device(given.device)),
