@@ -17,7 +17,8 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.recipe import Recipe, load_recipe
 from lmrc.experiments.runs import Run, fresh_learner, title_of
+from lmrc.methods.calibrated import Outputs
 from lmrc.nets.network import Network
 from lmrc.statistics.prediction_rules import SHRINKAGE
 from lmrc.statistics.ridge import normalised, shrinkage
@@ -92,32 +94,52 @@ def _whitening(covariance: Tensor, amount: float) -> Tensor:
     return found
 
 
+class Scored(NamedTuple):
+    """What a model says of test images by one prediction rule."""
+
+    outputs: Outputs
+    scores: dict[str, NDArray[Any]]  # for unknown images, by name
+
+
 @default_dtype_guard()
-def unknown_scores(model: LMRCPlusClassifier, X: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Return the model's outputs, and all scores for unknown images by name."""
-    outputs = model.outputs(X)
-    scale = float(model.calibration_[f"{model.prediction_rule_}.scale"])
-    energy = torch.from_numpy(scale * outputs.similarities).double().logsumexp(dim=1).numpy()
-    of_features = np.concatenate(list(model._score_parts(X, Gaussians(model))))
-    return outputs, {
-        "lmrc": outputs.unknown,
-        "max_similarity": -outputs.similarities.max(axis=1),
-        "max_probability": -outputs.probabilities.max(axis=1),
-        "energy": -energy,
-        **dict(zip(Gaussians.names, of_features.T, strict=True)),
-    }
+def score(model: LMRCPlusClassifier, rules: Sequence[str], X: Any) -> dict[str, Scored]:
+    """Return what a model says, by prediction rule, from one forward pass."""
+    gaussians, n = Gaussians(model), len(model.classes_)
+
+    def all_of(network: Network, x: Tensor) -> Tensor:
+        views = model._views(network, x)
+        found = []
+        with mock.patch.object(model, "_views", return_value=views):
+            for rule in rules:
+                model.set_params(predict_with=rule)
+                scores, probabilities, unknown = model._all_outputs(network, x)
+                found += [scores, probabilities, unknown[:, None]]
+            return torch.cat([*found, gaussians(network, x).to(found[0])], dim=1)
+
+    columns = np.concatenate(list(model._score_parts(X, all_of)))
+    of_features = dict(zip(Gaussians.names, columns.T[-len(Gaussians.names) :], strict=True))
+    by_rule = {}
+    for i, rule in enumerate(rules):
+        own = columns[:, i * (2 * n + 1) : (i + 1) * (2 * n + 1)]
+        outputs = Outputs(own[:, :n], own[:, n : 2 * n], own[:, 2 * n])
+        logits = float(model.calibration_[f"{rule}.scale"]) * outputs.similarities
+        by_rule[rule] = Scored(
+            outputs,
+            {
+                "lmrc": outputs.unknown,
+                "max_similarity": -outputs.similarities.max(axis=1),
+                "max_probability": -outputs.probabilities.max(axis=1),
+                "energy": -torch.from_numpy(logits).double().logsumexp(dim=1).numpy(),
+                **of_features,
+            },
+        )
+    return by_rule
 
 
-def measure(
-    model: LMRCPlusClassifier, X: Any, y: NDArray[Any], save: Path | None
-) -> dict[str, Any]:
+def measure(model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any]) -> dict[str, Any]:
     """Return the figures of a model on test images, of its classes and of others."""
-    outputs, scores = unknown_scores(model, X)
+    outputs, scores = scored
     known = np.isin(y, model.classes_)
-    if save is not None:
-        save.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {"similarities": outputs.similarities, "y": y, "classes": model.classes_}
-        np.savez_compressed(save, allow_pickle=False, **arrays, **scores)
     correct = model.classes_[outputs.similarities.argmax(axis=1)][known] == y[known]
     confidence = outputs.probabilities.max(axis=1)[known]
     threshold = model.unknown_threshold()
@@ -144,14 +166,19 @@ def run(
     where = {"device": given.device, "compile": given.compile}
     model = fresh_learner(recipe, one, **where).set_params(**dict(given.set))
     stream = open_stream(recipe, seed, dataset)
-    rule = model.predict_with
     for task in stream:
+        chosen = model.predict_with
         model.partial_fit(task.X_train, task.y_train)
         ends = task.index + 1 in (len(stream), len(stream) // 2)
-        for name in [rule, *given.rules] if ends else [rule]:
-            model.set_params(predict_with=name)
-            place = f"{method}-s{seed}-task{task.index + 1}-{model.prediction_rule_}.npz"
-            save = given.outputs / place if given.outputs and ends else None
+        rules = dict.fromkeys([model.prediction_rule_, *(given.rules if ends else ())])
+        for rule, scored in score(model, [*rules], dataset.X_test).items():
+            model.set_params(predict_with=rule)
+            if given.outputs and ends:
+                given.outputs.mkdir(parents=True, exist_ok=True)
+                arrays = {"similarities": scored.outputs.similarities, **scored.scores}
+                arrays |= {"y": dataset.y_test, "classes": model.classes_}
+                name = f"{method}-s{seed}-task{task.index + 1}-{rule}.npz"
+                np.savez_compressed(given.outputs / name, allow_pickle=False, **arrays)
             yield {
                 "dataset": Path(recipe.dataset).name,
                 "method": one.title,
@@ -159,10 +186,10 @@ def run(
                 "task": task.index + 1,
                 "tasks": len(stream),
                 "classes": len(model.classes_),
-                "rule": model.prediction_rule_,
-                **measure(model, dataset.X_test, dataset.y_test, save),
+                "rule": rule,
+                **measure(model, scored, dataset.y_test),
             }
-        model.set_params(predict_with=rule)
+        model.set_params(predict_with=chosen)
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
