@@ -56,6 +56,15 @@ def model(place, learn):
 
 
 @pytest.fixture
+def calibrated(place, learn):
+    """The name of an LMRC+ model with probabilities that knows four digits from two tasks."""
+    rule = ("--method", "lmrc+", "--rotations", "none", "--set", "predict_with=lda")
+    learn("week1", "--quiet", *rule, "--calibration-share", "0.2", fast=True)
+    learn("week2", "--quiet")
+    return "m"
+
+
+@pytest.fixture
 def same_files():
     """Tell whether two models hold the same tensors in all versions."""
 

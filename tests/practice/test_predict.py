@@ -78,7 +78,10 @@ def test_json_has_one_object_per_line_with_the_best_classes(model, call):
     predictions = [json.loads(line) for line in out.splitlines()]
     assert len(predictions) == 10
     first = predictions[0]
-    assert first["top"][0] == {key: first[key] for key in ("class", "similarity", "head")}
+    keys = ("class", "similarity", "probability", "head")
+    assert first["top"][0] == {key: first[key] for key in keys}
+    assert first["known"] is True
+    assert first["probability"] is None  # LMRC has none
     similarities = [scored["similarity"] for scored in first["top"]]
     assert similarities == sorted(similarities, reverse=True)
     assert len(similarities) == 3
@@ -114,6 +117,61 @@ def test_reject_below_predicts_unknown(model, call):
     assert "  unknown  " in call(*words, "1.01")[1]
     assert json.loads(call(*words, "1.01", "--json")[1])["class"] is None
     assert ",unknown," in call(*words, "1.01", "--csv")[1]
+
+
+def test_probabilities_of_lmrc_plus(calibrated, call):
+    images = np.stack([np.asarray(Image.open(f"test/one/00{i}.png")) for i in range(3)])
+    expected = np.sort(lmrc.load(calibrated).predict_proba(images))[:, ::-1].ravel()
+    words = ["predict", calibrated, *(f"test/one/00{i}.png" for i in range(3)), "--top", "4"]
+    lines = [json.loads(line) for line in call(*words, "--json")[1].splitlines()]
+    found = [scored["probability"] for line in lines for scored in line["top"]]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert [line["probability"] for line in lines] == found[::4]
+    rows = csv.DictReader(io.StringIO(call(*words, "--csv")[1]))
+    assert [float(row["probability"]) for row in rows] == found
+    text = [float(p) for p in re.findall(r" (\S+) %  head", call(*words)[1])]
+    np.testing.assert_allclose(text, 100 * np.array(found), atol=0.06)
+
+
+def test_unknown_goes_by_the_share_of_known_images(calibrated, call):
+    def known(*words):
+        lines = call("predict", calibrated, "test", "other", "--json", *words)[1].splitlines()
+        return [json.loads(line)["known"] for line in lines]
+
+    model = lmrc.load(calibrated)
+    files = [
+        f"test/{name}/{i:03}.png" for name in ("one", "three", "two", "zero") for i in range(10)
+    ]
+    files += [f"other/four/{i:03}.png" for i in range(10)]
+    scores = model.unknown_scores(np.stack([np.asarray(Image.open(file)) for file in files]))
+    assert all(known())
+    assert known("--unknown") == (scores <= model.unknown_threshold(0.05)).tolist()
+    half = known("--unknown-share", "0.5")
+    assert half == (scores <= model.unknown_threshold(0.5)).tolist()
+    assert sum(half) < sum(known("--unknown")) < 50
+    lost = files[half.index(False)]
+    assert "  unknown  " in call("predict", calibrated, lost, "--unknown-share", "0.5")[1]
+
+
+def test_unknown_needs_a_model_with_scores_for_it(model, call):
+    words = ("predict", model, "test/one/000.png", "--unknown")
+    code, out, err = call(*words)
+    assert (code, out) == (1, "")
+    assert err == (
+        "lmrc: the model has no score for unknown images: learn one with --method lmrc+, or use "
+        "--reject-below\n"
+    )
+    assert "use one of them" in call(*words, "--reject-below", "0.5")[2]
+
+
+def test_unknown_needs_images_that_were_held_out(place, learn, call):
+    learn("week1", "-q", "--method", "lmrc+", "--set", "predict_with=lda", fast=True)
+    code, out, err = call("predict", "m", "test", "--unknown")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "no image was held out of training; set calibration_share=0.05" in err
+    err = call("predict", "m", "test", "--unknown-share", "5")[2]
+    assert err.count("\n") == 1
 
 
 def test_top_lists_the_nearest_classes_of_an_unknown_image(model, call):

@@ -174,26 +174,42 @@ def predict(
             help="Predict unknown below this similarity; evaluate --unknown finds a value."
         ),
     ] = None,
+    unknown: Annotated[
+        bool, Flag("--unknown", help="Predict unknown for images of no known class (lmrc+).")
+    ] = False,
+    unknown_share: Annotated[
+        float | None,
+        typer.Option(
+            help="The same; share of images of known classes that may be lost.",
+            show_default="0.05",
+            metavar="SHARE",
+        ),
+    ] = None,
     as_json: Annotated[bool, Flag("--json", help="Print one JSON object per line.")] = False,
     as_csv: Annotated[bool, Flag("--csv", help="Print CSV.")] = False,
     device: Device = "auto",
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Do not report unreadable images.")] = False,
 ) -> None:
-    """Predict the classes of images: class, similarity and head, best first.
+    """Predict the classes of images: class, probability and head, best first.
 
-    A similarity is at most 1; models of lmrc+ print a score instead, which may be higher. Images
-    that cannot be read are skipped, and the exit code is 1.
+    Models without probabilities print a similarity, which is at most 1, or the score of a
+    prediction rule. Images that cannot be read are skipped, and the exit code is 1.
 
-    Example: lmrc predict pets.lmrc photo.jpg more/ --top 3
+    Example: lmrc predict pets.lmrc photo.jpg more/ --top 3 --unknown
     """
     from lmrc.practice.lazy_imports import import_lazily
 
     import_lazily("scipy.stats", "pandas")
+    from lmrc.methods.calibrated import UNKNOWN_SHARE
     from lmrc.practice import predict as work
     from lmrc.practice.models import open_to_predict
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined: use one of them")
+    if unknown and unknown_share is None:
+        unknown_share = UNKNOWN_SHARE
+    if unknown_share is not None and reject_below is not None:
+        raise UsageError("--unknown and --reject-below cannot be combined: use one of them")
     if not images and sys.stdin.isatty():
         raise UsageError("no images: name some, or write their paths to standard input")
     found = work.find_images(images or [work.STANDARD_INPUT])
@@ -203,7 +219,9 @@ def predict(
             raise UsageError("no images: standard input is empty")
         found = chain([first], found)
     classifier = open_to_predict(model, device)
-    predictions = work.predict(classifier, found, top=top, reject_below=reject_below)
+    predictions = work.predict(
+        classifier, found, top=top, reject_below=reject_below, unknown_share=unknown_share
+    )
     form = "json" if as_json else "csv" if as_csv else "text"
     width = work.max_width([*classifier.classes_, work.UNKNOWN])
     if work.write_predictions(predictions, form, sys.stdout, quiet=quiet, width=min(width, 30)):

@@ -9,6 +9,7 @@ import numpy as np
 
 from lmrc.data.dataset import Array
 from lmrc.data.folders import class_name
+from lmrc.methods.calibrated import Calibrated
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.persistence import model_from
 from lmrc.nets.auto import pick
@@ -34,6 +35,23 @@ def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
     model = open_model(path, device)
     model._check_prediction_rule()
     return model
+
+
+def outputs_of(model: LMRCClassifier, X: Any) -> tuple[Array, Array | None, Array | None]:
+    """Return similarities, and if the model has them, probabilities and unknown scores."""
+    if isinstance(model, Calibrated) and model.is_calibrated_:
+        return model.outputs(X)
+    return model.similarities(X), None, None
+
+
+def unknown_threshold(model: LMRCClassifier, share: float) -> float:
+    """Return the unknown score above which this share of images of known classes is."""
+    if not isinstance(model, Calibrated):
+        raise ValueError(
+            "the model has no score for unknown images: learn one with --method lmrc+, or use "
+            "--reject-below"
+        )
+    return model.unknown_threshold(share)
 
 
 def prediction_rule(model: LMRCClassifier) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,22 +21,35 @@ from rich.cells import cell_len
 from lmrc.data.arrays import load_arrays
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.practice.models import outputs_of, unknown_threshold
 from lmrc.practice.source import image_form
 from lmrc.practice.usage import UsageError, warn
 from lmrc.text import csv_cell, escape
 
 STANDARD_INPUT = "-"
 UNKNOWN = "unknown"
+COLUMNS = ("path", "rank", "class", "similarity", "head", "error", "known", "probability")
 CHUNK = 256  # images in memory at a time
 
 
 @dataclass(frozen=True)
 class ScoredClass:
-    """A candidate class of an image, its similarity and its head, counted from 1."""
+    """A candidate class of an image.
+
+    Attributes
+    ----------
+    label : object
+    similarity : float
+    head : int
+        Counted from 1.
+    probability : float or None
+        None if the model has no probabilities.
+    """
 
     label: Any
     similarity: float
     head: int
+    probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Prediction:
     best : list of ScoredClass
         Best first.
     known : bool
-        Whether the best similarity reaches the threshold.
+        Whether it is taken for an image of a known class.
     error : str
         Why the image could not be read; empty if it could.
     """
@@ -71,6 +84,7 @@ def predict(
     *,
     top: int = 1,
     reject_below: float | None = None,
+    unknown_share: float | None = None,
 ) -> Iterator[Prediction]:
     """Yield the predictions for images, in order; for unreadable ones, an error.
 
@@ -84,22 +98,53 @@ def predict(
         Number of classes for each image.
     reject_below : float or None
         Images whose best similarity is lower are predicted as unknown.
+    unknown_share : float or None
+        Predict unknown by the model's score for that, so that this share of images of known classes
+        is.
     """
+    threshold = None if unknown_share is None else unknown_threshold(model, unknown_share)
+    return _predict(model, images, top, reject_below, threshold)
+
+
+def _predict(
+    model: LMRCClassifier,
+    images: Iterable[Input],
+    top: int,
+    reject_below: float | None,
+    threshold: float | None,
+) -> Iterator[Prediction]:
     head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
     labels = model.classes_.tolist()
     for chunk in _chunks(images, CHUNK):
         read = [_read(image, model) for image in chunk]
         pixels = [found for _, found in read if not isinstance(found, str)]
-        similarities = iter(model.similarities(np.stack(pixels)) if pixels else np.empty((0, 1)))
+        outputs = _outputs(model, pixels)
         for name, found in read:
             if isinstance(found, str):
                 yield Prediction(name, [], error=found)
                 continue
-            scores = next(similarities)
+            scores, probabilities, unknown = next(outputs)
             order = np.argsort(-scores, kind="stable")[:top].tolist()
-            best = [ScoredClass(labels[i], float(scores[i]), head_of[i]) for i in order]
+            best = [
+                ScoredClass(
+                    labels[i],
+                    float(scores[i]),
+                    head_of[i],
+                    None if probabilities is None else float(probabilities[i]),
+                )
+                for i in order
+            ]
             known = reject_below is None or best[0].similarity >= reject_below
+            if threshold is not None:
+                known = known and bool(unknown <= threshold)
             yield Prediction(name, best, known)
+
+
+def _outputs(model: LMRCClassifier, pixels: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield similarities, probabilities and the unknown score of each image; None for no such."""
+    if pixels:
+        outputs = outputs_of(model, np.stack(pixels))
+        yield from zip(*(repeat(None) if part is None else part for part in outputs), strict=False)
 
 
 def _read(image: Input, model: LMRCClassifier) -> tuple[str, Any]:
@@ -187,7 +232,7 @@ def write_predictions(
     failures = 0
     table = csv.writer(file, lineterminator="\n") if form == "csv" else None
     if table:
-        table.writerow(["path", "rank", "class", "similarity", "head", "error", "known"])
+        table.writerow(COLUMNS)
     for prediction in predictions:
         failures += bool(prediction.error)
         if prediction.error and not quiet:
@@ -204,10 +249,10 @@ def write_predictions(
 
 def _rows(prediction: Prediction) -> list[list[Any]]:
     if prediction.error:
-        return [[prediction.path, "", "", "", "", prediction.error, ""]]
+        return [[prediction.path, "", "", "", "", prediction.error, "", ""]]
     path, known = prediction.path, "true" if prediction.known else "false"
     rows = [
-        [path, rank, s.label, Decimal(f"{s.similarity:.4f}"), s.head, "", known]
+        [path, rank, s.label, _decimal(s.similarity), s.head, "", known, _decimal(s.probability)]
         for rank, s in enumerate(prediction.best, start=1)
     ]
     if not prediction.known and len(rows) == 1:  # with --top, the nearest classes are still listed
@@ -215,20 +260,24 @@ def _rows(prediction: Prediction) -> list[list[Any]]:
     return rows
 
 
+def _decimal(value: float | None) -> Decimal | str:
+    return "" if value is None else Decimal(f"{value:.4f}")
+
+
 def _plain(prediction: Prediction) -> dict[str, Any]:
     if prediction.error:
         return {"path": prediction.path, "error": prediction.error}
-    best = prediction.best[0]
-    return {
-        "path": prediction.path,
-        "class": best.label if prediction.known else None,
-        "similarity": round(best.similarity, 4),
-        "head": best.head,
-        "top": [
-            {"class": s.label, "similarity": round(s.similarity, 4), "head": s.head}
-            for s in prediction.best
-        ],
-    }
+    top = [
+        {
+            "class": s.label,
+            "similarity": round(s.similarity, 4),
+            "probability": None if s.probability is None else round(s.probability, 4),
+            "head": s.head,
+        }
+        for s in prediction.best
+    ]
+    label = {} if prediction.known else {"class": None}
+    return {"path": prediction.path, **top[0], **label, "known": prediction.known, "top": top}
 
 
 def _lines(prediction: Prediction, width: int) -> Iterator[str]:
@@ -240,7 +289,10 @@ def _lines(prediction: Prediction, width: int) -> Iterator[str]:
     for scored in prediction.best:
         label = escape(str(scored.label)) if named else UNKNOWN
         gap = " " * (width - cell_len(label))
-        yield f"{start}  {label}{gap}  {scored.similarity: .3f}  head {scored.head}\n"
+        sure = f"{scored.similarity: .3f}"
+        if scored.probability is not None:
+            sure = f"{100 * scored.probability:5.1f} %"
+        yield f"{start}  {label}{gap}  {sure}  head {scored.head}\n"
         start = indent
 
 
