@@ -188,16 +188,16 @@ def _notebook(text: str, name: str) -> Iterator[str]:
 
 def _reports() -> Iterator[str]:
     """Yield the list of all report pages of results."""
+    from lmrc.report.index import reports_in
+
     yield "# All result pages\n\nMade by `lmrc reproduce` and `lmrc report`, from the records "
     yield "beside them. [Results](index.md) says what each is, with commit and hardware.\n"
     group = ""
-    for path in sorted((ROOT / "results").rglob("report.html")):
-        folder = path.parent.relative_to(ROOT / "results")
-        title = re.search("<title>(.*?)</title>", path.read_text("utf-8"), re.S)
-        if folder.parts[0] != group:
-            group = folder.parts[0]
+    for entry in reports_in(ROOT / "results"):
+        if entry.place.partition("/")[0] != group:
+            group = entry.place.partition("/")[0]
             yield f"\n## {group}\n\n"
-        yield f"- [{folder}]({folder}/report.html): {title[1].strip() if title else ''}\n"
+        yield f"- [{entry.place}]({entry.place}/report.html): {entry.title}\n"
 
 
 def _command_line() -> Iterator[str]:

@@ -24,7 +24,7 @@ from lmrc.practice.models import open_to_predict
 from lmrc.practice.source import image_form, labelled_files, refuse_inside
 from lmrc.practice.usage import Say, count, percent, warn
 from lmrc.report import html
-from lmrc.report.index import bare_page
+from lmrc.report.page import bare_page
 from lmrc.report.records import encoded, replace_file
 from lmrc.text import csv_cell
 from lmrc.training.device import pick_device

@@ -6,16 +6,14 @@ import html as escapes
 import os
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import NamedTuple
+from urllib.parse import quote
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from lmrc.report import html
-from lmrc.report.figures import printable
-from lmrc.report.page import PAGE
+from lmrc.report.page import PAGE, bare_page
 from lmrc.report.records import encoded, replace_file
 
 INDEX = "index.html"
@@ -67,7 +65,7 @@ def write_index(folder: Path) -> tuple[Path, list[Entry]]:
         [
             html.breakable(entry.place),
             Markup('<td><a href="{}/{}">{}</a></td>').format(
-                _quoted(entry.place), PAGE, entry.headline or entry.title or entry.place
+                quote(entry.place), PAGE, entry.headline or entry.title or entry.place
             ),
             html.td(entry.title),
         ]
@@ -77,18 +75,3 @@ def write_index(folder: Path) -> tuple[Path, list[Entry]]:
     page = bare_page("Results", Markup("<h1>Results</h1>\n{}").format(table))
     replace_file(folder / INDEX, encoded(page))
     return folder / INDEX, entries
-
-
-def bare_page(title: str, body: Markup) -> str:
-    """Return a page in the style of a report, with a body of one's own."""
-    template = files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8")
-    head = Template(template.partition("<main>")[0]).substitute(title=escape(title))
-    page = Markup(head)  # noqa: S704
-    page += Markup("<main>\n{}\n</main>\n</body>\n</html>\n").format(body)
-    return printable(page)
-
-
-def _quoted(place: str) -> str:
-    from urllib.parse import quote
-
-    return quote(place)

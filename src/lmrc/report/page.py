@@ -19,6 +19,7 @@ from lmrc.report import (
     incremental,
     model,
     rehearsal,
+    rotations,
     suppression,
 )
 from lmrc.report.html import Contents, Section, joined, prose
@@ -48,7 +49,7 @@ BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
     "consolidation": incremental.build_consolidation,
     "heads": incremental.build_heads,
     "ablation": ablation.build,
-    "rotations": ablation.build_rotations,
+    "rotations": rotations.build,
     "pretrained": ablation.build_pretrained,
 }
 
@@ -143,6 +144,15 @@ def assemble(description: Description, contents: Contents) -> str:
     }
     # All that is no Markup is escaped here.
     page = template.substitute({name: escape(part) for name, part in parts.items()})
+    return figures.printable(page)
+
+
+def bare_page(title: str, body: Markup) -> str:
+    """Return a page in the style of a report, with a body of one's own."""
+    template = files("lmrc.report").joinpath("page.html").read_text(encoding="utf-8")
+    head = Template(template.partition("<main>")[0]).substitute(title=escape(title))
+    page = Markup(head)  # noqa: S704
+    page += Markup("<main>\n{}\n</main>\n</body>\n</html>\n").format(body)
     return figures.printable(page)
 
 
