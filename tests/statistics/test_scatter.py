@@ -37,7 +37,7 @@ def learnt(parts):
     scatter, order = Scatter.empty(INPUTS), []
     for x, label in parts:
         order += [label] if label not in order else []
-        scatter = scatter.added(order.index(label), expand(x, PROJECTIONS))
+        scatter = scatter.added([(order.index(label), expand(x, PROJECTIONS))])
     return scatter, order
 
 

@@ -10,8 +10,8 @@ Stored in float32, computed in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -87,36 +87,50 @@ class Scatter:
         """Images of all classes."""
         return int(self.counts.sum())
 
-    def added(self, row: int, x: Tensor) -> Self:
-        """Return it with samples of a class, (n, width): a new one has the row after the last."""
-        x = x.double()
+    def added(self, parts: Iterable[tuple[int, Tensor]]) -> Self:
+        """Return it with samples of classes: row and samples (n, width) of each.
+
+        A new class has the row after the last. Matrices are computed where the samples are.
+        """
+        found, more = self, torch.zeros(())
+        for row, x in parts:
+            n, mean, away = found._around_mean(row, x.double())
+            factors = list(torch.split(found.factors, found.ranks.tolist()))
+            if found.is_pooled:
+                more = more.to(away) + away.T @ away
+                factor = found.factors
+            else:
+                known = factors[row : row + 1]
+                rows = torch.cat([*(f.to(away) for f in known), away])
+                factor = torch.linalg.qr(rows, mode="r")[1].cpu()
+            found = replace(
+                found,
+                counts=with_row(found.counts, row, torch.tensor(n)),
+                means=with_row(found.means, row, mean),
+                ranks=with_row(found.ranks, row, torch.tensor(len(factor))),
+                factors=torch.cat([*factors[:row], factor.float(), *factors[row + 1 :]]),
+            )
+            if len(found.factors) > found.means.shape[1] // 2:
+                found = found._pooled()
+        if not more.ndim:
+            return found
+        return replace(found, within=(found.within.double() + packed(more.cpu())).float())
+
+    def _around_mean(self, row: int, x: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Return a class's count and mean with more samples, and rows that its factor gains."""
         n, mean = len(x), x.mean(dim=0)
         # One row fewer with the same scatter: a reflection takes the mean into the first row.
         normal = torch.full((n, 1), 1 / math.sqrt(n)).to(x)
         normal[0] -= 1
         away = (x - 2 * normal @ (normal.T @ x) / (normal.square().sum() + EPS))[1:]
-        known = row < len(self.counts)
-        if known:
+        mean = mean.cpu()
+        if row < len(self.counts):
             before, old = int(self.counts[row]), self.means[row].double()
             step = mean - old
-            away = torch.cat([away, math.sqrt(before * n / (before + n)) * step[None]])
+            between = math.sqrt(before * n / (before + n)) * step[None]
+            away = torch.cat([away, between.to(away)])
             mean, n = old + n / (before + n) * step, before + n
-        parts = list(torch.split(self.factors, self.ranks.tolist()))
-        within = self.within
-        if self.is_pooled:
-            within = (self.within.double() + packed(away.T @ away)).float()
-            factor = self.factors
-        else:
-            rows = torch.cat([parts[row].double(), away]) if known else away
-            factor = torch.linalg.qr(rows, mode="r")[1]
-        found = type(self)(
-            with_row(self.counts, row, torch.tensor(n)),
-            with_row(self.means, row, mean),
-            with_row(self.ranks, row, torch.tensor(len(factor))),
-            torch.cat([*parts[:row], factor.float(), *parts[row + 1 :]]),
-            within,
-        )
-        return found._pooled() if len(found.factors) > found.means.shape[1] // 2 else found
+        return n, mean, away
 
     def _pooled(self) -> Self:
         factors = self.factors.double()

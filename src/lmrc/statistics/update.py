@@ -43,12 +43,14 @@ def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.dev
     projections : int
         As for `expand`.
     device : torch.device
-        Where to compute the projections.
+        Where to compute.
     """
-    for row in torch.unique(task.y).tolist():  # in order
-        for part in task.of_class(row).x.split(AT_A_TIME):
-            scatter = scatter.added(row, expand(part.to(device), projections).cpu())
-    return scatter
+    home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
+    return scatter.added(
+        (row, expand(part.to(device), projections).to(home))
+        for row in torch.unique(task.y).tolist()  # in order
+        for part in task.of_class(row).x.split(AT_A_TIME)
+    )
 
 
 def leave_out(
