@@ -1,4 +1,4 @@
-"""Each baseline gets the care of our own method: its regulariser is there, and does its work."""
+"""EWC: its penalty, and the Fisher information."""
 
 import copy
 from dataclasses import replace
@@ -11,11 +11,6 @@ from torch.nn import functional as F
 
 from lmrc import (
     EWCClassifier,
-    FineTuneClassifier,
-    JointClassifier,
-    LwFClassifier,
-    ModelFileError,
-    load,
 )
 from lmrc.checks import blobs
 from lmrc.methods.ewc import fisher_diagonal
@@ -54,23 +49,13 @@ def gradient_norms(term, network):
     }
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        (quick(EWCClassifier), "ewc"),
-        (quick(LwFClassifier), "distillation"),
-        (quick(LwFClassifier, heads="multi"), "distillation"),
-    ],
-)
-def test_the_regulariser_has_a_gradient(model, name):
+def test_the_penalty_has_a_gradient():
+    model = quick(EWCClassifier)
     network, frozen, batch = second_step(model.partial_fit(X, Y))
-    norms = gradient_norms(Objective(model, network, Frozen(frozen))(batch)[name], network)
+    norms = gradient_norms(Objective(model, network, Frozen(frozen))(batch)["ewc"], network)
     assert norms["encoder.backbone.1.weight"] > 1e-6
     assert norms["head.weight"] > 1e-6
     assert all(p.grad is None for p in frozen.parameters())
-
-
-# --- EWC ------------------------------------------------------------------------------------------
 
 
 def test_penalty_is_zero_at_the_old_weights_and_grows_with_distance_and_fisher():
@@ -207,102 +192,3 @@ def test_ewc_holds_the_weights_that_matter():
         change = (model.network_.encoder.backbone[3].weight - before).square()
         moved[penalty] = (fisher["encoder.backbone.3.weight"] * change).sum().item()
     assert moved[1e5] < 0.2 * moved[0.0]
-
-
-# --- LwF ------------------------------------------------------------------------------------------
-
-
-def test_single_head_distillation_by_hand():
-    model = quick(LwFClassifier, distillation_weight=3.0)
-    old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[0.5], [1.0], [4.0]]))
-    x = torch.tensor([[2.0]])
-    terms = model.losses(new(x), old(x), MiniBatch(x, torch.tensor([2]), torch.ones(3), 2))
-    logits = torch.tensor([1.0, 2.0, 8.0])
-    torch.testing.assert_close(terms["new"], -logits.log_softmax(0)[2:])
-    taught = torch.tensor([2.0, 4.0]).div(2).softmax(0)
-    expected = -3 * (taught * logits[:2].div(2).log_softmax(0)).sum()
-    torch.testing.assert_close(terms["distillation"][0], expected)
-
-
-def test_multi_head_losses_and_scores_by_hand():
-    model = quick(LwFClassifier, heads="multi")
-    model.heads_ = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
-    old, new = linear(torch.tensor([[1.0], [2.0], [3.0]])), linear(torch.arange(5.0)[:, None])
-    x = torch.tensor([[2.0]])
-    terms = model.losses(new(x), old(x), MiniBatch(x, torch.tensor([4]), torch.ones(5), 3))
-    torch.testing.assert_close(terms["new"], -torch.tensor([6.0, 8.0]).log_softmax(0)[1:])
-    first = -(torch.tensor([1.0, 2.0]).softmax(0) * torch.tensor([0.0, 1.0]).log_softmax(0)).sum()
-    # A head of one class has nothing to distil: its softmax is 1 whatever it says.
-    torch.testing.assert_close(terms["distillation"][0], first)
-    expected = [
-        torch.tensor([0.0, 2.0]).softmax(0),
-        torch.ones(1),
-        torch.tensor([6.0, 8.0]).softmax(0),
-    ]
-    torch.testing.assert_close(model.scores(new, x)[0], torch.cat(expected))
-
-
-@pytest.mark.parametrize("heads", ["single", "multi"])
-def test_lwf_keeps_old_outputs_closer_than_fine_tuning(heads):
-    """Both from the same first network; the old classes' softmax on the new data is compared."""
-    drift = {}
-    for weight in (0.0, 1.0):
-        model = quick(LwFClassifier, heads=heads, distillation_weight=weight, epochs=20)
-        model.partial_fit(X, Y)
-        x = torch.from_numpy(X2).float()
-        with torch.no_grad():
-            before = model.network_(x).softmax(1)
-            model.partial_fit(X2, Y2)
-            after = model.network_(x)[:, :2].softmax(1)
-        drift[weight] = (after - before).abs().mean().item()
-    assert drift[1.0] < 0.5 * drift[0.0]
-
-
-def test_lwf_without_distillation_is_fine_tuning():
-    models = [quick(LwFClassifier, distillation_weight=0.0), quick(FineTuneClassifier)]
-    answers = [m.partial_fit(X, Y).partial_fit(X2, Y2).predict(X) for m in models]
-    np.testing.assert_array_equal(*answers)
-
-
-# --- Joint ----------------------------------------------------------------------------------------
-
-
-def test_joint_remembers_all_and_begins_anew():
-    model = quick(JointClassifier, epochs=20).partial_fit(X, Y)
-    before = model.network_.encoder.backbone[1].weight
-    model.partial_fit(X2, Y2)
-    assert len(model.memory_) == len(X) + len(X2)
-    correlation = torch.corrcoef(
-        torch.stack([before.flatten(), model.network_.encoder.backbone[1].weight.flatten()])
-    )[0, 1]
-    assert abs(correlation) < 0.2, "the new network must not start from the old one's weights"
-    assert model.score(np.concatenate([X, X2]), np.concatenate([Y, Y2])) > 0.97
-
-
-def test_joint_begins_with_its_weights_after_load_too(tmp_path):
-    quick(FineTuneClassifier).fit(X, Y).save(tmp_path / "teacher")
-    (file,) = (tmp_path / "teacher").glob("weights-*")
-    model = quick(JointClassifier, weights=file, learning_rate=1e-9).partial_fit(X, Y)
-    model.save(tmp_path / "model")
-    began_with = model.network_.encoder.backbone[1].weight
-    model.partial_fit(X2, Y2)
-    file.unlink()
-    for part in ("once", "twice"):  # what was read is written again
-        read = load(tmp_path / "model").partial_fit(X2, Y2)
-        torch.testing.assert_close(read.network_.encoder.backbone[1].weight, began_with)
-        np.testing.assert_array_equal(read.decision_function(X), model.decision_function(X), part)
-        load(tmp_path / "model").save(tmp_path / "model")
-
-
-def test_weights_to_begin_with_that_do_not_fit_are_refused(tmp_path):
-    model = quick(JointClassifier).fit(X, Y)
-    model.start_ = {"0.weight": torch.zeros(2, 2)}
-    model.save(tmp_path / "model")
-    with pytest.raises(ModelFileError, match="weights to begin with are not of the network's"):
-        load(tmp_path / "model")
-
-
-@pytest.mark.parametrize("model", [quick(LwFClassifier, heads="multi"), quick(JointClassifier)])
-def test_no_exemplars_where_they_have_no_use(model):
-    with pytest.raises(ValueError, match="memory_per_class=5 has no use here"):
-        model.set_params(memory_per_class=5).fit(X, Y)

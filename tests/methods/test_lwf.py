@@ -1,0 +1,121 @@
+"""LwF: the distillation holds what was learnt, with one head and with several."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmrc import (
+    FineTuneClassifier,
+    LwFClassifier,
+)
+from lmrc.checks import blobs
+from lmrc.nets.growing import GrowingLinear
+from lmrc.nets.network import Encoder, Frozen, Network
+from lmrc.training.batches import MiniBatch
+from lmrc.training.objective import Objective
+
+(X, Y), (X2, Y2), _ = blobs()
+
+
+def quick(cls, **settings):
+    return cls(**{"epochs": 3, "random_state": 0} | settings)
+
+
+def second_step(model):
+    """The networks and the first mini-batch of a second task, moved a little."""
+    frozen = model.network_
+    network = copy.deepcopy(frozen)
+    network.head.add_classes(2)
+    model.heads_ = [*model.heads_, np.array([2, 3])]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for p in network.parameters():
+            p += 0.05 * torch.randn_like(p)
+    x, y = torch.from_numpy(X2).float(), torch.from_numpy(Y2)
+    return network, frozen, MiniBatch(x, y, torch.bincount(y, minlength=4), n_known=2)
+
+
+def gradient_norms(term, network):
+    network.zero_grad()
+    term.mean().backward()
+    return {
+        name: p.grad.norm().item() for name, p in network.named_parameters() if p.grad is not None
+    }
+
+
+def linear(weight):
+    head = GrowingLinear(1, len(weight))
+    head.weight.data = weight
+    return Network(Encoder(nn.Flatten(), torch.zeros(1), torch.ones(1)), head)
+
+
+@pytest.mark.parametrize("heads", ["single", "multi"])
+def test_the_distillation_has_a_gradient(heads):
+    model = quick(LwFClassifier, heads=heads)
+    network, frozen, batch = second_step(model.partial_fit(X, Y))
+    norms = gradient_norms(
+        Objective(model, network, Frozen(frozen))(batch)["distillation"], network
+    )
+    assert norms["encoder.backbone.1.weight"] > 1e-6
+    assert norms["head.weight"] > 1e-6
+    assert all(p.grad is None for p in frozen.parameters())
+
+
+def test_single_head_distillation_by_hand():
+    model = quick(LwFClassifier, distillation_weight=3.0)
+    old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[0.5], [1.0], [4.0]]))
+    x = torch.tensor([[2.0]])
+    terms = model.losses(new(x), old(x), MiniBatch(x, torch.tensor([2]), torch.ones(3), 2))
+    logits = torch.tensor([1.0, 2.0, 8.0])
+    torch.testing.assert_close(terms["new"], -logits.log_softmax(0)[2:])
+    taught = torch.tensor([2.0, 4.0]).div(2).softmax(0)
+    expected = -3 * (taught * logits[:2].div(2).log_softmax(0)).sum()
+    torch.testing.assert_close(terms["distillation"][0], expected)
+
+
+def test_multi_head_losses_and_scores_by_hand():
+    model = quick(LwFClassifier, heads="multi")
+    model.heads_ = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
+    old, new = linear(torch.tensor([[1.0], [2.0], [3.0]])), linear(torch.arange(5.0)[:, None])
+    x = torch.tensor([[2.0]])
+    terms = model.losses(new(x), old(x), MiniBatch(x, torch.tensor([4]), torch.ones(5), 3))
+    torch.testing.assert_close(terms["new"], -torch.tensor([6.0, 8.0]).log_softmax(0)[1:])
+    first = -(torch.tensor([1.0, 2.0]).softmax(0) * torch.tensor([0.0, 1.0]).log_softmax(0)).sum()
+    # A head of one class has nothing to distil: its softmax is 1 whatever it says.
+    torch.testing.assert_close(terms["distillation"][0], first)
+    expected = [
+        torch.tensor([0.0, 2.0]).softmax(0),
+        torch.ones(1),
+        torch.tensor([6.0, 8.0]).softmax(0),
+    ]
+    torch.testing.assert_close(model.scores(new, x)[0], torch.cat(expected))
+
+
+@pytest.mark.parametrize("heads", ["single", "multi"])
+def test_lwf_keeps_old_outputs_closer_than_fine_tuning(heads):
+    """Both from the same first network; the old classes' softmax on the new data is compared."""
+    drift = {}
+    for weight in (0.0, 1.0):
+        model = quick(LwFClassifier, heads=heads, distillation_weight=weight, epochs=20)
+        model.partial_fit(X, Y)
+        x = torch.from_numpy(X2).float()
+        with torch.no_grad():
+            before = model.network_(x).softmax(1)
+            model.partial_fit(X2, Y2)
+            after = model.network_(x)[:, :2].softmax(1)
+        drift[weight] = (after - before).abs().mean().item()
+    assert drift[1.0] < 0.5 * drift[0.0]
+
+
+def test_lwf_without_distillation_is_fine_tuning():
+    models = [quick(LwFClassifier, distillation_weight=0.0), quick(FineTuneClassifier)]
+    answers = [m.partial_fit(X, Y).partial_fit(X2, Y2).predict(X) for m in models]
+    np.testing.assert_array_equal(*answers)
+
+
+def test_no_exemplars_where_they_have_no_use():
+    with pytest.raises(ValueError, match="memory_per_class=5 has no use here"):
+        quick(LwFClassifier, heads="multi", memory_per_class=5).fit(X, Y)
