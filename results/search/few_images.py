@@ -122,7 +122,7 @@ def learn(
 
 def by_rule(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the scores of each rule."""
-    kept = prediction_rules.exact(scatter, WIDTH, CPU)
+    kept = prediction_rules.exact(scatter, WIDTH, CPU).classifiers
     known = ridge.normalised(x)[None]
     yield "ncm", prediction_rules.nearest_mean(scatter.means[None, :, WIDTH : 2 * WIDTH], known)
     yield "lda", prediction_rules.linear(kept, "lda", known)

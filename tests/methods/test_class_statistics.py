@@ -78,6 +78,20 @@ def test_tasks_one_by_one_are_as_good_as_all_at_once(model, tmp_path):
     assert np.array_equal(joint.similarities(X), again.similarities(X))
 
 
+def test_heads_are_trained_only_if_prediction_needs_them(model):
+    learn(model, of(0, 1, 2), of(3, 4, 5))
+    assert not model.history_
+    before = model.network_.head.weight[0].clone()
+    learn(model, of(0, 1))  # known classes: no new head
+    assert np.array_equal(model.network_.head.weight[0].detach(), before.detach())
+    assert model.set_params(predict_with="wta").score(X, Y) > 0.6
+    learn(model, of(5))
+    assert [record["task"] for record in model.history_] == [3]
+    assert (
+        len(model.set_params(predict_with="ensemble").partial_fit(X[of(1)], Y[of(1)]).classes_) == 6
+    )
+
+
 def test_a_forgotten_class_was_never_there(model):
     forgotten = learn(copy.copy(model), of(0, 1, 2), of(3, 4, 5)).forget(4)
     same(forgotten, learn(copy.copy(model), of(0, 1, 2), of(3, 5)))

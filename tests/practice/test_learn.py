@@ -221,12 +221,12 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
 
 
-def test_learning_photographs_is_resumed_after_the_features(photographs, learn, monkeypatch):
+def test_learning_photographs_is_resumed(photographs, learn, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("lmrc.practice.checkpoint.FolderCheckpoint.save", stop)
+        patch.setattr("lmrc.practice.checkpoint.FolderCheckpoint.on_features", stop)
         learn("week1", *QUICK, code=130)
     out = learn("--resume")[1]
     assert out.startswith("2 new classes: green (3), red (3)\n")

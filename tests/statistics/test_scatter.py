@@ -12,8 +12,8 @@ from lmrc.statistics.ridge import (
     normalised,
     projection,
     ridge_inputs,
+    ridge_regression,
     ridge_scores,
-    ridge_weights,
     shrinkage,
 )
 from lmrc.statistics.scatter import Scatter
@@ -43,7 +43,7 @@ def learnt(parts):
 
 def scores(scatter, order, x):
     """Scores by each rule that is exact, columns by label."""
-    kept, normal = prediction_rules.exact(scatter, WIDTH, CPU), normalised(x)[None]
+    kept, normal = prediction_rules.exact(scatter, WIDTH, CPU).classifiers, normalised(x)[None]
     found = {
         "lda": prediction_rules.comparable(prediction_rules.linear(kept, "lda", normal)),
         "ncm": prediction_rules.nearest_mean(scatter.of(WIDTH, 2 * WIDTH).means[None], normal),
@@ -122,7 +122,7 @@ def test_the_weights_are_those_of_a_ridge_regression_onto_one_hot_classes(each, 
     alpha = 0.1 * inputs.square().sum() / inputs.shape[1]
     regression = Ridge(alpha=float(alpha), fit_intercept=False).fit(inputs, F.one_hot(y))
     wanted = torch.from_numpy(regression.coef_).float()
-    found = ridge_weights(scatter.of(WIDTH), CPU)
+    found = ridge_regression(scatter.of(WIDTH), CPU).weight
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
@@ -133,13 +133,13 @@ def test_the_ridge_is_strong_where_classes_are_few_noisy_samples(
     x, y = samples([each] * CLASSES, spread=spread)
     scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
     scatter = scatter.of(WIDTH)
-    found = ridge_weights(scatter, CPU)
+    found = ridge_regression(scatter, CPU).weight
     by_ridge = {}
     for strength in ridge.RIDGES:
         with monkeypatch.context() as one:
             one.setattr(ridge, "RIDGES", (strength,))
             one.setattr(ridge, "FIRST_TRIED", 0)
-            by_ridge[strength] = ridge_weights(scatter, CPU)
+            by_ridge[strength] = ridge_regression(scatter, CPU).weight
     chosen = [strength for strength, weights in by_ridge.items() if torch.equal(weights, found)]
     assert len(chosen) == 1
     assert low <= chosen[0] <= high

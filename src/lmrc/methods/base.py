@@ -260,7 +260,7 @@ class IncrementalClassifier(
             trained = on_features(network, self._feature_layers)
             before = frozen and on_features(frozen, self._feature_layers)
         records = self._train(trained, before, samples, n_known)
-        for record in progress.epochs(records, self._epochs):
+        for record in progress.epochs(records, self._epochs) if self._epochs else records:
             self.history_ = [*self.history_, {"task": self.n_tasks_, **record}]
         with progress.of("what is kept of it"):
             self.after_task(trained.eval(), samples)

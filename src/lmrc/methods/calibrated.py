@@ -16,12 +16,13 @@ from lmrc.methods.class_statistics import WithClassStatistics
 from lmrc.methods.rng import CALIBRATION
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import leave_one_out, prediction_rules
 from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
+from lmrc.statistics.prediction_rules import Exact
 from lmrc.statistics.residual import residual, residual_map
 from lmrc.statistics.ridge import normalised
 from lmrc.statistics.scatter import Scatter
-from lmrc.statistics.update import AT_A_TIME, leave_out
+from lmrc.statistics.update import AT_A_TIME, without_some
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.memory import Memory
 
@@ -29,7 +30,6 @@ UNKNOWN_SHARE = 0.05  # of known images that may be taken for unknown ones, by d
 OFFSET = 0.7  # share of a class's offset that is subtracted from its unknown scores
 #: Usual logit scales where they are not the default: cosines to class means differ by little.
 USUAL_SCALES = {"ncm": 50.0}
-EXACT_RULES = ("lda", "ncm", "ridge")
 MIN_IMAGES = 5  # of a class, for some of them to be held out of training
 AT_ONCE = 128  # images in a forward pass
 EPS = 1e-6
@@ -52,7 +52,7 @@ class Basis(NamedTuple):
     residual: float
 
 
-def _may_tell(model: Calibrated) -> bool:
+def _may_be_calibrated(model: Calibrated) -> bool:
     """Tell whether a model has probabilities, or will have once it is fitted."""
     if "network_" in vars(model):
         return model.is_calibrated_
@@ -65,8 +65,8 @@ class Calibrated(WithClassStatistics):
     Attributes
     ----------
     calibration_ : dict of Tensor
-        What held-out images told, by prediction rule and class, and what follows from it. Empty
-        where none were held out.
+        Sums over held-out images, by prediction rule and class, and logit scales, offsets and the
+        map to residuals, which follow from them. Empty where none were held out.
     """
 
     predict_is_argmax = True
@@ -77,7 +77,7 @@ class Calibrated(WithClassStatistics):
     def _hold_out(self, samples: Memory) -> tuple[Memory, Memory]:
         """Return the samples to learn, and images of the task that are held out.
 
-        None with a frozen backbone, which learns from no image: see `_added`.
+        None with a frozen backbone, whose images are left out one by one: see `_leave_one_out`.
         """
         if not self.calibration_share or self._on_features or self.statistics == "none":
             return samples, Memory.empty(samples.x)
@@ -96,49 +96,70 @@ class Calibrated(WithClassStatistics):
         """Update the statistics, and calibrate by images that were held out."""
         if not self.n_tasks_ or self.statistics == "none":
             self.calibration_: dict[str, Tensor] = {}
-        samples, left_out = self._hold_out(samples)
-        was_exact = bool(self.n_tasks_ and self.scatter_)
-        super().after_task(network, samples)
-        if was_exact and not self.scatter_:  # what was held out was scored by other features
+        samples, held_out = self._hold_out(samples)
+        earlier = self.scatter_ if self.n_tasks_ else {}
+        fit, head = self._update(network, samples), network.head
+        if earlier and fit is None:  # earlier images were scored by other features
             self.calibration_ = {}
-        if len(left_out):
+        if fit is None and not len(held_out) and not self.calibration_:
+            return
+        basis = self._basis(self._possible, head, fit)
+        if fit is not None:
+            task, _ = samples.split(len(samples) - len(self.memory_ or ()))
+            self._leave_one_out(task, network, fit, basis)
+            if self.prediction_rule_ in prediction_rules.FINETUNED:
+                self._leave_some_out(earlier, task, network)
+        elif len(held_out):
             device = network.encoder.mean.device
-            parts = (self._views(network, x.to(device)) for x in left_out.x.split(AT_ONCE))
-            basis = self._basis(self._possible, network.head)
-            self._keep([self._told(network.head, parts, left_out.y, basis)])
-        self._derive(network.head)
+            parts = (self._views(network, x.to(device)) for x in held_out.x.split(AT_ONCE))
+            self._add(self._summed(head, parts, held_out.y, basis))
+        self._derive(basis)
 
-    def _added(self, scatter: Scatter, task: Memory, network: Network) -> Scatter:
-        """Add a task to exact statistics; its images are scored by statistics without them."""
+    def _leave_one_out(self, task: Memory, network: Network, fit: Exact, basis: Basis) -> None:
+        """Score each image of a task by exact statistics without it."""
+        rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
+        device, width = network.encoder.mean.device, self._width(network)
+        scatter = Scatter.from_tensors(self.scatter_)
+        left_out = leave_one_out.leave_out(scatter, task, self.projections, device, rng)
+        if not len(left_out.y):
+            return
+        off = leave_one_out.residuals(left_out, fit, basis.map_, width) / basis.residual
+        scores = leave_one_out.scores(left_out, fit, width)
+        units = {rule: found / basis.units[rule] for rule, found in scores.items()}
+        self._add({r: HeldOut.of(s, off - s.amax(dim=1), left_out.y) for r, s in units.items()})
+
+    def _leave_some_out(self, earlier: dict[str, Tensor], task: Memory, network: Network) -> None:
+        """Score a share of a task's images by rules fine-tuned without them."""
         rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
         device, width, head = network.encoder.mean.device, self._width(network), network.head
-        finetune, told = self.predict_with in prediction_rules.FINETUNED, []
-        for without, left_out in leave_out(
-            scatter, task, self.projections, device, rng, once=finetune
-        ):
-            classifiers = prediction_rules.exact(without, width, device)
-            if finetune:
-                classifiers |= prediction_rules.finetune(
-                    head,
-                    self._vectors_by_rotation(device),
-                    without.of(0, width).class_statistics(self.statistics),
-                    self._head_sizes,
-                    scale=self.scale,
-                    non_negative=bool(task.x[:].min() >= 0),
-                    generator=rng,
-                )
-            rules = (*EXACT_RULES, *(prediction_rules.FINETUNED if finetune else ()))
-            basis = self._exact_basis(rules, head, classifiers, without)
-            parts = ((x.to(device)[None], 1) for x in left_out.x.split(AT_A_TIME))
-            told.append(self._told(head, parts, left_out.y, basis))
-        self._keep(told)
-        return super()._added(scatter, task, network)
+        before = (
+            Scatter.from_tensors(earlier)
+            if earlier
+            else Scatter.empty(2 * width + self.projections)
+        )
+        without, left_out = without_some(before, task, self.projections, device, rng)
+        if not len(left_out):
+            return
+        fit = prediction_rules.exact(without, width, device)
+        classifiers = prediction_rules.finetune(
+            head,
+            self._vectors_by_rotation(device),
+            without.of(0, width).class_statistics(self.statistics),
+            self._head_sizes,
+            scale=self.scale,
+            non_negative=bool(task.x[:].min() >= 0),
+            generator=rng,
+        )
+        fit = fit._replace(classifiers=classifiers | fit.classifiers)
+        basis = self._exact_basis(prediction_rules.FINETUNED, head, fit, without)
+        parts = ((x.to(device)[None], 1) for x in left_out.x.split(AT_A_TIME))
+        self._add(self._summed(head, parts, left_out.y, basis))
 
     @torch.no_grad()
-    def _told(
+    def _summed(
         self, head: MultiHead, parts: Iterable[tuple[Tensor, int]], y: Tensor, basis: Basis
     ) -> dict[str, HeldOut]:
-        """Return what images tell, by prediction rule.
+        """Return the sums over held-out images, by prediction rule.
 
         Parameters
         ----------
@@ -160,17 +181,16 @@ class Calibrated(WithClassStatistics):
         joined = {rule: torch.cat(found) for rule, found in scores.items()}
         return {rule: HeldOut.of(s, off - s.amax(dim=1), y) for rule, s in joined.items()}
 
-    def _keep(self, told: Sequence[dict[str, HeldOut]]) -> None:
-        """Add to what held-out images told so far."""
+    def _add(self, found: Mapping[str, HeldOut]) -> None:
+        """Add to the sums over held-out images."""
         held = self._held
-        for found in told:
-            for rule, of_rule in found.items():
-                held[rule] = held[rule].joined(of_rule) if rule in held else of_rule
+        for rule, of_rule in found.items():
+            held[rule] = held[rule].joined(of_rule) if rule in held else of_rule
         self._set_held(held)
 
     @property
     def _held(self) -> dict[str, HeldOut]:
-        """What held-out images told, by prediction rule."""
+        """The sums over held-out images, by prediction rule."""
         rules = {name.partition(".")[0] for name in self.calibration_ if name.endswith(".losses")}
         return {rule: HeldOut.from_tensors(self._of_rule(rule)) for rule in sorted(rules)}
 
@@ -187,14 +207,13 @@ class Calibrated(WithClassStatistics):
             for name, tensor in found.joined(none).tensors().items()
         }
 
-    def _derive(self, head: MultiHead) -> None:
-        """Set what follows from what held-out images told, for the statistics as they are."""
-        held = {rule: found for rule, found in self._held.items() if rule in self._possible}
+    def _derive(self, basis: Basis) -> None:
+        """Set logit scales, offsets and the map to residuals, for the statistics as they are."""
+        held = {rule: found for rule, found in self._held.items() if rule in basis.units}
         if not held:
             self.calibration_ = {}
             return
         self._set_held(held)
-        basis = self._basis(list(held), head)
         self.calibration_ |= {"map": basis.map_, "residual": torch.tensor([basis.residual])}
         for rule, found in held.items():
             scale = found.logit_scale(USUAL_SCALES.get(rule, USUAL_SCALE))
@@ -208,11 +227,11 @@ class Calibrated(WithClassStatistics):
     def _possible(self) -> tuple[str, ...]:  # prediction rules there are classifiers for
         return prediction_rules.possible(self._kept)
 
-    def _basis(self, rules: Sequence[str], head: MultiHead) -> Basis:
+    def _basis(self, rules: Sequence[str], head: MultiHead, fit: Exact | None) -> Basis:
         """Return the basis of the statistics as they are."""
-        if self.scatter_:
-            scatter = Scatter.from_tensors(self.scatter_)
-            return self._exact_basis(rules, head, self.classifiers_, scatter)
+        if fit is not None:
+            fit = fit._replace(classifiers=self.classifiers_)
+            return self._exact_basis(rules, head, fit, Scatter.from_tensors(self.scatter_))
         statistics = self._class_statistics({})
         means = statistics.means.double().flatten(0, 1)
         moment = statistics.covariances.mean() + means.T @ means / len(means)
@@ -220,17 +239,12 @@ class Calibrated(WithClassStatistics):
         return self._basis_of(rules, head, self._kept, statistics.means, moment, n)
 
     def _exact_basis(
-        self,
-        rules: Sequence[str],
-        head: MultiHead,
-        classifiers: dict[str, Tensor],
-        scatter: Scatter,
+        self, rules: Sequence[str], head: MultiHead, fit: Exact, scatter: Scatter
     ) -> Basis:
-        width = classifiers["lda_weight"].shape[-1]
-        features = scatter.of(width, 2 * width)  # normalised ones
-        means = features.means.double()
-        moment = features.covariance() + means.T @ means / len(means)
-        kept = self._exactly_kept(classifiers, scatter.means)
+        width = len(fit.covariance)
+        means = scatter.means[:, width : 2 * width].double()  # of normalised features
+        moment = fit.covariance + means.T @ means / len(means)
+        kept = self._exactly_kept(fit.classifiers, scatter.means)
         of_means = scatter.means[:, None, :width]
         return self._basis_of(rules, head, kept, of_means, moment, scatter.n_images)
 
@@ -251,10 +265,11 @@ class Calibrated(WithClassStatistics):
         return Basis(kept, units, *residual_map(moment, n_images))
 
     def _forget_class(self, row: int) -> None:
-        """Take out what held-out images of a class told, too."""
-        super()._forget_class(row)
-        self._set_held({rule: found.without(row) for rule, found in self._held.items()})
-        self._derive(self.network_.head)
+        """Take the class out of the sums over held-out images, too."""
+        fit = self._update_without(row)
+        if self.calibration_:
+            self._set_held({rule: found.without(row) for rule, found in self._held.items()})
+            self._derive(self._basis(self._possible, self.network_.head, fit))
 
     # --- Prediction ------------------------------------------------------------------------------
 
@@ -280,7 +295,7 @@ class Calibrated(WithClassStatistics):
         return f"{self.prediction_rule_}.scale" in getattr(self, "calibration_", {})
 
     def _check_calibrated(self) -> bool:
-        """Refuse, with a ValueError, to tell probabilities where nothing is known of them."""
+        """Refuse, with a ValueError, probabilities where there is no calibration."""
         check_is_fitted(self)
         if self.is_calibrated_:
             return True
@@ -314,7 +329,7 @@ class Calibrated(WithClassStatistics):
         n = len(now.classes_)
         return Outputs(found[:, :n], found[:, n : 2 * n], found[:, 2 * n])
 
-    @available_if(_may_tell)  # type: ignore[untyped-decorator]
+    @available_if(_may_be_calibrated)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probability of each class, calibrated on images that were not learnt.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,11 +20,13 @@ from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import prediction_rules
 from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.prediction_rules import EXACT, Exact
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import add_task, update_statistics
 from lmrc.training.augment import flips
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.features import features_of, on_features
+from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import N_ROTATIONS, all_rotations, is_square
 
@@ -78,7 +80,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             given = self.weights is not None or self.freeze is False
             frozen = not given and self.rotations in ("auto", "none")
         found = pick_frozen(getattr(self, "input_shape_", (1, 0, 0))) if frozen else None
-        by_statistics = self.predict_with in ("auto", "lda", "ncm", "ridge")
+        by_statistics = self.predict_with in ("auto", *EXACT)
         learns = found == IDENTITY and (self.freeze == "later" or not by_statistics)
         return "auto" if found is None or learns else found
 
@@ -109,8 +111,32 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     def _forward_passes(self) -> int:  # of each image
         return self._n_rotations * (1 + self._flips)
 
+    @property
+    def _trains_heads(self) -> bool:
+        """Whether the task that is learnt next trains heads: not if no prediction rule needs them.
+
+        With exact statistics, they are fitted by least squares.
+        """
+        if not hasattr(self, "input_shape_"):  # which may decide
+            return True
+        exact = self._on_features and self.statistics != "none"
+        if getattr(self, "n_tasks_", 0):
+            exact = exact and bool(self.scatter_)
+        return not exact or self.predict_with not in ("auto", *EXACT)
+
+    @property
+    def _epochs(self) -> int:
+        return super()._epochs if self._trains_heads else 0
+
+    def _train(self, *task: Any) -> Iterator[EpochRecord]:
+        return super()._train(*task) if self._trains_heads else iter(())
+
     def after_task(self, network: Network, samples: Memory) -> None:
-        """Add the statistics of the new classes; compensate those of old ones for feature drift.
+        """Add the statistics of the new classes; compensate those of old ones for feature drift."""
+        self._update(network, samples)
+
+    def _update(self, network: Network, samples: Memory) -> Exact | None:
+        """Update statistics and classifiers; return how these follow from exact statistics, if any.
 
         Features of a frozen backbone do not drift, and their statistics are exact.
         """
@@ -118,37 +144,43 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             self.statistics_: dict[str, Tensor] = {}
             self.scatter_: dict[str, Tensor] = {}
             self.classifiers_: dict[str, Tensor] = {}
-            return
+            return None
         task, exemplars = samples.split(len(samples) - len(self.memory_ or ()))
         width, old = self._width(network), None
         none = Scatter.empty(2 * width + self.projections)
         earlier = self.scatter_ if self.n_tasks_ else none.tensors()
         self.scatter_ = {}
         if earlier and self._on_features:
-            self.scatter_ = self._added(Scatter.from_tensors(earlier), task, network).tensors()
+            device = network.encoder.mean.device
+            scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
+            self.scatter_ = scatter.tensors()
         finetune = self.prediction_rule_ in prediction_rules.FINETUNED
         if self.scatter_ and not finetune:
-            self.statistics_, self.classifiers_ = {}, self._exact_classifiers(network)
-            return
+            self.statistics_, self.classifiers_ = {}, {}
+            if not self._trains_heads and len(scatter.counts) > len(earlier["counts"]):
+                n, last = self._head_sizes[-1], network.head.weight.shape[-1]
+                features = scatter.of(width - last, width)
+                prediction_rules.fit_head(network.head, self.labels_["vectors"][-n:], features)
+            return self._fit_exact(network)
         before = ClassStatistics.empty(self.statistics, self._n_rotations, width)
         if self.n_tasks_:
             before = self._class_statistics(earlier)
             if not network.encoder.is_frozen:
                 old = on_device(network.encoder.mean.device, self.network_).encoder
         self._fit_classifiers(before, old, network, task, exemplars, STATISTICS, finetune)
-
-    def _added(self, scatter: Scatter, task: Memory, network: Network) -> Scatter:
-        """Return exact statistics with those of a task, whose samples are features."""
-        return add_task(scatter, task, self.projections, network.encoder.mean.device)
+        return self._fit_exact(network) if self.scatter_ else None
 
     def _forget_class(self, row: int) -> None:
+        self._update_without(row)
+
+    def _update_without(self, row: int) -> Exact | None:
         """Take out a class's statistics, and fit the classifiers anew to the others'.
 
         To leave out its rows would not do: those of the others tell of it, as they were fitted
         to tell it from them.
         """
         if not self.classifiers_:
-            return
+            return None
         network, earlier, finetune = (
             self.network_,
             self.scatter_,
@@ -157,8 +189,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if earlier:
             self.scatter_ = Scatter.from_tensors(earlier).without(row).tensors()
         if earlier and not finetune:
-            self.classifiers_ = self._exact_classifiers(network)
-            return
+            return self._fit_exact(network)
         rest = self._class_statistics(earlier).without(row)
         exemplars = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
         if self._on_features and len(exemplars):
@@ -166,10 +197,14 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             network = on_features(network, self.feature_layers)
         none = Memory.empty(exemplars.x)
         self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
+        return self._fit_exact(network) if self.scatter_ else None
 
-    def _exact_classifiers(self, network: Network) -> dict[str, Tensor]:
+    def _fit_exact(self, network: Network) -> Exact:
+        """Set the classifiers that follow from exact statistics."""
         scatter, device = Scatter.from_tensors(self.scatter_), network.encoder.mean.device
-        return prediction_rules.exact(scatter, self._width(network), device)
+        fit = prediction_rules.exact(scatter, self._width(network), device)
+        self.classifiers_ = self.classifiers_ | fit.classifiers
+        return fit
 
     def _fit_classifiers(
         self,
@@ -211,8 +246,6 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             )
         else:
             self.classifiers_ = prediction_rules.discriminant(statistics)
-        if self.scatter_:
-            self.classifiers_ |= self._exact_classifiers(network)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""

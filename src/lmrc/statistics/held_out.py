@@ -1,4 +1,4 @@
-"""What scores of held-out images tell, class by class: no image is kept, and no score of one.
+"""Sums over the scores of held-out images, class by class: no image is kept, and no score of one.
 
 Probabilities are a softmax of scores, sharpened by one number, the logit scale (temperature
 scaling: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017). Kept of each class is

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,13 @@ from torch.nn import functional as F
 from lmrc.nets.multihead import MultiHead, cosines
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.pseudo_features import partly_real, pseudo_features
-from lmrc.statistics.ridge import normalised, ridge_scores, ridge_weights, shrinkage
+from lmrc.statistics.ridge import (
+    Regression,
+    normalised,
+    ridge_regression,
+    ridge_scores,
+    shrinkage,
+)
 from lmrc.statistics.scatter import Scatter
 
 SHRINKAGE = 0.1  # of the covariance towards a sphere
@@ -25,6 +32,8 @@ EPS = 1e-12
 
 #: Prediction rules: Winner-Take-All, and those that need statistics.
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge")
+#: Those that exact statistics are enough for.
+EXACT = ("lda", "ncm", "ridge")
 #: Those that are fitted to pseudo-features.
 FINETUNED = ("finetuned", "linear", "ensemble")
 #: What each of the others needs of what is kept.
@@ -39,10 +48,19 @@ def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     dict of Tensor
         ``lda_weight``, (rotations, classes, width), and ``lda_bias``, (rotations, classes).
     """
-    return _discriminant(statistics.means, statistics.covariances.mean(), SHRINKAGE)
+    return _discriminant(statistics.means, shrunk(statistics.covariances.mean(), SHRINKAGE))
 
 
-def exact(scatter: Scatter, width: int, device: torch.device) -> dict[str, Tensor]:
+class Exact(NamedTuple):
+    """Classifiers from exact statistics, and what they were computed by."""
+
+    classifiers: dict[str, Tensor]
+    covariance: Tensor  # of normalised features, around the class means
+    shrinkage: float  # of it
+    regression: Regression
+
+
+def exact(scatter: Scatter, width: int, device: torch.device) -> Exact:
     """Return the discriminant of normalised features, and ``ridge_weight``, (classes, inputs).
 
     The discriminant's shrinkage depends on the number of images.
@@ -59,25 +77,58 @@ def exact(scatter: Scatter, width: int, device: torch.device) -> dict[str, Tenso
     features = scatter.of(width, 2 * width)
     covariance = features.covariance()
     amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))
-    found = _discriminant(features.means[:, None], covariance, amount)
-    return found | {"ridge_weight": ridge_weights(scatter.of(width), device)}
+    found = _discriminant(features.means[:, None], shrunk(covariance, amount))
+    regression = ridge_regression(scatter.of(width), device)
+    found["ridge_weight"] = regression.weight
+    return Exact(found, covariance, amount, regression)
 
 
-def _discriminant(means: Tensor, covariance: Tensor, shrinkage: float) -> dict[str, Tensor]:
+def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Return a covariance shrunk towards a sphere."""
+    size = covariance.diagonal().mean() + EPS
+    found = (1 - shrinkage) * covariance
+    found.diagonal().add_(shrinkage * size)
+    return found
+
+
+def _discriminant(means: Tensor, covariance: Tensor) -> dict[str, Tensor]:
     """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
 
     The score of class c for features x in rotation r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
     μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
     """
-    size = covariance.diagonal().mean() + EPS
-    sphere = size * torch.eye(len(covariance), dtype=covariance.dtype)
     means = means.double().transpose(0, 1)  # (rotations, classes, width)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * sphere
     middle = means.mean(dim=1, keepdim=True)
     away = means - middle
-    weight = torch.linalg.solve(shrunk, away.flatten(0, 1).T).T.view_as(means)
+    weight = torch.linalg.solve(covariance, away.flatten(0, 1).T).T.view_as(means)
     bias = -(weight * (away / 2 + middle)).sum(dim=-1)
     return {"lda_weight": weight.float().contiguous(), "lda_bias": bias.float()}
+
+
+def fit_head(head: MultiHead, vectors: Tensor, scatter: Scatter) -> None:
+    """Fit the last head by least squares: its responses to its own classes' label vectors.
+
+    With features that do not change, this takes no training. Other heads stay as they are.
+
+    Parameters
+    ----------
+    head : MultiHead
+        Changed in place.
+    vectors : Tensor of shape (n, dim)
+        Label vectors of its classes, the last of all.
+    scatter : Scatter
+        Of the features that the heads are given.
+    """
+    n, covariance = len(vectors), scatter.covariance()
+    amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))
+    means = scatter.means[-n:].double()
+    middle = means.mean(dim=0)
+    away = means - middle
+    weight = torch.linalg.solve(shrunk(covariance + away.T @ away / n, amount), away.T).T / n
+    bias = 1 / n - weight @ middle
+    with torch.no_grad():
+        head.weight[-1] = vectors.T.double() @ weight
+        head.bias[-1] = vectors.T.double() @ bias
 
 
 def finetune(

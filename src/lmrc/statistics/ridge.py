@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -73,8 +74,26 @@ def ridge_scores(weight: Tensor, features: Tensor) -> Tensor:
         return inputs @ weight.to(features.device).T
 
 
-def ridge_weights(scatter: Scatter, device: torch.device) -> Tensor:
-    """Return the weights of the regression onto one-hot classes, (classes, inputs).
+class Regression(NamedTuple):
+    """A ridge regression onto one-hot classes, with what scores without an image need."""
+
+    weight: Tensor  # (classes, inputs), float32 on the CPU
+    ridge: float  # λ
+    factor: Tensor  # lower, of S + λI
+    basis: Tensor | None  # B, as `_system` returns it
+
+    def solved(self, x: Tensor) -> Tensor:
+        """Return vectors for inputs (n, inputs), whose products are xᵀ Bᵀ (BBᵀ + λI)⁻¹ B x.
+
+        Without a B, they are xᵀ (A + λI)⁻¹ x.
+        """
+        known = x if self.basis is None else x @ self.basis.T
+        found: Tensor = torch.linalg.solve_triangular(self.factor, known.T, upper=False)
+        return found.T
+
+
+def ridge_regression(scatter: Scatter, device: torch.device) -> Regression:
+    """Fit the regression onto one-hot classes.
 
     With the class means U (C, inputs) and the covariance Σ around them, every class weighs the same
     and is taken to spread as all do: W = (Σ + UᵀU / C + λI)⁻¹ Uᵀ / C. In a basis of the samples
@@ -90,10 +109,11 @@ def ridge_weights(scatter: Scatter, device: torch.device) -> Tensor:
     counts = scatter.counts.double()
     n = len(counts) * float(counts.log().mean().exp())
     probes = _probes(len(system)).to(system)
-    tried: dict[int, tuple[float, Tensor]] = {}
+    errors: dict[int, float] = {}
+    lowest: list[Any] = []  # weights, ridge and factor of the lowest error
 
     def error(step: int) -> float:
-        if step not in tried:
+        if step not in errors:
             ridge = float(RIDGES[step] * size)
             shifted = system.clone()
             shifted.diagonal().add_(ridge)
@@ -108,16 +128,20 @@ def ridge_weights(scatter: Scatter, device: torch.device) -> Tensor:
             freedom = len(system) - ridge * float((probes * solved).sum())  # trace of the fit
             left = 1 - freedom / n
             # With more degrees of freedom than images, the larger ridge is the better one.
-            tried[step] = float(residuals) / left**2 if left > 0 else 1e30 / RIDGES[step], weights
-        return tried[step][0]
+            now = float(residuals) / left**2 if left > 0 else 1e30 / RIDGES[step]
+            if not lowest or now < min(errors.values()):
+                lowest[:] = weights, ridge, factor
+            errors[step] = now
+        return errors[step]
 
     best = FIRST_TRIED
+    error(best)
     for direction in (1, -1):
         while 0 <= (step := best + direction) < len(RIDGES) and error(step) < error(best):
             best = step
-    error(best)
-    weights = tried[best][1]
-    return (weights if basis is None else basis.T @ weights).T.float().cpu().contiguous()
+    weights, ridge, factor = lowest
+    weights = (weights if basis is None else basis.T @ weights).T.float().cpu().contiguous()
+    return Regression(weights, ridge, factor, basis)
 
 
 def _system(scatter: Scatter, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import reduce
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ from lmrc.statistics.scatter import Scatter
 from lmrc.training.memory import Memory
 
 AT_A_TIME = 2048  # samples whose projections are in memory at once
-FOLDS = 5  # into which the images of a task are divided, to be left out
-MANY = 2000  # images in all, from which only the first fold is left out
+HELD_OUT = 0.2  # share of a class's images that `without_some` leaves out
 MAX_REAL = 128  # real features of a class for fine-tuning: more would only take memory
 
 
@@ -53,19 +51,14 @@ def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.dev
     )
 
 
-def leave_out(
+def without_some(
     scatter: Scatter,
     task: Memory,
     projections: int,
     device: torch.device,
     generator: torch.Generator,
-    *,
-    once: bool = False,
-) -> Iterator[tuple[Scatter, Memory]]:
-    """Yield exact statistics without some images of a task, and these images.
-
-    Each image is left out once, a fifth of each class at a time; of many images, or with ``once``,
-    the first fifth alone. Never the only image of a class.
+) -> tuple[Scatter, Memory]:
+    """Return exact statistics without a share of each class of a task, and these images.
 
     Parameters
     ----------
@@ -75,20 +68,15 @@ def leave_out(
         As for `add_task`.
     generator : torch.Generator
         RNG.
-    once : bool, default=False
     """
-    fold = torch.full((len(task),), -1)  # by which an image is left out
+    out = torch.zeros(len(task), dtype=torch.bool)
     for row in torch.unique(task.y).tolist():
         rows = torch.nonzero(task.y == row).flatten()
-        if len(rows) > 1 or row < len(scatter.counts):
+        if len(rows) > 1 or row < len(scatter.counts):  # never the only image of a class
             order = torch.randperm(len(rows), generator=generator)
-            fold[rows[order]] = torch.arange(len(rows)) % FOLDS
-    once = once or scatter.n_images + len(task) > MANY
-    for number in range(1 if once else FOLDS):
-        left_out = torch.nonzero(fold == number).flatten()
-        if len(left_out):
-            kept = torch.nonzero(fold != number).flatten()
-            yield add_task(scatter, task.at(kept), projections, device), task.at(left_out)
+            out[rows[order[: max(1, round(HELD_OUT * len(rows)))]]] = True
+    kept, left_out = (task.at(torch.nonzero(part).flatten()) for part in (~out, out))
+    return add_task(scatter, kept, projections, device), left_out
 
 
 def update_statistics(

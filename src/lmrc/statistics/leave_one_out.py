@@ -1,0 +1,203 @@
+"""Scores of images by exact statistics without them: each is left out in turn, in closed form.
+
+To leave an image x = μ + d out of the n of its class moves the class's mean to μ − d / (n − 1), and
+takes n / (n − 1) · d dᵀ from its scatter matrix. So a matrix of scatter and means changes by one of
+rank two, and its inverse by the Woodbury formula: one factorisation is enough for all images. For
+linear regression this is PRESS: Allen, "The Relationship between Variable Selection and Data
+Augmentation and a Method for Prediction", Technometrics 1974. The ridge, the shrinkage and what an
+image weighs stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmrc.statistics.prediction_rules import Exact, comparable, shrunk
+from lmrc.statistics.residual import NOISE
+from lmrc.statistics.ridge import Regression, expand
+from lmrc.statistics.scatter import Scatter
+from lmrc.training.memory import Memory
+
+MAX_IMAGES, MAX_OF_CLASS = 2000, 100  # that are left out, of a task and of a class of it
+
+
+class LeftOut(NamedTuple):
+    """Images of a task, each to be scored by statistics without it. In float64.
+
+    Attributes
+    ----------
+    x : Tensor of shape (n, inputs)
+        What `expand` makes of their features.
+    y : Tensor of shape (n,)
+        Rows of their classes.
+    away : Tensor of shape (n, inputs)
+        How far they are from the means of their classes.
+    scatter : Scatter
+        Exact statistics with them.
+    """
+
+    x: Tensor
+    y: Tensor
+    away: Tensor
+    scatter: Scatter
+
+    @property
+    def others(self) -> Tensor:
+        """Other images of each one's class, (n,)."""
+        return self.scatter.counts[self.y].double() - 1
+
+    def means(self, start: int, stop: int | None = None) -> Tensor:
+        """Return some inputs of the class means, (classes, inputs)."""
+        return self.scatter.means[:, start:stop].double()
+
+
+def leave_out(
+    scatter: Scatter,
+    task: Memory,
+    projections: int,
+    device: torch.device,
+    generator: torch.Generator,
+) -> LeftOut:
+    """Return images of a task: all, or as many of each class. Never the only image of a class.
+
+    Parameters
+    ----------
+    scatter : Scatter
+        Exact statistics with the task.
+    task : Memory
+        Its samples are features.
+    projections, device
+        As for `add_task`.
+    generator : torch.Generator
+        RNG.
+    """
+    classes, picked = torch.unique(task.y).tolist(), []
+    most = max(1, min(MAX_OF_CLASS, MAX_IMAGES // len(classes)))
+    for row in classes:
+        rows = torch.nonzero(task.y == row).flatten()
+        if scatter.counts[row] > 1:
+            picked.append(rows[torch.randperm(len(rows), generator=generator)[:most]])
+    samples = task.at(torch.cat(picked) if picked else torch.zeros(0, dtype=torch.int64))
+    x = expand(samples.x[:].to(device), projections).cpu().double()
+    return LeftOut(x, samples.y, x - scatter.means[samples.y].double(), scatter)
+
+
+def scores(left_out: LeftOut, fit: Exact, width: int) -> dict[str, Tensor]:
+    """Return the scores of each rule of exact statistics, (n, classes), as `scores_by` has them.
+
+    Parameters
+    ----------
+    left_out : LeftOut
+    fit : Exact
+        With the images.
+    width : int
+        How many of the inputs are features.
+    """
+    return {
+        "ncm": _nearest_mean(left_out, width),
+        "lda": comparable(_discriminant(left_out, fit, width)),
+        "ridge": _ridge(left_out, fit.regression, width),
+    }
+
+
+def residuals(left_out: LeftOut, fit: Exact, map_: Tensor, width: int) -> Tensor:
+    """Return the residuals of images, (n,), by how features of the others vary.
+
+    Parameters
+    ----------
+    left_out, fit, width
+        As for `scores`.
+    map_ : Tensor of shape (width, width)
+        To residuals, with the images: what `residual_map` returns.
+    """
+    scatter, map_ = left_out.scatter, map_.double()
+    means = left_out.means(width, 2 * width)
+    trace = float(fit.covariance.trace() + means.square().sum() / len(means))
+    noise = NOISE / max(2, scatter.n_images)
+    away = left_out.away[:, width : 2 * width]
+    products = _products(away @ map_.T, (means @ map_.T)[left_out.y]) / noise
+    weights = 1 / (trace * scatter.n_images), 1 / (trace * len(means))
+    found = (_changed(products, left_out.others, *weights) @ products).sum(dim=(1, 2))
+    return (noise * found).clamp(min=0).sqrt()
+
+
+def _products(away: Tensor, means: Tensor) -> Tensor:
+    """Return the products of deviations and class means, (n, width) each, as (n, 2, 2)."""
+    pair = torch.stack([away, means], dim=1)
+    return pair @ pair.mT
+
+
+def _changed(products: Tensor, others: Tensor, of_image: float, of_mean: float) -> Tensor:
+    """Return H, (n, 2, 2), by which products with an inverse matrix change without each image.
+
+    With A = s · scatter + t · Σ μμᵀ + λI and U = [d, μ], G = Uᵀ A⁻¹ U becomes H G, and Uᵀ A⁻¹ x
+    becomes H Uᵀ A⁻¹ x: A changes by U M Uᵀ, and H = (I + G M)⁻¹.
+
+    Parameters
+    ----------
+    products : Tensor of shape (n, 2, 2)
+        G of each image.
+    others : Tensor of shape (n,)
+        Other images of its class.
+    of_image, of_mean : float
+        s and t, what an image and a class mean weigh.
+    """
+    change = torch.zeros_like(products)
+    change[:, 0, 0] = of_mean / others.square() - of_image * (others + 1) / others
+    change[:, 0, 1] = change[:, 1, 0] = -of_mean / others
+    found: Tensor = torch.linalg.inv(torch.eye(2, dtype=products.dtype) + products @ change)
+    return found
+
+
+def _ridge(left_out: LeftOut, regression: Regression, width: int) -> Tensor:
+    n_classes, y, weight = len(left_out.scatter.counts), left_out.y, regression.weight.double()
+    means, away = left_out.means(width), left_out.away[:, width:]
+    of_mean = 1 / n_classes
+    there = means.to(regression.factor), away.to(regression.factor)
+    solved = regression.solved(there[1]), regression.solved(there[0])[y]
+    products = _products(*solved).cpu()
+    if regression.basis is not None:  # (BᵀB + λI)⁻¹ = (I − Bᵀ(BBᵀ + λI)⁻¹B) / λ
+        products = (_products(away, means[y]) - products) / regression.ridge
+    changed = _changed(products, left_out.others, 1 / left_out.scatter.n_images, of_mean)
+    by_weight = torch.stack([away @ weight.T, (means @ weight.T)[y]], dim=1)  # (n, 2, classes)
+    # The class's column of the targets moves, too.
+    moved = of_mean / left_out.others[:, None] * products[:, :, 0]
+    by_weight[torch.arange(len(y)), :, y] -= moved
+    return (changed @ by_weight).sum(dim=1)
+
+
+def _discriminant(left_out: LeftOut, fit: Exact, width: int) -> Tensor:
+    y, n = left_out.y, torch.arange(len(left_out.y))
+    weight = fit.classifiers["lda_weight"][0].double()  # (classes, width): Σ⁻¹ μ
+    means, away = left_out.means(width, 2 * width), left_out.away[:, width : 2 * width]
+    means = means - means.mean(dim=0)
+    covariance = shrunk(fit.covariance, fit.shrinkage)
+    solved: Tensor = torch.linalg.solve(covariance, away.T)
+    length = (away * solved.T).sum(dim=1)  # d Σ⁻¹ d
+    share = (1 - fit.shrinkage) * (left_out.others + 1) / left_out.others
+    share = share / left_out.scatter.n_images
+    gain = share / (1 - share * length)  # Σ⁻¹ grows by gain · Σ⁻¹ d dᵀ Σ⁻¹
+    step = 1 / left_out.others  # by which the mean moves, in −d
+    of_away, of_means = away @ weight.T, means @ weight.T  # d Σ⁻¹ μ, μ Σ⁻¹ μ
+    own = of_away[n, y]
+    # x Σ⁻¹ μ and μ Σ⁻¹ μ of all classes, then of the image's own, whose mean moves.
+    product = of_away + of_means[y] + (gain * (length + own))[:, None] * of_away
+    square = of_means.diagonal() + gain[:, None] * of_away.square()
+    product[n, y] -= step * (length + own) * (1 + gain * length)
+    square[n, y] += (1 + gain * length) * (step.square() * length - 2 * step * own)
+    return product - square / 2
+
+
+def _nearest_mean(left_out: LeftOut, width: int) -> Tensor:
+    y, n = left_out.y, torch.arange(len(left_out.y))
+    x, away = (part[:, width : 2 * width] for part in (left_out.x, left_out.away))
+    means = left_out.means(width, 2 * width)
+    x = F.normalize(x, dim=1)
+    found = x @ F.normalize(means, dim=1).T
+    moved = F.normalize(means[y] - away / left_out.others[:, None], dim=1)
+    found[n, y] = (x * moved).sum(dim=1)
+    return found
