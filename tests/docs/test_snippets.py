@@ -40,7 +40,11 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for code in re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S):
-        run(code, namespace)
+        said = run(code, namespace)
+        shown = re.findall(r"^print\(.*#.*?(\d\.\d+)", code, re.M)  # "print(…)  # 0.98, …"
+        for here, there in zip(NUMBER.findall(said), shown, strict=False):
+            assert float(here) == pytest.approx(float(there), abs=0.01)
+        assert len(shown) <= len(NUMBER.findall(said))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
