@@ -3,6 +3,7 @@ import gc
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,23 @@ def call(monkeypatch, capsys):
         return end.value.code or 0, said.out, said.err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, with a webcam that shows a test picture."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next(filter(None, map(shutil.which, names)), None)
+    if chromium is None:
+        pytest.skip("no chromium or google-chrome on the path")
+    webcam = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", *webcam]
+        )
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

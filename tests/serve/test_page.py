@@ -1,7 +1,6 @@
 """The page in a real browser."""
 
 import re
-import shutil
 import sys
 import threading
 
@@ -12,10 +11,6 @@ from lmrc.serve.app import create_app
 from lmrc.serve.settings import Settings
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on the path")
 
 TAUGHT = ["four", "five", "six"]
 
@@ -31,16 +26,6 @@ tell(stage="waiting", note={{"new_accuracy": 0.75, "new_tested": 8, "images": 40
 tell(stage="writing" if sys.stdin.buffer.readline() == b"keep\\n" else "discarded")
 tell(stage="done")
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webcam = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    arguments = ["--no-sandbox", *webcam]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -384,17 +384,37 @@ def rename(
 def export(
     model: Model,
     out: Annotated[
-        Path, typer.Argument(help="The ONNX file to write.", metavar="FILE", dir_okay=False)
+        Path, typer.Argument(help="The ONNX file, or the folder of a web page, to write.")
     ],
+    web: Annotated[bool, Flag("--web", help="Write a web page that needs no server.")] = False,
+    onnxruntime_web: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the npm package onnxruntime-web, for --web; default: fetched by npm.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Export a model as an ONNX file that runs without torch and lmrc.
+    """Export a model as an ONNX file that runs without torch and lmrc, or as a web page.
 
     Its outputs are first compared with the model's. Needs additional packages:
     pip install 'torch>=2.7' onnx onnxruntime onnxscript
 
     Example: lmrc export pets.lmrc pets.onnx
+
+    Example: lmrc export pets.lmrc pets/ --web
     """
+    if web:
+        from lmrc.practice.web_page import export_page
+
+        export_page(model, out, onnxruntime_web, say=printer(quiet))
+        return
+    if onnxruntime_web is not None:
+        raise UsageError("--onnxruntime-web is for --web")
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder: name a file, or add --web for a web page")
     from lmrc.practice.export import export as run
 
     run(model, out, say=printer(quiet))

@@ -61,6 +61,19 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     say : callable
         Called with each line of output.
     """
+    model, content = convert(path, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, content)
+    channels, height, width = model.input_shape_
+    outputs = "similarities" if prediction_rule(model) == "wta" else "scores"
+    say(
+        f"{out}: {format_bytes(len(content))}, {count(len(model.classes_), 'class', 'classes')}; "
+        f"input: uint8 images of shape (n, {height}, {width}, {channels}), output: {outputs}"
+    )
+
+
+def convert(path: Path, out: Path) -> tuple[LMRCClassifier, bytes]:
+    """Return a model and its ONNX file, which is checked; it will be written to `out`."""
     if out.resolve().is_relative_to(path.resolve()):
         raise UsageError(f"{out} is inside the model's folder: choose another place")
     model = open_to_predict(path, "cpu")
@@ -71,14 +84,7 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
         )
     content = to_onnx(model)
     check_outputs(model, content)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, content)
-    channels, height, width = model.input_shape_
-    outputs = "similarities" if prediction_rule(model) == "wta" else "scores"
-    say(
-        f"{out}: {format_bytes(len(content))}, {count(len(model.classes_), 'class', 'classes')}; "
-        f"input: uint8 images of shape (n, {height}, {width}, {channels}), output: {outputs}"
-    )
+    return model, content
 
 
 def to_onnx(model: LMRCClassifier) -> bytes:

@@ -1,5 +1,7 @@
 // Requests to the server.
 
+import { pause } from "./dom.js";
+
 export class ApiError extends Error {
   constructor(code, message) {
     super(message);
@@ -32,8 +34,6 @@ export async function call(method, path, body) {
     throw new ApiError(code, message);
   }
 }
-
-export const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 
 export function form(field, files) {
   const content = new FormData();

@@ -1,9 +1,10 @@
 // The page: which model, which view.
 
-import { call } from "./api.js";
+import { call, form } from "./api.js";
 import { startAsk } from "./ask.js";
 import { attempt, find, make, say } from "./dom.js";
 import { startModel } from "./model.js";
+import { shrink } from "./pictures.js";
 import { startTeach } from "./teach.js";
 
 const TABS = ["ask", "teach", "model"];
@@ -32,7 +33,13 @@ const state = {
     await attempt(null, () => this.refresh());
   },
 };
-const views = { ask: startAsk(state), teach: startTeach(state), model: startModel(state) };
+async function predict(files, top) {
+  const pictures = await Promise.all(files.map(shrink));
+  const { predictions } = await call("POST", `${state.address}/predict?top=${top}`, form("image", pictures));
+  return predictions;
+}
+
+const views = { ask: startAsk(predict), teach: startTeach(state), model: startModel(state) };
 
 function choose(name) {
   state.chosen = true;  // the page does not choose another one when the models are known

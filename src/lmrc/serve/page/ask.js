@@ -1,22 +1,17 @@
 // Ask: the best classes of pictures.
 
-import { call, form, pause } from "./api.js";
-import { attempt, find, make, percent, say } from "./dom.js";
-import { acceptDrops, Camera, pasted, shrink } from "./pictures.js";
+import { attempt, find, make, pause, percent, say } from "./dom.js";
+import { acceptDrops, Camera, pasted } from "./pictures.js";
 
 const AT_ONCE = 16;  // pictures of a request
 const TOP = 3;
 
-export function startAsk(state) {
+// `predict` returns a promise of the predictions of files, with so many classes each.
+export function startAsk(predict) {
   const list = find("#answers");
   const live = find("#ask-live");
   const button = find("#ask-camera");
   const camera = new Camera(live.querySelector("video"));
-
-  const predict = async (files) => {
-    const pictures = await Promise.all(files.map(shrink));
-    return call("POST", `${state.address}/predict?top=${TOP}`, form("image", pictures));
-  };
 
   async function answer(files) {
     say("");
@@ -26,7 +21,7 @@ export function startAsk(state) {
       list.prepend(...cards.map((c) => c.element));
       find("#ask-clear").hidden = false;
       try {
-        const { predictions } = await predict(part);
+        const predictions = await predict(part, TOP);
         predictions.forEach((prediction, i) => cards[i].show(prediction));
       } catch (error) {
         for (const c of cards) c.fail(error.message);
@@ -69,7 +64,7 @@ export function startAsk(state) {
     const caption = live.querySelector("figcaption");
     while (camera.stream) {
       try {
-        const { predictions: [found] } = await predict([await camera.frame()]);
+        const [found] = await predict([await camera.frame()], TOP);
         caption.textContent = found.known ? `${title(found)} (${number(found.best[0])})` : title(found);
       } catch (error) {
         caption.textContent = error.message;

@@ -51,6 +51,7 @@ export function ask(text, yes, name = null) {
   });
 }
 
+export const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 export const count = (n, thing, things = `${thing}s`) => `${n.toLocaleString("en")} ${n === 1 ? thing : things}`;
 export const percent = (share) => `${(100 * share).toFixed(share > 0.995 || share < 0.1 ? 1 : 0)} %`;
 
