@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import open_model
+from lmrc.practice.models import open_model, outputs_of, unknown_threshold
 from lmrc.practice.source import image_form
 from lmrc.serve.batcher import Batcher
 from lmrc.serve.errors import ApiError
@@ -58,17 +58,12 @@ class Loaded:
     head_of: list[int]
     _thresholds: dict[float, float] = field(default_factory=dict)
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether it has probabilities, and scores for images of no class it knows."""
-        return bool(getattr(self.model, "is_calibrated_", False))
-
     def unknown_threshold(self, share: float) -> float:
         """Return the unknown score above which this share of images of known classes is."""
         if share not in self._thresholds:
             if len(self._thresholds) >= MAX_THRESHOLDS:
                 self._thresholds.clear()
-            self._thresholds[share] = self.model.unknown_threshold(share)
+            self._thresholds[share] = unknown_threshold(self.model, share)
         return self._thresholds[share]
 
 
@@ -158,10 +153,11 @@ def _load(path: Path, device: str) -> Loaded:
 
 def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Answer]:
     """Return what the model says of each image."""
-    if not loaded.is_calibrated:
-        return [Answer(scores, None, None) for scores in loaded.model.similarities(pixels)]
-    outputs = loaded.model.outputs(pixels)
-    return [Answer(s, p, float(u)) for s, p, u in zip(*outputs, strict=True)]
+    similarities, probabilities, unknown = outputs_of(loaded.model, pixels)
+    if probabilities is None or unknown is None:
+        return [Answer(scores, None, None) for scores in similarities]
+    found = zip(similarities, probabilities, unknown.tolist(), strict=True)
+    return [Answer(*of_image) for of_image in found]
 
 
 def find_models(settings: Settings) -> dict[str, Served]:
