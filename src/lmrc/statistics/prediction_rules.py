@@ -126,9 +126,10 @@ def fit_head(head: MultiHead, vectors: Tensor, scatter: Scatter) -> None:
     away = means - middle
     weight = torch.linalg.solve(shrunk(covariance + away.T @ away / n, amount), away.T).T / n
     bias = 1 / n - weight @ middle
+    vectors = vectors.cpu().double()
     with torch.no_grad():
-        head.weight[-1] = vectors.T.double() @ weight
-        head.bias[-1] = vectors.T.double() @ bias
+        head.weight[-1] = vectors.T @ weight
+        head.bias[-1] = vectors.T @ bias
 
 
 def finetune(
