@@ -38,6 +38,7 @@ from lmrc.serve.learner import UploadedImage
 CLIENTS = (1, 8, 64)
 SWITCHES, SWITCH_REQUESTS, SWITCH_CLIENTS = 20, 10_000, 16
 NAMES = ("a", "b", "c", "d")
+NETWORKS = (("cnn", 32), ("resnet18", 32), ("efficientnet-lite0", 224))  # and sides of images
 
 
 def pictures(side: int, n: int) -> list[bytes]:
@@ -198,6 +199,7 @@ def main() -> None:
     parser.add_argument("--plain", nargs=2, metavar=("MODEL", "PORT"), help="serve plainly")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--networks", nargs="+", choices=dict(NETWORKS), default=[*dict(NETWORKS)])
     parser.add_argument("--port", type=int, default=8765)
     options = parser.parse_args()
     if options.plain:
@@ -209,7 +211,7 @@ def main() -> None:
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     folder = Path(tempfile.mkdtemp())
     try:
-        for backbone, side in (("cnn", 32), ("resnet18", 32), ("efficientnet-lite0", 224)):
+        for backbone, side in ((n, dict(NETWORKS)[n]) for n in options.networks):
             path = folder / f"{backbone}.lmrc"
             make_model(path, backbone, side)
             requests = [request_of(c, path.name, options.port) for c in pictures(side, 16)]

@@ -2,7 +2,7 @@
 
 import json
 import os
-import signal
+import random
 import sys
 import threading
 import time
@@ -34,6 +34,30 @@ tell(stage="writing" if sys.stdin.buffer.readline() == b"keep\\n" else "discarde
 tell(stage="done")
 """
 
+# The real learner, killed at the n-th step: something it tells, or a change of the model's folder.
+KILLED = """
+import os, signal, sys
+from lmrc.serve import learner
+steps, told = 0, learner.tell
+def step():
+    global steps
+    steps += 1
+    if steps == {0}:
+        os.kill(os.getpid(), signal.SIGKILL)
+def tell(**what):
+    told(**what)
+    step()
+def hook(event, args):
+    if event == "open" and not (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        return
+    if event in ("open", "os.rename", "os.mkdir", "os.remove") and "pets.lmrc" in str(args[0]):
+        step()
+learner.tell = tell
+sys.addaudithook(hook)
+learner.main()
+"""
+STEPS = 70  # of a task of thirty epochs, and some more
+
 
 def code(answer):
     return answer.status_code, answer.json()["error"]["code"]
@@ -59,6 +83,11 @@ def start(client, pictures):
     answer = client.post(f"{MODEL}/learn", files=form(pictures, "four", "five", n=2))
     assert answer.status_code == 202
     return answer.json()["id"]
+
+
+def follow(client, job):
+    """Wait until a job has ended."""
+    assert client.get(f"/v1/jobs/{job}/events").status_code == 200
 
 
 def test_teach_keep_ask(tmp_path, serve, pictures, wait):
@@ -199,13 +228,28 @@ def test_end_of_the_server_ends_the_learner(place, pictures, wait):
     pytest.fail("the learner still runs")
 
 
-def test_killed_learner_leaves_the_model(client, pictures, place, wait):
-    """The real one, killed when it has learnt and holds the lock."""
-    before = store.fingerprint(place)
-    job = start(client, pictures)
-    wait(client, job, "waiting")
-    assert store.changing(place)
-    os.kill(client.app.state.jobs.get(job).process.pid, signal.SIGKILL)
-    assert wait(client, job, "failed")["error"]["code"] == "learner_died"
-    assert store.fingerprint(place) == before
-    assert client.post(f"{MODEL}/rollback").status_code == 200
+def test_killed_learner_leaves_a_whole_model(client, pictures, place, request):
+    """Killed at random steps, it leaves the model as before or as after, and says which."""
+    is_full, rng = request.config.getoption("torture"), random.Random(os.getpid())
+    for _ in range(100 if is_full else 2):
+        before, moment = store.fingerprint(place), rng.randrange(1, STEPS)
+        known = len(lmrc.load(place).classes_)
+        jobs = client.app.state.jobs
+        jobs.command = (sys.executable, "-c", KILLED.replace("{0}", str(moment)))
+        sent = form(pictures, "five", "four", n=4)
+        job = client.post(f"{MODEL}/learn?keep=true", files=sent).json()["id"]
+        follow(client, job)
+        state = client.get(f"/v1/jobs/{job}").json()["state"]
+        changed = store.fingerprint(place) != before
+        assert state == ("kept" if changed else "failed"), moment
+        found = client.get(MODEL).json()
+        assert len(found["classes"]) == (6 if changed else known), moment
+        answer = client.post(f"{MODEL}/predict?top=9", files=form(pictures, "one", n=1)).json()
+        named = {entry["class"] for entry in answer["predictions"][0]["best"]}
+        assert named == {entry["name"] for entry in found["classes"]}, moment
+        assert set(lmrc.load(place).classes_.tolist()) == named
+        assert not store.changing(place)
+        if changed:
+            assert client.post(f"{MODEL}/rollback").status_code == 200
+    jobs.command = (sys.executable, "-S", "-c", FAKE.replace("{0}", WAITS))
+    assert client.post(f"{MODEL}/learn", files=form(pictures, "four")).status_code == 202

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from lmrc import __version__
-from lmrc.serve import api, pages
+from lmrc.serve import job_routes, model_routes, pages
 from lmrc.serve.downloads import OnnxExport
 from lmrc.serve.errors import add_handlers
 from lmrc.serve.guard import Guard
@@ -43,9 +43,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings, app.state.models, app.state.jobs = settings, models, jobs
     app.state.metrics, app.state.export = Metrics(models, jobs), OnnxExport()
-    app.include_router(api.root)
-    app.include_router(api.router)
-    app.include_router(pages.router)
+    for router in (model_routes.root, model_routes.router, job_routes.router, pages.router):
+        app.include_router(router)
     add_handlers(app)
     app.add_middleware(Guard, settings=settings, held=lambda: jobs.held)
     app.add_middleware(Measured, metrics=app.state.metrics)

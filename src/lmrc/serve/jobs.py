@@ -216,7 +216,7 @@ class Jobs:
     async def _follow(self, job: Job, process: Process, limit: asyncio.Timeout) -> None:
         """Note what the learner tells, until it ends."""
         assert process.stdout is not None
-        loop = asyncio.get_running_loop()
+        loop, before = asyncio.get_running_loop(), store.fingerprint(job.served.path)
         async for line in process.stdout:
             told = json.loads(line)
             if "warning" in told:
@@ -235,7 +235,12 @@ class Jobs:
             elif "stage" in told:
                 job.update(**told)
         await process.wait()
-        if job.state not in ENDED:
+        if job.state in ENDED:
+            return
+        await asyncio.to_thread(job.served.refresh)
+        if job.stage == "writing" and store.fingerprint(job.served.path) != before:
+            job.update(state=KEPT, stage="")  # it died when the version was written
+        else:
             text = "the learning process has ended unexpectedly; the model is as it was"
             job.update(state=FAILED, error=_error("learner_died", text))
 

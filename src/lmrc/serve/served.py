@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +24,13 @@ from lmrc.store.folder import ModelFileError
 
 Signature = tuple[int, int, int]
 MAX_THRESHOLDS = 100  # that are remembered
+CHECK_SECONDS = 0.1  # between looks for a version that another process has written
 
 
 class Answer(NamedTuple):
     """What a model says of one image; `None` where it has no probabilities."""
 
+    order: NDArray[np.int64]  # of the classes, best first
     similarities: NDArray[np.float32]
     probabilities: NDArray[np.float32] | None
     unknown: float | None  # the higher, the less like any class it knows
@@ -87,6 +90,7 @@ class Served:
         self._signature: Signature | None = None
         self._lock = threading.Lock()
         self._loading: asyncio.Task[None] | None = None
+        self._checked = 0.0  # when
 
     @property
     def version(self) -> int:
@@ -97,8 +101,10 @@ class Served:
         """Return the version to predict with; a newer one is loaded in the background."""
         if self._loaded is None:
             await asyncio.to_thread(self.refresh)
-        elif self._loading is None and _signature(self.path) != self._signature:
-            self._loading = asyncio.create_task(self._load())
+        elif self._loading is None and monotonic() > self._checked + CHECK_SECONDS:
+            self._checked = monotonic()
+            if _signature(self.path) != self._signature:
+                self._loading = asyncio.create_task(self._load())
         loaded = self._loaded
         if loaded is None:
             if self.problem:
@@ -154,9 +160,10 @@ def _load(path: Path, device: str) -> Loaded:
 def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Answer]:
     """Return what the model says of each image."""
     similarities, probabilities, unknown = outputs_of(loaded.model, pixels)
+    order = np.argsort(-similarities, axis=1, kind="stable")
     if probabilities is None or unknown is None:
-        return [Answer(scores, None, None) for scores in similarities]
-    found = zip(similarities, probabilities, unknown.tolist(), strict=True)
+        return [Answer(*of_image, None, None) for of_image in zip(order, similarities, strict=True)]
+    found = zip(order, similarities, probabilities, unknown.tolist(), strict=True)
     return [Answer(*of_image) for of_image in found]
 
 

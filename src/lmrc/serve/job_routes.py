@@ -1,0 +1,225 @@
+"""The API of jobs: collect images of a task, learn it, follow it, keep or discard the result."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter, ValidationError
+
+from lmrc.data.images import UnreadableImageError
+from lmrc.practice.learn import Request as LearnRequest
+from lmrc.serve import schema
+from lmrc.serve.checks import findings
+from lmrc.serve.errors import ApiError
+from lmrc.serve.jobs import Image, Job, Jobs
+from lmrc.serve.settings import Settings
+from lmrc.serve.shared import (
+    CHANGES,
+    ERRORS,
+    IMAGES,
+    ONLY_FORM,
+    TheJob,
+    TheJobs,
+    TheModel,
+    TheSettings,
+)
+from lmrc.serve.uploads import Upload, decode, read_uploads, reason
+from lmrc.store import folder as store
+from lmrc.store import unfinished
+
+CHECKED_SIZE = 224, 224  # to which images are decoded when they arrive, to see that they can be
+KEPT_VERSIONS = 5  # of a model that the server creates
+SOURCE = "images sent to lmrc serve"
+
+router = APIRouter(prefix="/v1", responses=ERRORS)
+_class_name = TypeAdapter(schema.ClassName)
+
+
+@router.post(
+    "/models/{model}/jobs", status_code=201, response_model=schema.Job, dependencies=CHANGES
+)
+async def create_job(served: TheModel, jobs: TheJobs) -> dict[str, Any]:
+    """Begin a task: add images to it, then learn it."""
+    return jobs.create(served).describe()
+
+
+@router.post(
+    "/models/{model}/learn",
+    status_code=202,
+    response_model=schema.Job,
+    dependencies=CHANGES,
+    openapi_extra=ONLY_FORM,
+)
+async def learn(
+    request: Request,
+    served: TheModel,
+    jobs: TheJobs,
+    settings: TheSettings,
+    options: Annotated[schema.Options, Query()],
+) -> dict[str, Any]:
+    """Learn a task from one form: the name of each field is a class, its files are the images."""
+    uploads = await read_uploads(request, settings)
+    job = jobs.create(served)
+    try:
+        for added in await _add(job, [(_label(u.field), u) for u in uploads], settings):
+            if added["error"]:
+                message = f"{added['name']}: {added['error']['message']}"
+                job.warnings.append(f"left out {message}")
+        _start(jobs, job, options)
+    except BaseException:
+        await jobs.cancel(job)
+        raise
+    return job.describe()
+
+
+@router.get("/jobs", response_model=schema.JobList)
+async def list_jobs(jobs: TheJobs) -> dict[str, Any]:
+    """List the jobs, oldest first."""
+    return {"jobs": [job.describe() for job in jobs]}
+
+
+@router.get("/jobs/{job}", response_model=schema.Job)
+async def show_job(job: TheJob) -> dict[str, Any]:
+    """Return the state of a job."""
+    return job.describe()
+
+
+@router.delete("/jobs/{job}", response_model=schema.Job, dependencies=CHANGES)
+async def cancel_job(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
+    """Stop a job and drop its images; the model stays as it was."""
+    await jobs.cancel(job)
+    return job.describe()
+
+
+@router.post(
+    "/jobs/{job}/images",
+    status_code=201,
+    response_model=schema.AddedImages,
+    dependencies=CHANGES,
+    openapi_extra=IMAGES,
+)
+async def add_images(
+    request: Request,
+    job: TheJob,
+    jobs: TheJobs,
+    settings: TheSettings,
+    label: Annotated[schema.ClassName, Query(description="The class of the images.")],
+) -> dict[str, Any]:
+    """Add images of a class to a job; they stay in memory until it is learnt."""
+    jobs.collecting(job.id)
+    uploads = await read_uploads(request, settings)
+    added = await _add(jobs.collecting(job.id), [(label, u) for u in uploads], settings)
+    return {"added": added, "findings": findings(job.images.values()), "job": job.describe()}
+
+
+@router.delete("/jobs/{job}/images/{image}", response_model=schema.AddedImages)
+async def remove_image(
+    job: TheJob, jobs: TheJobs, image: Annotated[str, Path(max_length=64)]
+) -> dict[str, Any]:
+    """Remove an image from a job."""
+    if jobs.collecting(job.id).images.pop(image, None) is None:
+        raise ApiError(404, "no_image", "the job has no such image")
+    job.update()
+    return {"added": [], "findings": findings(job.images.values()), "job": job.describe()}
+
+
+@router.post("/jobs/{job}/learn", status_code=202, response_model=schema.Job, dependencies=CHANGES)
+async def learn_job(job: TheJob, jobs: TheJobs, options: schema.Options) -> dict[str, Any]:
+    """Learn the images of a job, in a process of its own."""
+    _start(jobs, jobs.collecting(job.id), options)
+    return job.describe()
+
+
+@router.get(
+    "/jobs/{job}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def follow_job(job: TheJob, jobs: TheJobs) -> StreamingResponse:
+    """Follow a job by server-sent events: its state at each change, until it has ended."""
+    return StreamingResponse(
+        jobs.events(job), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+@router.post("/jobs/{job}/keep", response_model=schema.Job, dependencies=CHANGES)
+async def keep(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
+    """Make what was learnt the newest version of the model."""
+    return await _decide(jobs, job, "keep")
+
+
+@router.post("/jobs/{job}/discard", response_model=schema.Job, dependencies=CHANGES)
+async def discard(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
+    """Discard what was learnt; the model stays as it was."""
+    return await _decide(jobs, job, "discard")
+
+
+async def _decide(jobs: Jobs, job: Job, decision: str) -> dict[str, Any]:
+    jobs.decide(job, decision)
+    if job.run is not None:
+        await asyncio.wait([job.run])
+    if job.error:
+        raise ApiError(409, job.error["code"], job.error["message"])
+    return job.describe()
+
+
+def _label(text: str) -> str:
+    try:
+        return _class_name.validate_python(text)
+    except ValidationError as error:
+        raise ApiError(422, "bad_class", error.errors()[0]["msg"]) from error
+
+
+async def _add(
+    job: Job, uploads: list[tuple[str, Upload]], settings: Settings
+) -> list[dict[str, Any]]:
+    """Add images to a job, after each was decoded once."""
+    if len(job.images) + len(uploads) > settings.max_pictures:
+        most = settings.max_pictures
+        raise ApiError(413, "too_many", f"a task may have {most:,} images at most")
+    found = await asyncio.gather(
+        *(decode(u.content, CHECKED_SIZE, "RGB", settings.max_pixels) for _, u in uploads),
+        return_exceptions=True,
+    )
+    added: list[dict[str, Any]] = []
+    for (label, upload), pixels in zip(uploads, found, strict=True):
+        if isinstance(pixels, UnreadableImageError):
+            problem = {"code": "unreadable_image", "message": reason(pixels)}
+            added.append({"id": None, "name": upload.name, "error": problem})
+        elif isinstance(pixels, BaseException):
+            raise pixels
+        else:
+            digest = hashlib.sha256(pixels.tobytes()).hexdigest()
+            image = Image(secrets.token_urlsafe(9), label, upload.name, upload.content, digest)
+            job.images[image.id] = image
+            added.append({"id": image.id, "name": upload.name, "error": None})
+    job.update()
+    return added
+
+
+def _start(jobs: Jobs, job: Job, options: schema.Options) -> None:
+    """Start to learn a job."""
+    path = job.served.path
+    if unfinished.is_there(path):
+        raise ApiError(
+            409,
+            "unfinished",
+            "a task of this model was interrupted on the command line: continue it with lmrc learn "
+            "--resume, or discard it with --discard",
+        )
+    chosen = {"backbone": options.backbone, "epochs": options.epochs}
+    request = LearnRequest(
+        SOURCE,
+        {name: value for name, value in chosen.items() if value is not None},
+        size=options.size,
+        val=options.val,
+        keep=None if store.holds_model(path) else KEPT_VERSIONS,
+        device=job.served.device,
+        method=options.method,
+    )
+    jobs.start(job, request, keep=options.keep)
