@@ -3,9 +3,11 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import lmrc
 from lmrc.evaluation.model import reject_threshold
+from lmrc.evaluation.trust import expected_calibration_error
 from lmrc.practice.source import read_source
 
 
@@ -105,3 +107,75 @@ def test_folders_of_other_experiments_are_not_overwritten(place, model, call):
     assert "another experiment" in err
     (place / "void").mkdir()
     assert "needs at least one" in call("evaluate", model, "test", "--unknown", "void")[2]
+
+
+def test_probabilities_and_the_unknown_are_measured(place, calibrated, call):
+    words = ("evaluate", calibrated, "test", "--unknown", "other")
+    code, out, err = call(*words)
+    assert (code, err) == (0, "")
+    assert "expected calibration error of the probabilities: 0." in out
+    figures = json.loads(call(*words, "--json")[1])
+    model = lmrc.load(calibrated)
+    known, others = (read_source(place / name, shape=(1, 8, 8)) for name in ("test", "other"))
+    scores, of_others = model.unknown_scores(known.X), model.unknown_scores(others.X)
+    pairs = scores[:, None] < of_others
+    found = figures["unknown"]
+    assert found["scores"]["unknown score"]["auroc"] == pytest.approx(pairs.mean())
+    assert set(found["scores"]) == {"unknown score", "maximum similarity"}
+    threshold = model.unknown_threshold(0.05)
+    assert found["lost"] == (scores > threshold).mean()
+    assert found["found"] == (of_others > threshold).mean()
+    assert f"predict --unknown loses {100 * found['lost']:.1f} % of these images" in out
+    confidence = model.predict_proba(known.X).max(axis=1)
+    ece = expected_calibration_error(confidence, model.predict(known.X) == known.y)
+    assert figures["ece"] == pytest.approx(ece)
+    assert "reject_below" not in figures  # its own threshold is better
+
+
+def test_the_page_shows_images_to_look_at(place, calibrated, call):
+    (place / "test/one/000.png").write_bytes((place / "test/zero/000.png").read_bytes())
+    (place / "test/one/001.png").write_bytes(b"no image")
+    assert call("evaluate", calibrated, "test", "--out", "page")[0] == 0
+    page = (place / "page/report.html").read_text("utf-8")
+    assert "The most confident mistakes" in page
+    assert 'src="data:image/jpeg;base64,/9j/' in page
+    assert 'title="test/one/000.png"' in page
+    record = json.loads((place / "page/records.jsonl").read_text("utf-8"))
+    mistakes, doubtful = record["images"]["mistakes"], record["images"]["doubtful"]
+    for name, true, predicted, *_ in (*mistakes, *doubtful):
+        assert name.split("/")[1] == true
+        pixels = np.asarray(Image.open(place / name))
+        assert lmrc.load(calibrated).predict(pixels[None])[0] == predicted
+    assert all(true != predicted for _, true, predicted, *_ in mistakes)
+    assert all(true == predicted for _, true, predicted, *_ in doubtful)
+    sure = [confidence for *_, confidence, _ in mistakes]
+    assert sure == sorted(sure, reverse=True)
+    assert call("evaluate", calibrated, "test", "--out", "page", "--no-images")[0] == 0
+    page = (place / "page/report.html").read_text("utf-8")
+    assert "data:image/jpeg" not in page
+    assert "test/one/<wbr>000.<wbr>png" in page or "test/one/000.<wbr>png" in page
+
+
+def test_images_of_arrays_are_shown_without_names(place, calibrated, call):
+    samples = read_source(place / "test", shape=(1, 8, 8))
+    np.savez("arrays.npz", X=samples.X, y=samples.y)
+    assert call("evaluate", calibrated, "arrays.npz", "--out", "page")[0] == 0
+    assert "data:image/jpeg" in (place / "page/report.html").read_text("utf-8")
+    (record,) = map(json.loads, (place / "page/records.jsonl").read_text("utf-8").splitlines())
+    assert {name for shown in record["images"].values() for name, *_ in shown} == {""}
+
+
+@pytest.mark.parametrize("folder", ["void", "one-class", "one-image"])
+def test_few_images_get_a_page_or_one_clear_line(place, calibrated, call, folder):
+    (place / folder).mkdir()
+    if folder != "void":
+        shutil.copytree(place / "test/one", place / folder / "one")
+    if folder == "one-image":
+        for file in sorted((place / folder / "one").iterdir())[1:]:
+            file.unlink()
+    code, out, err = call("evaluate", calibrated, folder, "--unknown", "other")
+    if folder == "void":
+        assert (code, out, err.count("\n")) == (1, "", 1)
+    else:
+        assert (code, err) == (0, "")
+        assert "AUROC" in out

@@ -8,8 +8,19 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from lmrc.evaluation.model import score_model
+from lmrc.evaluation.trust import (
+    Threshold,
+    coverage_curve,
+    expected_calibration_error,
+    reliability,
+    score_unknown,
+    thinned,
+)
+from lmrc.practice.thumbnails import thumbnail
 from lmrc.report import figures
 from lmrc.report.capacity import CapacityRecord
 from lmrc.report.page import (
@@ -34,7 +45,7 @@ CHROMIUM = next(
 )
 
 
-VOID = {"meta", "link", "br", "use", "wbr"}
+VOID = {"meta", "link", "br", "use", "wbr", "img"}
 
 
 EVIL = "<script>\x1b'\"&=$x"
@@ -299,6 +310,56 @@ def test_a_browser_shows_the_numbers_without_errors(experiment, tmp_path, descri
     seen, complaints = browse(path)
     assert "CONSOLE" not in complaints
     assert Reader(seen).tables == Reader(path.read_text("utf-8")).tables
+
+
+#: Notes on each image whether it could be decoded.
+DECODED = """<script>
+for (const image of document.images) image.dataset.width = image.naturalWidth;
+</script></body>"""
+
+
+@needs_chromium
+def test_a_browser_shows_all_parts_of_a_model_s_page(tmp_path, description):
+    rng = np.random.default_rng(0)
+    classes, y = np.array(["cat", "dog", "fox"]), rng.integers(0, 3, 60)
+    similarities = np.eye(3)[y] + 0.7 * rng.standard_normal((60, 3))
+    score = score_model(similarities, [classes[:2], classes[2:]], classes[y])
+    sure = rng.uniform(0.4, 1, 60)
+    correct = similarities.argmax(axis=1) == y
+    image = thumbnail(np.full((8, 8), 200, np.uint8))
+    score = replace(
+        score,
+        ece=expected_calibration_error(sure, correct),
+        reliability=[[*one] for one in reliability(sure, correct)],
+        coverage=thinned(coverage_curve(sure, correct)),
+        unknown=score_unknown(
+            {"unknown score": rng.normal(0, 1, 60), "maximum similarity": rng.normal(0, 1, 60)},
+            {"unknown score": rng.normal(2, 1, 40), "maximum similarity": rng.normal(1, 1, 40)},
+            Threshold(1.6, 0.05),
+        ),
+        images={
+            "mistakes": [["a.png", "cat", "dog", 0.97, image]],
+            "doubtful": [[EVIL, "fox", "fox", 0.41, image], ["b.png", "cat", "cat", 0.5, ""]],
+        },
+    )
+    write_description(tmp_path, replace(description, experiment="model"))
+    (tmp_path / "records.jsonl").write_text(f"{score.to_json()}\n", "utf-8")
+    path = write_report(tmp_path)
+    html = path.read_text("utf-8")
+    path.write_text(html.replace("</body>", DECODED), "utf-8")
+    seen, complaints = browse(path)
+    assert "CONSOLE" not in complaints
+    assert "<script>\x1b" not in html
+    assert re.findall(r'data-width="(\d+)"', seen) == ["96", "96"]
+    headings = re.findall(r"<h2 id=\"([^\"]+)\"", seen)
+    parts = ["mistakes", "confident-mistakes", "doubtful-hits", "reliability", "coverage"]
+    assert [name for name in headings if name in (*parts, "unknown")] == [*parts, "unknown"]
+    for name in ("reliability", "coverage", "unknown"):
+        assert (tmp_path / f"{name}.svg").exists()
+        assert f'id="{name}-figure_1"' in seen
+    tables = Reader(html).tables
+    auroc = score.unknown["scores"]["unknown score"]["auroc"]
+    assert ["unknown score", f"{auroc:.3f}"] in [row[:2] for table in tables for row in table]
 
 
 #: Notes on each table how much of it is cut off, and how far a name begins below its dot.

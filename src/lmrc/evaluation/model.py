@@ -40,6 +40,19 @@ class ModelScore:
         Of the model.
     made_with : str
         Versions and hardware, in words.
+    reliability : list of [int, float, float]
+        Bins of predictions by confidence: their number, mean confidence and accuracy; empty for a
+        model without probabilities.
+    coverage : list of [float, float]
+        Share of the images, the most confident first, and accuracy on them. Confidence is the
+        probability of the predicted class, or its similarity where there are no probabilities.
+    ece : float or None
+        Expected calibration error; None for a model without probabilities.
+    unknown : dict or None
+        What `score_unknown` returns; None if there were no images of unknown classes.
+    images : dict
+        By "mistakes", the most confident ones, and "doubtful", the hits of lowest confidence: a
+        list of [name, true class, predicted class, confidence, thumbnail].
     """
 
     n: int
@@ -54,6 +67,11 @@ class ModelScore:
     seconds: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
     made_with: str = ""
+    reliability: list[list[Any]] = field(default_factory=list)
+    coverage: list[list[float]] = field(default_factory=list)
+    ece: float | None = None
+    unknown: dict[str, Any] | None = None
+    images: dict[str, list[list[Any]]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the score as one line of JSON, without its end of line."""

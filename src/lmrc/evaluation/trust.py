@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import roc_auc_score
 
 BINS = 15  # of confidences, as the field has it
+HISTOGRAM_BINS = 40
 
 
 class Bin(NamedTuple):
@@ -111,6 +113,66 @@ def separation(known: ArrayLike, unknown: ArrayLike) -> Separation:
     # The lowest threshold with which 95 % of the known images are taken for known.
     threshold = np.quantile(of_known, 0.95, method="inverted_cdf")
     return Separation(float(auroc), float(np.mean(of_unknown <= threshold)))
+
+
+class Threshold(NamedTuple):
+    """The model's own threshold for unknown images, and the share of known ones it is to lose."""
+
+    value: float
+    share: float
+
+
+def score_unknown(
+    known: Mapping[str, NDArray[Any]],
+    unknown: Mapping[str, NDArray[Any]],
+    threshold: Threshold | None,
+) -> dict[str, Any]:
+    """Compare scores of images of known classes and of others; all values are plain ones.
+
+    Parameters
+    ----------
+    known, unknown : mapping
+        Scores by name, the higher the less known; the first is the one that the threshold and the
+        histogram are of.
+    threshold : Threshold or None
+
+    Returns
+    -------
+    dict
+        ``n``, of unknown images; ``scores``, by name ``auroc`` and ``fpr95``; ``histogram``, with
+        ``edges`` of the bins, ``known`` and ``unknown``, the share of images in each; with a
+        threshold, ``threshold``, ``share``, ``lost``, the share of known images above it, and
+        ``found``, that of unknown ones.
+    """
+    first = next(iter(known))
+    values = [np.asarray(scores[first], dtype=np.float64) for scores in (known, unknown)]
+    low, high = np.quantile(np.concatenate(values), [0.005, 0.995])
+    edges = np.linspace(low, max(high, low + 1e-6), HISTOGRAM_BINS + 1)
+    shares = [np.histogram(np.clip(v, low, edges[-1]), edges)[0] / len(v) for v in values]
+    found: dict[str, Any] = {
+        "n": len(values[1]),
+        "scores": {name: separation(known[name], unknown[name])._asdict() for name in known},
+        "histogram": {
+            "edges": edges.tolist(),
+            "known": shares[0].tolist(),
+            "unknown": shares[1].tolist(),
+        },
+    }
+    if threshold is not None:
+        lost, told = (float(np.mean(v > threshold.value)) for v in values)
+        found |= {"threshold": threshold.value, "share": threshold.share}
+        found |= {"lost": lost, "found": told}
+    return found
+
+
+def thinned(curve: Sequence[tuple[float, float]], most: int = 200) -> list[list[float]]:
+    """Return about as many points of a curve as a figure can show; the last one is kept.
+
+    >>> thinned([(0.25, 1.0), (0.5, 0.9), (0.75, 0.8), (1.0, 0.7)], most=2)
+    [[0.5, 0.9], [1.0, 0.7]]
+    """
+    step = -(-len(curve) // most)
+    return [[*point] for point in curve[::-1][::step][::-1]]
 
 
 def _paired(

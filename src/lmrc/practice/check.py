@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
-from PIL import Image
 
 from lmrc.data.duplicates import Thumbprint, duplicates, thumbprint
 from lmrc.data.folders import SET_ASIDE
@@ -22,6 +20,8 @@ from lmrc.evaluation.label_errors import confused_pairs, cross_validate
 from lmrc.nets.network import build_encoder
 from lmrc.practice.models import open_to_predict
 from lmrc.practice.source import image_form, labelled_files, refuse_inside
+from lmrc.practice.thumbnails import SIZE as THUMBNAIL
+from lmrc.practice.thumbnails import thumbnail
 from lmrc.practice.usage import Say, count, percent, warn
 from lmrc.report import html
 from lmrc.report.page import bare_page
@@ -35,7 +35,6 @@ AT_ONCE = 64  # images in memory
 FEW_IMAGES = 5  # of a class
 LOOKS_KNOWN = 0.8  # share of a new class's images that are taken for one known class
 SHOWN = 60  # thumbnails in each section of the page
-THUMBNAIL = 96  # pixels
 
 #: Kinds of findings, in the order of the page: the title, and what to do.
 KINDS = {
@@ -294,7 +293,7 @@ def _listed(findings: list[Finding], thumbnails: bool) -> Markup:
         )
     figures = [
         Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(
-            html.joined(_thumbnail(file) for file in found.files), found.text
+            html.joined(_shown(file) for file in found.files), found.text
         )
         for found in findings[:SHOWN]
     ]
@@ -303,10 +302,5 @@ def _listed(findings: list[Finding], thumbnails: bool) -> Markup:
     return Markup('<div class="grid">{}</div>{}').format(html.joined(figures), more)
 
 
-def _thumbnail(file: str) -> Markup:
-    data = io.BytesIO()
-    Image.fromarray(read_image(file, THUMBNAIL)).save(data, "JPEG", quality=80)
-    encoded_image = b64encode(data.getvalue()).decode()
-    return Markup('<img alt="" width="{0}" height="{0}" src="data:image/jpeg;base64,{1}"> ').format(
-        THUMBNAIL, encoded_image
-    )
+def _shown(file: str) -> Markup:
+    return html.thumbnail(thumbnail(read_image(file, THUMBNAIL))) + " "

@@ -241,7 +241,7 @@ def evaluate(
     unknown: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images of no known class: finds a value for predict --reject-below.",
+            help="Folder of images of no known class: measures how well they are told.",
             exists=True,
             file_okay=False,
         ),
@@ -252,6 +252,7 @@ def evaluate(
             help="Folder for the report.", show_default="runs/evaluate-MODEL", file_okay=False
         ),
     ] = None,
+    no_images: Annotated[bool, Flag("--no-images", help="A page without thumbnails.")] = False,
     as_json: Json = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -264,7 +265,9 @@ def evaluate(
 
     folder = out or Path("runs") / f"evaluate-{model.absolute().stem}"
     say = printer(quiet or as_json)
-    result = run(model, source, folder, unknown=unknown, device=device, say=say)
+    result = run(
+        model, source, folder, unknown=unknown, thumbnails=not no_images, device=device, say=say
+    )
     if as_json:
         print_json(result)
 

@@ -10,14 +10,37 @@ from typing import Any
 
 import numpy as np
 
-from lmrc.data.folders import describe_skipped
-from lmrc.data.images import UnreadableImageError, list_images, read_image
+from lmrc.data.folders import SET_ASIDE, describe_skipped
+from lmrc.data.images import UnreadableImageError, list_images, name_of, read_image
 from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
+from lmrc.evaluation.trust import (
+    Threshold,
+    coverage_curve,
+    expected_calibration_error,
+    reliability,
+    score_unknown,
+    thinned,
+)
 from lmrc.experiments.environment import hardware, versions
+from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
-from lmrc.practice.models import backbone_name, open_to_predict, prediction_rule, spelt_as_known
-from lmrc.practice.source import image_form, read_source, refuse_inside
+from lmrc.practice.models import (
+    backbone_name,
+    open_to_predict,
+    outputs_of,
+    prediction_rule,
+    spelt_as_known,
+    unknown_threshold,
+)
+from lmrc.practice.source import (
+    LabelledSamples,
+    image_form,
+    labelled_files,
+    read_source,
+    refuse_inside,
+)
+from lmrc.practice.thumbnails import thumbnail
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.page import read_contents, write_contents
@@ -33,6 +56,9 @@ from lmrc.report.records import (
 )
 
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
+SIMILARITY = "maximum similarity"
+LOOKED_AT = 24  # images in each list of the page
+CERTAIN = 0.99  # the probability from which a hit is not doubtful
 MIN_BALANCED_ACCURACY = 0.65  # of a useful threshold; 0.5 is the random level
 #: Prediction rules in words, by the classifier's ``predict_with``.
 RULES = {
@@ -54,6 +80,7 @@ def evaluate(
     out: Path,
     *,
     unknown: Path | None = None,
+    thumbnails: bool = True,
     device: str = "auto",
     say: Say = print,
 ) -> dict[str, Any]:
@@ -68,7 +95,9 @@ def evaluate(
     out : Path
         Folder for the report.
     unknown : Path or None
-        Images of none of the model's classes, to find a threshold for rejecting such images.
+        Images of none of the model's classes, to measure how well they are told from the others.
+    thumbnails : bool
+        Whether the page shows images.
     device : str
         Device to compute on.
     say : callable
@@ -77,10 +106,18 @@ def evaluate(
     refuse_inside(out, source, "the report", "choose another folder with --out")
     _refuse_other(out)
     model = open_to_predict(path, device)
-    X, y = _read(model, source)
+    X, y, names = _read(model, source)
     started = perf_counter()
-    similarities = model.similarities(X)
+    similarities, probabilities, scores = outputs_of(model, X)
     score = score_model(similarities, model.heads_, y, perf_counter() - started)
+    sure = (similarities if probabilities is None else probabilities).max(axis=1)
+    predicted = model.classes_[similarities.argmax(axis=1)]
+    correct = predicted == y
+    score = replace(
+        score,
+        coverage=thinned(coverage_curve(sure, correct)),
+        images=_to_look_at(X, y, names, predicted, sure, thumbnails),
+    )
     metrics: dict[str, Any] = {
         "images": score.n,
         "accuracy": score.accuracy,
@@ -89,25 +126,92 @@ def evaluate(
         "task_aware_accuracy": score.task_aware_accuracy,
         "per_class": {label: accuracy for label, _, accuracy in score.per_class},
     }
-    notes = []
+    notes, lines = [], []
+    if probabilities is not None:
+        ece = expected_calibration_error(sure, correct)
+        bins = [[*one] for one in reliability(sure, correct)]
+        score = replace(score, ece=ece, reliability=bins)
+        metrics["ece"] = ece
+        lines.append(f"expected calibration error of the probabilities: {ece:.3f}")
     if unknown is not None:
-        of_unknown = model.similarities(_read_unlabelled(model, unknown)).max(axis=1)
-        threshold, kept, rejected = reject_threshold(similarities.max(axis=1), of_unknown)
-        metrics["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
-        useful = (kept + rejected) / 2 >= MIN_BALANCED_ACCURACY
-        notes.append(
-            ("" if useful else "no threshold separates known from unknown images well; the best: ")
-            + f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
-            f"{percent(rejected)} of the {len(of_unknown):,} unknown ones"
-        )
+        found = outputs_of(model, _read_unlabelled(model, unknown))
+        known, others = _unknown_scores(similarities, scores), _unknown_scores(found[0], found[2])
+        threshold = None
+        if scores is None:
+            notes.append(_reject_below(-known[SIMILARITY], -others[SIMILARITY], metrics))
+        else:
+            value = unknown_threshold(model, UNKNOWN_SHARE)
+            threshold = Threshold(value, UNKNOWN_SHARE)
+        told = score_unknown(known, others, threshold)
+        lines += _unknown_lines(told)
+        score = replace(score, unknown=told)
+        metrics["unknown"] = {name: part for name, part in told.items() if name != "histogram"}
     score = replace(score, settings=_settings(model), made_with=_made_with(model))
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
     page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     _, contents = read_contents(out)
-    for line in (*contents.markdown.split("\n"), contents.findings[0], *notes, f"Report: {page}"):
+    table = contents.markdown.split("\n")
+    for line in (*table, contents.findings[0], *lines, *notes, f"Report: {page}"):
         say(line)
     return {**metrics, "page": str(page)}
+
+
+def _to_look_at(
+    X: Any, y: Any, names: list[str], predicted: Any, sure: Any, thumbnails: bool
+) -> dict[str, list[list[Any]]]:
+    """Return the most confident mistakes and the most doubtful hits, as a `ModelScore` has them."""
+    order = np.argsort(-sure, kind="stable")
+    hits = (predicted == y)[order]
+    doubtful = order[hits & (sure[order] < CERTAIN)][::-1]
+    chosen = {"mistakes": order[~hits][:LOOKED_AT], "doubtful": doubtful[:LOOKED_AT]}
+    return {
+        kind: [
+            [
+                names[i] if names else "",
+                str(y[i]),
+                str(predicted[i]),
+                float(sure[i]),
+                thumbnail(np.asarray(X[i])) if thumbnails else "",
+            ]
+            for i in rows.tolist()
+        ]
+        for kind, rows in chosen.items()
+    }
+
+
+def _unknown_scores(similarities: Any, scores: Any | None) -> dict[str, Any]:
+    """Return what tells unknown images, by name; the model's own score first, if it has one."""
+    own = {} if scores is None else {"unknown score": scores}
+    return own | {SIMILARITY: -similarities.max(axis=1)}
+
+
+def _reject_below(known: Any, unknown: Any, metrics: dict[str, Any]) -> str:
+    """Return a threshold for ``predict --reject-below`` in words; add it to the metrics."""
+    threshold, kept, rejected = reject_threshold(known, unknown)
+    metrics["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
+    useful = (kept + rejected) / 2 >= MIN_BALANCED_ACCURACY
+    return (
+        "" if useful else "no threshold separates known from unknown images well; the best: "
+    ) + (
+        f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
+        f"{percent(rejected)} of the {len(unknown):,} unknown ones"
+    )
+
+
+def _unknown_lines(unknown: dict[str, Any]) -> list[str]:
+    lines = [
+        f"known against {unknown['n']:,} unknown images by {name}: AUROC {found['auroc']:.3f}; "
+        f"{percent(found['fpr95'])} of the unknown ones are taken for known where 95 % of the "
+        "known ones are"
+        for name, found in unknown["scores"].items()
+    ]
+    if "threshold" in unknown:
+        lines.append(
+            f"predict --unknown loses {percent(unknown['lost'])} of these images and says unknown "
+            f"for {percent(unknown['found'])} of the unknown ones"
+        )
+    return lines
 
 
 def _settings(model: LMRCClassifier) -> dict[str, Any]:
@@ -130,10 +234,14 @@ def _refuse_other(out: Path) -> None:
         )
 
 
-def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
-    """Read the labelled samples of known classes; only the test samples if the source has some."""
+def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
+    """Read the labelled samples of known classes; only the test samples if the source has some.
+
+    The third is the name of each image; empty where they come from no files.
+    """
     samples = read_source(source, shape=model.input_shape_, test=True)
     X, y = (samples.X_val, samples.y_val) if len(samples.y_val) else (samples.X, samples.y)
+    names = _names(source, samples, len(y))
     samples.warn_about_files()
     y = spelt_as_known(y, model.classes_)
     known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
@@ -142,7 +250,20 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any]:
         if not known.any():
             raise ValueError(f"{source} has none of the model's classes, only {unknown}")
         warn(f"left out {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
-    return X[known], y[known]
+        names = [name for name, kept in zip(names, known.tolist(), strict=False) if kept]
+    return X[known], y[known], names
+
+
+def _names(source: Path, samples: LabelledSamples, n: int) -> list[str]:
+    """Return the files of samples, in order; none if they cannot be told."""
+    if samples.mode is None:
+        return []
+    files, held, _ = labelled_files(source, SET_ASIDE)
+    found = [name_of(path) for paths in (held or files).values() for path in paths]
+    if samples.unreadable:
+        errors = [str(error) for error in samples.unreadable]
+        found = [name for name in found if not any(name in error for error in errors)]
+    return found if len(found) == n else []
 
 
 def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:

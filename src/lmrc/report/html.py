@@ -189,6 +189,11 @@ def figure(drawing: Drawing, anchor: str, caption: str, *, panels: int = 1) -> M
     return Markup("{}{}<figcaption>{}</figcaption></figure>").format(opened, svg, caption)
 
 
+def thumbnail(jpeg: str) -> Markup:
+    """Return a small image, which is given as JPEG in base64."""
+    return Markup('<img alt="" class="thumbnail" src="data:image/jpeg;base64,{}">').format(jpeg)
+
+
 def collapsible(summary: str, body: Markup) -> Markup:
     """Return HTML that is hidden until its summary is clicked."""
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, body)

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from lmrc.evaluation.model import ModelScore
-from lmrc.report import html, schema
+from lmrc.report import html, schema, trust
 from lmrc.report.figures import task_confusion
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_json, read_lines
@@ -44,6 +44,8 @@ def build(description: Description, score: ModelScore) -> Contents:
     parts = [_result(score), _classes(score)]
     if score.mistakes:
         parts.append(_mistakes(score))
+    trust_drawings = trust.drawings(score)
+    parts += trust.sections(score, trust_drawings)
     if len(score.heads) > 1:
         parts.append(_heads(score, drawing))
     return Contents(
@@ -55,7 +57,7 @@ def build(description: Description, score: ModelScore) -> Contents:
             f"Made with {score.made_with}. Predicting took {score.seconds:,.1f} seconds."
         ),
         markdown=_markdown(score),
-        drawings={"confusion": drawing},
+        drawings={"confusion": drawing, **trust_drawings},
         tables={"classes": csv_text(["class", "images", "accuracy"], score.per_class)},
     )
 
@@ -109,13 +111,15 @@ def _classes(score: ModelScore) -> Section:
 
 
 def _mistakes(score: ModelScore) -> Section:
+    images = {label: n for label, n, _ in score.per_class}
     rows = [
-        [true, html.td(predicted), html.td(f"{n:,}")]
+        [true, html.td(predicted), html.td(f"{n:,}"), _cell(n / max(n, images.get(true, 0)))]
         for true, predicted, n in score.mistakes[:MAX_MISTAKES]
     ]
     left = len(score.mistakes) - len(rows)
     caption = "Most frequent first." + (f" {left} rarer pairs are left out." if left else "")
-    table = html.table(caption, ["true class", "predicted class", "images"], rows)
+    head = ["true class", "predicted class", "images", "of the true class (%)"]
+    table = html.table(caption, head, rows)
     return Section("mistakes", "Confused classes", table)
 
 

@@ -305,6 +305,19 @@ _CAPACITY_RECORD = object_of(
     }
 )
 
+_SCORE = number(-1e9, 1e9)
+_SHOWN = list_of(tuple_of(NAME, NAME, NAME, _SCORE, text(MAX_TEXT)), 0, 100)
+_SHARES = list_of(SHARE, 1, 1000)
+_UNKNOWN = object_of(
+    {
+        "n": COUNT,
+        "scores": mapping_of(object_of({"auroc": SHARE, "fpr95": SHARE}), 10),
+        "histogram": object_of(
+            {"edges": list_of(_SCORE, 2, 1001), "known": _SHARES, "unknown": _SHARES}
+        ),
+    },
+    {"threshold": _SCORE, "share": SHARE, "lost": SHARE, "found": SHARE},
+)
 _MODEL_SCORE = object_of(
     {
         "n": COUNT,
@@ -314,7 +327,16 @@ _MODEL_SCORE = object_of(
         "per_class": list_of(tuple_of(NAME, COUNT, SHARE)),
         "mistakes": list_of(tuple_of(NAME, NAME, COUNT)),
     },
-    {"seconds": SECONDS, "settings": SETTINGS, "made_with": WORDS},
+    {
+        "seconds": SECONDS,
+        "settings": SETTINGS,
+        "made_with": WORDS,
+        "reliability": list_of(tuple_of(COUNT, SHARE, SHARE), 0, 100),
+        "coverage": list_of(tuple_of(SHARE, SHARE), 0, 1000),
+        "ece": optional(SHARE),
+        "unknown": optional(_UNKNOWN),
+        "images": object_of({}, {"mistakes": _SHOWN, "doubtful": _SHOWN}),
+    },
 )
 
 
@@ -323,6 +345,10 @@ def model_score(value: Any) -> None:
     _MODEL_SCORE(value, "it")
     if len(value["heads"]) != len(value["task_confusion"]):
         raise ValueError("its task_confusion does not have a row for each head")
+    if unknown := value.get("unknown"):
+        bars = unknown["histogram"]
+        if not len(bars["edges"]) - 1 == len(bars["known"]) == len(bars["unknown"]):
+            raise ValueError("its histogram does not have a share for each bin")
 
 
 _METHODS, _MEMORY = list_of(NAME, 0, MAX_METHODS), list_of(integer(0, 10**9), 0, 100)

@@ -1,0 +1,181 @@
+"""Sections of a model's page on what to trust: images to look at, calibration, the unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from lmrc.evaluation.model import ModelScore
+from lmrc.report import html
+from lmrc.report.figures import HEAT, LINE_STYLES, declutter, legend_below, theme
+from lmrc.report.html import Drawing, Section
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KNOWN, OTHERS = LINE_STYLES[0].colour, LINE_STYLES[1].colour
+#: By key of `ModelScore.images`: anchor, heading and text.
+LISTS = {
+    "mistakes": (
+        "confident-mistakes",
+        "The most confident mistakes",
+        "Wrong, and sure of it. Look first whether the label is right.",
+    ),
+    "doubtful": (
+        "doubtful-hits",
+        "The most doubtful hits",
+        "Correct, but only just: more images like these help.",
+    ),
+}
+
+
+def drawings(score: ModelScore) -> dict[str, Drawing]:
+    """Return the figures that a score has numbers for, by name."""
+    found = {}
+    if score.reliability:
+        found["reliability"] = Drawing(
+            _figure(lambda axes: _reliability(axes, score)),
+            "Accuracy by confidence, in bins; the diagonal is perfect calibration.",
+        )
+    if score.coverage:
+        found["coverage"] = Drawing(
+            _figure(lambda axes: _coverage(axes, score)),
+            "Accuracy on the most confident share of the images.",
+        )
+    if score.unknown:
+        unknown = score.unknown
+        found["unknown"] = Drawing(
+            _figure(lambda axes: _histogram(axes, unknown), legend=True),
+            "Histogram of the scores of images of known classes and of others.",
+        )
+    return found
+
+
+def sections(score: ModelScore, drawn: Mapping[str, Drawing]) -> list[Section]:
+    """Return the sections that a score has numbers for."""
+    found = [
+        _images(score.images[key], *LISTS[key], has_probabilities=score.ece is not None)
+        for key in LISTS
+        if score.images.get(key)
+    ]
+    if "reliability" in drawn:
+        found.append(_calibration(score, drawn["reliability"]))
+    if "coverage" in drawn:
+        found.append(_selective(score, drawn["coverage"]))
+    if score.unknown:
+        found.append(_unknown(score.unknown, drawn["unknown"]))
+    return found
+
+
+# --- Sections -------------------------------------------------------------------------------------
+
+
+def _images(
+    shown: Sequence[Sequence[Any]], anchor: str, heading: str, text: str, *, has_probabilities: bool
+) -> Section:
+    figures = []
+    for name, true, predicted, confidence, thumbnail in shown:
+        sure = f"{100 * confidence:.0f} %" if has_probabilities else f"{confidence:.2f}"
+        label = predicted if true == predicted else f"{true}, predicted {predicted}"
+        figures.append(
+            Markup('<figure>{}<figcaption title="{}">{}, {}{}</figcaption></figure>').format(
+                html.thumbnail(thumbnail) if thumbnail else "",
+                name,
+                html.breakable(label),
+                html.prose(sure),
+                Markup("<br>{}").format(html.breakable(name)) if name and not thumbnail else "",
+            )
+        )
+    body = html.note(text) + Markup('<div class="thumbnails">{}</div>').format(html.joined(figures))
+    return Section(anchor, heading, body)
+
+
+def _calibration(score: ModelScore, drawing: Drawing) -> Section:
+    ece = 0.0 if score.ece is None else score.ece
+    caption = (
+        "Accuracy of predictions by their probability; a larger dot stands for more images. "
+        "On the diagonal, probabilities mean what they say; below it, the model is overconfident. "
+        f"The expected calibration error, the mean gap, is {ece:.3f}."
+    )
+    return Section("reliability", "Probabilities", html.figure(drawing, "reliability", caption))
+
+
+def _selective(score: ModelScore, drawing: Drawing) -> Section:
+    by = "probability" if score.ece is not None else "similarity"
+    caption = f"Accuracy if only the images of highest {by} are classified: the share on the left."
+    return Section(
+        "coverage", "Accuracy against coverage", html.figure(drawing, "coverage", caption)
+    )
+
+
+def _unknown(unknown: Mapping[str, Any], drawing: Drawing) -> Section:
+    rows = [
+        [name, html.td(f"{scores['auroc']:.3f}"), html.td(f"{100 * scores['fpr95']:.1f}")]
+        for name, scores in unknown["scores"].items()
+    ]
+    caption = f"Over {unknown['n']:,} images of unknown classes."
+    head = ["score", "AUROC", "taken for known, where 95 % of known ones are (%)"]
+    table = html.table(caption, head, rows)
+    words = f"Scores of images by {next(iter(unknown['scores']))}."
+    if "threshold" in unknown:
+        words += (
+            f" The dashed line is the model's threshold for losing {100 * unknown['share']:.3g} % "
+            f"of known images: here it loses {100 * unknown['lost']:.1f} %, and says unknown for "
+            f"{100 * unknown['found']:.1f} % of the unknown ones."
+        )
+    return Section(
+        "unknown", "Known against unknown", html.figure(drawing, "unknown", words) + table
+    )
+
+
+# --- Figures --------------------------------------------------------------------------------------
+
+
+def _figure(draw: Callable[[Axes], None], *, legend: bool = False) -> Figure:
+    from matplotlib.figure import Figure
+
+    with theme():
+        figure = Figure(figsize=(4.9, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        declutter(axes)
+        if legend:
+            legend_below(figure, 2, columnspacing=1.8)
+    return figure
+
+
+def _reliability(axes: Axes, score: ModelScore) -> None:
+    confidence, accuracy = ([100 * b[i] for b in score.reliability] for i in (1, 2))
+    most = max(b[0] for b in score.reliability)
+    axes.plot([0, 100], [0, 100], color=OTHERS, linestyle="--", linewidth=1.2)
+    axes.vlines(confidence, confidence, accuracy, color=KNOWN, linewidth=1.4, zorder=3)
+    sizes = [12 + 90 * b[0] / most for b in score.reliability]
+    axes.scatter(confidence, accuracy, s=sizes, color=KNOWN, zorder=4, clip_on=False)
+    axes.set(xlabel="probability (%)", ylabel="accuracy (%)", xlim=(0, 100), ylim=(0, 102))
+
+
+def _coverage(axes: Axes, score: ModelScore) -> None:
+    coverage, accuracy = ([100 * point[i] for point in score.coverage] for i in (0, 1))
+    axes.plot(coverage, accuracy, color=KNOWN, linewidth=1.9, clip_on=False)
+    axes.set(xlabel="share of images that are classified (%)", ylabel="accuracy (%)")
+    axes.set(xlim=(0, 100), ylim=(max(0, min(accuracy) - 5), 100.5))
+
+
+def _histogram(axes: Axes, unknown: Mapping[str, Any]) -> None:
+    bars = unknown["histogram"]
+    for name, colour, label in (
+        ("known", KNOWN, "known classes"),
+        ("unknown", OTHERS, "unknown classes"),
+    ):
+        shares = [100 * share for share in bars[name]]
+        axes.stairs(shares, bars["edges"], color=colour, linewidth=1.6, zorder=3, label=label)
+        axes.stairs(shares, bars["edges"], color=colour, fill=True, alpha=0.25)
+    if "threshold" in unknown:
+        axes.axvline(unknown["threshold"], color=HEAT, linestyle="--", linewidth=1.2)
+    name = next(iter(unknown["scores"]))
+    own = "threshold" in unknown  # else a similarity, which is low for unknown images
+    axes.set(xlabel=name if own else f"{name}, negated", ylabel="images (%)")
+    axes.set_ylim(bottom=0)
