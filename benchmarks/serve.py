@@ -139,18 +139,23 @@ async def client(
     return answers
 
 
-async def load(port: int, requests: list[bytes], n: int, duration: float) -> tuple[float, float]:
-    """Return predictions per second and the 99th percentile of the latency."""
+async def load(
+    port: int, requests: list[bytes], n: int, duration: float
+) -> tuple[float, float, float]:
+    """Return predictions per second, the 99th percentile of the latency, and this process's load.
+
+    The last is the share of one core that it takes to send the requests.
+    """
     for timed in (False, True):  # first to warm up
         seconds: list[float] = []
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         until = began + (duration if timed else min(2.0, duration))
         clients = (client(port, requests, until, [10**9], seconds) for _ in range(n))
         answers = [a for part in await asyncio.gather(*clients) for a in part]
-        taken = time.perf_counter() - began
+        taken, used = time.perf_counter() - began, time.process_time() - used
         if bad := [a for a in answers if a[0] != 200]:
             raise RuntimeError(f"{len(bad)} requests failed, such as {bad[0]}")
-    return len(seconds) / taken, float(np.percentile(seconds, 99))
+    return len(seconds) / taken, float(np.percentile(seconds, 99)), used / taken
 
 
 async def switch(port: int, path: Path, requests: list[bytes]) -> tuple[int, int, int]:
@@ -206,16 +211,17 @@ def main() -> None:
         plain(options.plain[0], int(options.plain[1]))
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    print(f"{platform.machine()}, {cores} cores, torch {torch.__version__}\n")
+    busy = f", load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    print(f"{platform.machine()}, {cores} cores, torch {torch.__version__}{busy}\n")
     print("| network | image | clients | plain, per s (p99) | lmrc serve, per s (p99) | ratio |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
-    folder = Path(tempfile.mkdtemp())
+    folder, generator = Path(tempfile.mkdtemp()), 0.0
     try:
         for backbone, side in ((n, dict(NETWORKS)[n]) for n in options.networks):
             path = folder / f"{backbone}.lmrc"
             make_model(path, backbone, side)
             requests = [request_of(c, path.name, options.port) for c in pictures(side, 16)]
-            measured: dict[tuple[str, int], list[tuple[float, float]]] = {}
+            measured: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
             for _ in range(options.rounds):
                 for kind in ("plain", "lmrc serve"):
                     with server(kind, path, options.port):
@@ -224,11 +230,13 @@ def main() -> None:
                             measured.setdefault((kind, n), []).append(found)
             for n in CLIENTS:
                 rows = [max(measured[kind, n]) for kind in ("plain", "lmrc serve")]  # best round
-                cells = [f"{rate:,.0f} ({1000 * p99:,.0f} ms)" for rate, p99 in rows]
+                cells = [f"{rate:,.0f} ({1000 * p99:,.0f} ms)" for rate, p99, _ in rows]
+                generator = max(generator, *(used for _, _, used in rows))
                 ratio = rows[1][0] / rows[0][0]
                 row = [backbone, str(side), str(n), *cells, f"{ratio:.1f}"]
                 print(f"| {' | '.join(row)} |", flush=True)
-        path = folder / "cnn.lmrc"
+        print(f"\nThe load generator took {generator:.0%} of one core at most.")
+        path = folder / f"{options.networks[0]}.lmrc"
         requests = [request_of(c, path.name, options.port, "?top=4") for c in pictures(32, 16)]
         with server("lmrc serve", path, options.port):
             asked, switches, failed = asyncio.run(switch(options.port, path, requests))
