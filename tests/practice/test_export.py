@@ -140,10 +140,28 @@ def test_a_pretrained_backbone_is_exported():
 def check_export(model, X, rule):
     content = export.to_onnx(model.set_params(predict_with=rule))
     export.check_outputs(model, content)
-    (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
-    expected = model.similarities(X)
-    np.testing.assert_allclose(outputs, expected, atol=1e-3)
-    assert (outputs.argmax(axis=1) == expected.argmax(axis=1)).all()
+    session = onnxruntime.InferenceSession(content)
+    names = ["similarities", "probabilities", "unknown"]
+    assert [output.name for output in session.get_outputs()] == names
+    outputs, expected = session.run(None, {"images": X}), model.outputs(X)
+    for found, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+    assert (outputs[0].argmax(axis=1) == expected[0].argmax(axis=1)).all()
+    about = session.get_modelmeta().custom_metadata_map
+    assert float(about["unknown_threshold"]) == model.unknown_threshold(0.05)
+    assert about["unknown_share"] == "0.05"
+
+
+def test_other_probabilities_are_not_written(frozen):
+    model = copy.deepcopy(frozen[0]).set_params(predict_with="lda")
+    content = export.to_onnx(model)
+    export.check_outputs(model, content)
+    for name in ("lda.scale", "lda.offsets"):
+        before = model.calibration_[name]
+        model.calibration_[name] = before + 1
+        with pytest.raises(export.ExportError, match="differ"):
+            export.check_outputs(model, content)
+        model.calibration_[name] = before
 
 
 def test_rounding_errors_of_torch_itself_are_tolerated(plus):

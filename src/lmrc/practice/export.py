@@ -16,14 +16,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.network import Network
-from lmrc.practice.models import open_to_predict, prediction_rule
+from lmrc.practice.models import (
+    is_calibrated,
+    open_to_predict,
+    outputs_of,
+    prediction_rule,
+    unknown_threshold,
+)
 from lmrc.practice.usage import Say, UsageError, count, format_bytes
 from lmrc.store.files import write_atomically
 from lmrc.training.features import for_inference
 
 INPUT, OUTPUT = "images", "similarities"
+MORE = ("probabilities", "unknown")  # outputs of a model that is calibrated
 TOLERANCE = 1e-4
 # Standardised scores of similar classes amplify rounding errors: in torch itself, the score of an
 # image alone then differs by 1e-4 from its score in a mini-batch.
@@ -37,16 +45,19 @@ class ExportError(RuntimeError):
 
 
 class _Exported(nn.Module):
-    """Maps uint8 images (n, height, width, channels) to similarities (n, classes)."""
+    """Maps uint8 images (n, height, width, channels) to similarities (n, classes), and more."""
 
     def __init__(self, model: LMRCClassifier) -> None:
         super().__init__()
         network = model.network_
         self.network, self.model = Network(for_inference(network.encoder), network.head), model
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the model's `similarities`."""
-        return self.model.scores(self.network, images.permute(0, 3, 1, 2))
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return the model's `similarities`; if it has them, also probabilities, unknown scores."""
+        x = images.permute(0, 3, 1, 2)
+        if is_calibrated(self.model):
+            return self.model._all_outputs(self.network, x)
+        return (self.model.scores(self.network, x),)
 
 
 def export(path: Path, out: Path, *, say: Say = print) -> None:
@@ -66,6 +77,8 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
     write_atomically(out, content)
     channels, height, width = model.input_shape_
     outputs = "similarities" if prediction_rule(model) == "wta" else "scores"
+    if is_calibrated(model):
+        outputs += ", probabilities and unknown scores"
     say(
         f"{out}: {format_bytes(len(content))}, {count(len(model.classes_), 'class', 'classes')}; "
         f"input: uint8 images of shape (n, {height}, {width}, {channels}), output: {outputs}"
@@ -92,7 +105,9 @@ def to_onnx(model: LMRCClassifier) -> bytes:
 
     For LMRC+ the graph includes the four rotations and the prediction rule. The metadata holds the
     class names (``classes``, a JSON list) and the image size (``height``, ``width``,
-    ``channels``).
+    ``channels``). If the model has probabilities, they are an output, too, as are unknown scores
+    (``unknown``); the metadata holds the ``unknown_threshold`` that loses ``unknown_share`` of
+    images of known classes.
     """
     try:
         import onnx
@@ -112,7 +127,7 @@ def to_onnx(model: LMRCClassifier) -> bytes:
             (example,),
             dynamo=True,
             input_names=[INPUT],
-            output_names=[OUTPUT],
+            output_names=[OUTPUT, *(MORE if is_calibrated(model) else ())],
             dynamic_shapes={INPUT: {0: torch.export.Dim("n", min=1, max=2**31 - 1)}},
             verbose=False,
         )
@@ -121,6 +136,9 @@ def to_onnx(model: LMRCClassifier) -> bytes:
     proto = program.model_proto
     form = {"height": str(height), "width": str(width), "channels": str(channels)}
     classes = json.dumps(model.classes_.tolist())
+    if is_calibrated(model):
+        form["unknown_threshold"] = repr(unknown_threshold(model, UNKNOWN_SHARE))
+        form["unknown_share"] = str(UNKNOWN_SHARE)
     onnx.helper.set_model_props(proto, {"classes": classes, **form})
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
@@ -133,8 +151,8 @@ def check_outputs(model: LMRCClassifier, content: bytes) -> None:
     Raises
     ------
     ExportError
-        If a similarity differs by more than 1e-4, or a score by more than 1e-3, or if another
-        class has the highest score and it is not a tie.
+        If a similarity differs by more than 1e-4, or a score, a probability or an unknown score by
+        more than 1e-3, or if another class has the highest score and it is not a tie.
     """
     try:
         import onnxruntime
@@ -146,14 +164,27 @@ def check_outputs(model: LMRCClassifier, content: bytes) -> None:
     allowed = TOLERANCE if prediction_rule(model) in ("wta", "finetuned") else SCORE_TOLERANCE
     for n in CHECKED_BATCH_SIZES:
         images = _test_images(n, model.input_shape_)
-        expected = model.similarities(images)
+        expected, *more = outputs_of(model, images)
         channels_last = images.reshape(n, *images.shape[1:3], -1)
-        (outputs,) = session.run([OUTPUT], {INPUT: channels_last})
+        outputs, *others = session.run(None, {INPUT: channels_last})
         compare(expected, outputs, allowed)
+        for wanted, found in zip(more, others, strict=False):  # none for an uncalibrated model
+            if wanted is not None:
+                _compare_values(wanted, found, max(allowed, SCORE_TOLERANCE))
 
 
 def compare(expected: NDArray[Any], outputs: NDArray[Any], allowed: float = TOLERANCE) -> None:
-    """Raise an ExportError if the outputs differ from those expected."""
+    """Raise an ExportError if the scores differ from those expected, or the class of an image."""
+    _compare_values(expected, outputs, allowed)
+    rows = np.arange(len(expected))
+    margin = expected.max(axis=1) - expected[rows, outputs.argmax(axis=1)]
+    if (margin > allowed).any():
+        raise ExportError(
+            "the exported model predicts another class than torch: nothing was written"
+        )
+
+
+def _compare_values(expected: NDArray[Any], outputs: NDArray[Any], allowed: float) -> None:
     if outputs.shape != expected.shape:
         raise ExportError(
             f"the exported model's output has shape {outputs.shape}, not {expected.shape}: nothing "
@@ -164,12 +195,6 @@ def compare(expected: NDArray[Any], outputs: NDArray[Any], allowed: float = TOLE
         raise ExportError(
             f"the exported model's outputs differ from torch's by {difference:.3g}, more than "
             f"{allowed:.3g}: nothing was written"
-        )
-    rows = np.arange(len(expected))
-    margin = expected.max(axis=1) - expected[rows, outputs.argmax(axis=1)]
-    if (margin > allowed).any():
-        raise ExportError(
-            "the exported model predicts another class than torch: nothing was written"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -37,9 +37,14 @@ def open_to_predict(path: Path, device: str = "auto") -> LMRCClassifier:
     return model
 
 
+def is_calibrated(model: LMRCClassifier) -> TypeGuard[Calibrated]:
+    """Tell whether a model has probabilities and unknown scores."""
+    return isinstance(model, Calibrated) and model.is_calibrated_
+
+
 def outputs_of(model: LMRCClassifier, X: Any) -> tuple[Array, Array | None, Array | None]:
     """Return similarities, and if the model has them, probabilities and unknown scores."""
-    if isinstance(model, Calibrated) and model.is_calibrated_:
+    if is_calibrated(model):
         return model.outputs(X)
     return model.similarities(X), None, None
 
