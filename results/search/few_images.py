@@ -1,12 +1,14 @@
 """Few photographs of each class: prediction rules on a frozen pre-trained backbone.
 
-    python results/search/few_images.py FOLDER --out FILE [--held-out]
+    python results/search/few_images.py FOLDER --out FILE [--held-out] [--adapt]
 
 FOLDER has train/ and test/ with a sub-folder of images for each class. A draw picks a class order
 and some training images of each class; tasks have three classes. With ``--held-out``, accuracy is
 on training images that were not drawn, at least a fifth of each class: for choosing a rule. Else it
-is on the test images. Features are computed once; statistics and rules are those of LMRC+. Writes a
-JSON line for each draw and rule, and prints average incremental / last accuracy.
+is on the test images. Features are computed once; statistics and rules are those of LMRC+. With
+``--adapt``, the backbone is adapted to the first task of each draw, as by ``freeze="later"``, which
+takes minutes a draw. Writes a JSON line for each draw and rule, and prints average incremental /
+last accuracy.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmrc import load_dataset
+from lmrc import Dataset, LMRCPlusClassifier, load_dataset
 from lmrc.experiments.environment import hardware, versions
-from lmrc.nets.network import build_encoder
+from lmrc.nets.network import Encoder, build_encoder
 from lmrc.statistics import prediction_rules, ridge
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import add_task
@@ -46,36 +48,57 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, nargs="+", default=[1, 5, 10, 0], help="0: all")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--adapt", action="store_true")
     options = parser.parse_args()
     data = load_dataset(f"folder:{options.folder}", size=SIDE)
-    x, y = features(data.X_train), np.asarray(data.y_train)
-    x_test, y_test = (x, y) if options.held_out else (features(data.X_test), data.y_test)
+    y, y_test = np.asarray(data.y_train), np.asarray(data.y_test)
     how = {"backbone": BACKBONE, "projections": PROJECTIONS, "versions": versions()}
     how |= {"hardware": hardware(CPU), "data": data.digest, "held_out": options.held_out}
-    lines = []
+    how |= {"adapted": options.adapt}
+    lines: list[dict[str, Any]] = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    encoder = None
     for per_class in options.per_class:
         for seed in range(options.draws):
             drawn, tasks, rest = draw(y, per_class, seed, options.held_out)
+            if encoder is None or options.adapt:
+                encoder = adapted(data, drawn, tasks[0], seed) if options.adapt else pretrained()
+                x = features(encoder, data.X_train)
+                x_test = x if options.held_out else features(encoder, data.X_test)
             scored = rest if options.held_out else np.arange(len(y_test))
-            by_rule = learn(x, y, drawn, tasks, x_test[scored], np.asarray(y_test)[scored])
-            for rule, found in by_rule.items():
+            labels = (y if options.held_out else y_test)[scored]
+            for rule, found in learn(x, y, drawn, tasks, x_test[scored], labels).items():
                 line: dict[str, Any] = {"per_class": per_class, "seed": seed, "rule": rule}
                 lines.append(line | {"accuracy": found, **how})
+            options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
         print(f"{per_class or 'all'} images of a class", end="")
         for rule in ("ncm", "lda", "ridge"):
             of = [a["accuracy"] for a in lines if (a["per_class"], a["rule"]) == (per_class, rule)]
             average, last = 100 * np.mean(of), 100 * np.mean([found[-1] for found in of])
             print(f"  {rule} {average:.1f} / {last:.1f}", end="")
         print(flush=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def features(images: NDArray[Any]) -> Tensor:
-    """Return the features of images, the mean over each and its horizontal flip."""
+def pretrained() -> Encoder:
+    """Return the backbone as it comes."""
     encoder, _ = build_encoder(BACKBONE, (3, SIDE, SIDE))
+    return encoder.eval()
+
+
+def adapted(data: Dataset, drawn: Rows, task: NDArray[Any], seed: int) -> Encoder:
+    """Return the backbone adapted to a first task."""
+    rows = drawn[np.isin(np.asarray(data.y_train)[drawn], task)]
+    learner = LMRCPlusClassifier(
+        backbone=BACKBONE, freeze="later", projections=PROJECTIONS, random_state=seed, device="cpu"
+    )
+    x, y = np.asarray(data.X_train)[rows], np.asarray(data.y_train)[rows]
+    return learner.fit(x, y).network_.encoder
+
+
+def features(encoder: Encoder, images: NDArray[Any]) -> Tensor:
+    """Return the features of images, the mean over each and its horizontal flip."""
     x = torch.from_numpy(np.asarray(images)).permute(0, 3, 1, 2)
-    return extract(encoder.eval(), x, 1, flip=True, bf16=False)
+    return extract(encoder, x, 1, flip=True, bf16=False)
 
 
 def draw(
