@@ -41,3 +41,13 @@ def test_plain_images_are_alike_only_if_they_are_the_same():
 
 def test_no_images_have_no_duplicates():
     assert duplicates([]) == []
+
+
+def test_many_copies_of_one_image_are_one_pair_each():
+    one, other = np.asarray(picture(0)), np.asarray(picture(1))
+    prints = [*map(thumbprint, [one] * 300 + [other, one[:, ::-1]] + [other] * 200)]
+    pairs = [pair[:3] for pair in duplicates(prints)]
+    assert len(pairs) == 299 + 200 + 1
+    assert pairs[0] == (0, 1, "same pixels")
+    assert pairs[-1] == (300, 501, "same pixels")
+    assert (0, 301, "mirrored") in pairs

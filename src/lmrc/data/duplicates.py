@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -32,15 +33,33 @@ class Thumbprint(NamedTuple):
     grey: NDArray[np.float32]
 
 
+def pixel_digest(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a digest of an image's pixels and shape."""
+    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
+
+
+def copies(digests: Iterable[Hashable]) -> list[list[int]]:
+    """Return the positions of images with the same digest, a list for each that is there twice.
+
+    >>> copies([b"a", b"b", b"a", b"c", b"a"])
+    [[0, 2, 4]]
+    """
+    positions = defaultdict(list)
+    for i, digest in enumerate(digests):
+        positions[digest].append(i)
+    return [same for same in positions.values() if len(same) > 1]
+
+
 def thumbprint(pixels: NDArray[np.uint8]) -> Thumbprint:
     """Return what is compared of an image of shape (height, width[, 3])."""
-    digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
     grey = Image.fromarray(pixels).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
-    return Thumbprint(digest, np.asarray(grey, dtype=np.float32))
+    return Thumbprint(pixel_digest(pixels), np.asarray(grey, dtype=np.float32))
 
 
 def duplicates(prints: list[Thumbprint]) -> list[Pair]:
-    """Return all pairs of images that are the same or nearly so, in order of position.
+    """Return pairs of images that are the same or nearly so, in order of position.
+
+    Images with the same pixels are paired with the first of them, and only that one with others.
 
     Examples
     --------
@@ -50,7 +69,7 @@ def duplicates(prints: list[Thumbprint]) -> list[Pair]:
     >>> other = np.random.default_rng(1).integers(0, 255, (32, 32, 3), dtype=np.uint8)
     >>> pairs = duplicates([thumbprint(i) for i in (image, other, image[:, ::-1], image)])
     >>> [(pair.first, pair.second, pair.kind) for pair in pairs]
-    [(0, 2, 'mirrored'), (0, 3, 'same pixels'), (2, 3, 'mirrored')]
+    [(0, 2, 'mirrored'), (0, 3, 'same pixels')]
     """
     if not prints:
         return []
@@ -58,37 +77,26 @@ def duplicates(prints: list[Thumbprint]) -> list[Pair]:
 
 
 def _pairs(prints: list[Thumbprint]) -> Iterator[Pair]:
+    once = np.ones(len(prints), dtype=bool)
+    for first, *others in copies(one.digest for one in prints):
+        once[others] = False
+        yield from (Pair(first, other, "same pixels", 1.0) for other in others)
     grey = np.stack([one.grey for one in prints])
-    shows = grey.std(axis=(1, 2)) >= PLAIN
-    upright, mirrored = (_standardised(part) for part in (grey, grey[:, :, ::-1]))
-    for start in range(0, len(prints), _ROWS):
-        rows = upright[start : start + _ROWS]
-        straight, flipped = rows @ upright.T, rows @ mirrored.T
+    rows = np.flatnonzero(once & (grey.std(axis=(1, 2)) >= PLAIN))
+    upright, mirrored = (_standardised(part[rows]) for part in (grey, grey[:, :, ::-1]))
+    for start in range(0, len(rows), _ROWS):
+        now = upright[start : start + _ROWS]
+        straight, flipped = now @ upright.T, now @ mirrored.T
         best = np.maximum(straight, flipped)
-        best[~shows[start : start + _ROWS]] = 0
-        best[:, ~shows] = 0
-        same = _same(prints, start, len(rows))
-        for i, j in zip(*np.nonzero((best >= SIMILAR) | same), strict=True):
-            first, second = start + int(i), int(j)
-            if first >= second:
-                continue
-            if same[i, j]:
-                yield Pair(first, second, "same pixels", 1.0)
-            else:
-                kind = "similar" if straight[i, j] >= flipped[i, j] else "mirrored"
-                yield Pair(first, second, kind, float(min(best[i, j], 1.0)))
+        for i, j in zip(*np.nonzero(np.triu(best >= SIMILAR, start + 1)), strict=True):
+            kind = "similar" if straight[i, j] >= flipped[i, j] else "mirrored"
+            similarity = float(min(best[i, j], 1.0))
+            yield Pair(int(rows[start + i]), int(rows[j]), kind, similarity)
 
 
 def _standardised(grey: NDArray[np.float32]) -> NDArray[np.float32]:
-    flat = grey.reshape(len(grey), -1)
+    flat = grey.reshape(len(grey), SIDE * SIDE)
     flat = flat - flat.mean(axis=1, keepdims=True)
     norm = np.linalg.norm(flat, axis=1, keepdims=True)
     found: NDArray[np.float32] = flat / np.maximum(norm, 1e-6)
-    return found
-
-
-def _same(prints: list[Thumbprint], start: int, n: int) -> NDArray[np.bool_]:
-    numbers = {one.digest: i for i, one in reversed([*enumerate(prints)])}
-    ids = np.array([numbers[one.digest] for one in prints])
-    found: NDArray[np.bool_] = ids[start : start + n, None] == ids[None]
     return found

@@ -38,6 +38,7 @@ from lmrc.data.names import Names
 from lmrc.data.progress import progress
 
 TEST_SHARE = 0.2
+FEW_IMAGES = 5  # of a class: more make it more reliable
 
 VALIDATION = ("val", "valid", "validation")
 SET_ASIDE = ("test", *VALIDATION)  # sub-folders beside train/; the first that has classes counts

@@ -14,7 +14,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from lmrc.data.duplicates import Thumbprint, duplicates, thumbprint
-from lmrc.data.folders import SET_ASIDE
+from lmrc.data.folders import FEW_IMAGES, SET_ASIDE
+from lmrc.data.image_files import ImageFiles, in_workers
 from lmrc.data.images import UnreadableImageError, name_of, read_image
 from lmrc.evaluation.label_errors import confused_pairs, cross_validate
 from lmrc.nets.network import build_encoder
@@ -32,7 +33,6 @@ from lmrc.training.features import extract
 
 BACKBONE, SIZE = "efficientnet-lite0", 224
 AT_ONCE = 64  # images in memory
-FEW_IMAGES = 5  # of a class
 LOOKS_KNOWN = 0.8  # share of a new class's images that are taken for one known class
 SHOWN = 60  # thumbnails in each section of the page
 
@@ -161,23 +161,25 @@ def _read(source: Path, device: str) -> _Images:
             features.append(extract(encoder, x, 1, flip=False, bf16=False).numpy())
             pixels.clear()
 
-    for part, aside in ((files, False), (held, True)):
-        for label, names in part.items():
-            for path in names:
-                try:
-                    image = read_image(path, SIZE)
-                except UnreadableImageError as error:
-                    text = str(error)
-                    name = name_of(path)
-                    unreadable.append(Finding("unreadable", (name,), label, "", 1.0, text))
-                    continue
-                paths.append(name_of(path))
-                labels.append(label)
-                held_out.append(aside)
-                prints.append(thumbprint(image))
-                pixels.append(image)
-                if len(pixels) == AT_ONCE:
-                    flush()
+    named = [
+        (label, names, aside)
+        for part, aside in ((files, False), (held, True))
+        for label, names in part.items()
+    ]
+    every = ImageFiles([names for _, names, _ in named], (SIZE, SIZE), "RGB")
+    of_file = [(label, aside) for label, names, aside in named for _ in names]
+    for i, image in enumerate(in_workers(every.read, len(every))):
+        (label, aside), name = of_file[i], name_of(every.path(i))
+        if isinstance(image, UnreadableImageError):
+            unreadable.append(Finding("unreadable", (name,), label, "", 1.0, str(image)))
+            continue
+        paths.append(name)
+        labels.append(label)
+        held_out.append(aside)
+        prints.append(thumbprint(image))
+        pixels.append(image)
+        if len(pixels) == AT_ONCE:
+            flush()
     flush()
     if not paths:
         raise ValueError(f"{source} has no image that can be read: give a folder of images")
@@ -253,7 +255,7 @@ def _known_classes(images: _Images, path: Path, device: str) -> list[Finding]:
         rows = np.flatnonzero((images.labels == label) & ~images.held_out)
         if label in known or not len(rows):
             continue
-        X = np.stack([read_image(images.paths[i], *form) for i in rows])
+        X = np.asarray(ImageFiles([[Path(images.paths[i]) for i in rows]], *form))
         (best, n), *_ = Counter(model.predict(X).tolist()).most_common(1)
         share = n / len(rows)
         if share >= LOOKS_KNOWN:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from hashlib import sha256
 
 import numpy as np
 
 from lmrc.data.dataset import Array
+from lmrc.data.duplicates import copies, pixel_digest
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.auto import IDENTITY, pick
@@ -57,18 +57,15 @@ def _warn_about_duplicates(samples: LabelledSamples) -> None:
     """Warn of images with the same pixels, above all of two classes; `lmrc check` finds more."""
     if samples.mode is None or not isinstance(samples.X, np.ndarray):
         return
-    first: dict[bytes, str] = {}
-    labels = set()
-    for pixels, label in zip(samples.X, samples.y.tolist(), strict=True):
-        before = first.setdefault(sha256(pixels.tobytes()).digest(), label)
-        if before != label:
-            labels.add((before, label))
-    twice = len(samples.y) - len(first)
+    found = copies(map(pixel_digest, samples.X))
+    labels = [sorted({str(label) for label in samples.y[rows].tolist()}) for rows in found]
+    two = min((names for names in labels if len(names) > 1), default=None)
+    twice = sum(len(rows) - 1 for rows in found)
     if twice:
         verb = "is" if twice == 1 else "are"
         text = f"{count(twice, 'image')} of {len(samples.y):,} {verb} there twice"
-        if labels:
-            text += f", once as {' and once as '.join(sorted(map(str, min(labels))))}"
+        if two:
+            text += f", once as {' and once as '.join(two[:2])}"
         warn(f"{text}: lmrc check SOURCE lists them")
 
 
