@@ -102,12 +102,25 @@ class Scored(NamedTuple):
 
 
 @default_dtype_guard()
-def score(model: LMRCPlusClassifier, rules: Sequence[str], X: Any) -> dict[str, Scored]:
-    """Return what a model says, by prediction rule, from one forward pass."""
+def score(
+    model: LMRCPlusClassifier, rules: Sequence[str], X: Any, known: list[tuple[Tensor, int]]
+) -> dict[str, Scored]:
+    """Return what a model says, by prediction rule, from one forward pass.
+
+    Features that a frozen backbone has computed before are `known`, and used again.
+    """
     gaussians, n = Gaussians(model), len(model.classes_)
+    if not model._on_features:
+        known.clear()
+    again = iter(known[:])
 
     def all_of(network: Network, x: Tensor) -> Tensor:
-        views = model._views(network, x)
+        views = next(again, None)
+        if views is None:
+            views = model._views(network, x)
+            known.append(views)
+        if views[0].shape[1] != views[1] * len(x):
+            raise RuntimeError("the test images were split otherwise before")
         found = []
         with mock.patch.object(model, "_views", return_value=views):
             for rule in rules:
@@ -166,12 +179,13 @@ def run(
     where = {"device": given.device, "compile": given.compile}
     model = fresh_learner(recipe, one, **where).set_params(**dict(given.set))
     stream = open_stream(recipe, seed, dataset)
+    features: list[tuple[Tensor, int]] = []
     for task in stream:
         chosen = model.predict_with
         model.partial_fit(task.X_train, task.y_train)
         ends = task.index + 1 in (len(stream), len(stream) // 2)
         rules = dict.fromkeys([model.prediction_rule_, *(given.rules if ends else ())])
-        for rule, scored in score(model, [*rules], dataset.X_test).items():
+        for rule, scored in score(model, [*rules], dataset.X_test, features).items():
             model.set_params(predict_with=rule)
             if given.outputs and ends:
                 given.outputs.mkdir(parents=True, exist_ok=True)
