@@ -1,6 +1,7 @@
 """The figures of README and docs are those of the records."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ MAIN, PLUS, DEMO = (
     "results/digits/demo",
 )
 ABLATION = "results/beyond/ablation"
+PRETRAINED = "results/pretrained/cifar100"
 
-#: Page, heading of the section, and for each row of its table: folder and method of the records.
+#: Page, heading of the section, and for each row of its table: folder and method of the records, and
+#: the prediction rule where it is not that of the method.
 TABLES = [
     (
         "README.md",
@@ -41,6 +44,23 @@ TABLES = [
             "fine-tuning": (MAIN, "Fine-tuning"),
             "EWC": (MAIN, "EWC"),
             "joint training": (MAIN, "Joint"),
+        },
+    ),
+    (
+        "README.md",
+        "## Results",
+        {"LMRC+ on EfficientNet-Lite0": (PRETRAINED, "LMRC+, adapted")},
+    ),
+    (
+        "docs/results.md",
+        "## CIFAR-100 with a pre-trained backbone",
+        {
+            "LMRC+, adapted to the first task": (PRETRAINED, "LMRC+, adapted"),
+            "LMRC+, frozen": (PRETRAINED, "LMRC+, frozen"),
+            "LDA": (PRETRAINED, "LMRC+, frozen", "lda"),
+            "nearest class mean": (PRETRAINED, "LMRC+, frozen", "ncm"),
+            "LMRC+ from scratch": (PRETRAINED, "LMRC+ from scratch"),
+            "joint linear probe": (PRETRAINED, "Joint linear probe"),
         },
     ),
     (
@@ -76,11 +96,17 @@ TABLES = [
 def measured():
     found = {}
 
-    def of(folder, method):
-        if folder not in found:
+    def of(folder, method, rule=None):
+        if (folder, rule) not in found:
             records = read_records(ROOT / folder)
-            found[folder] = {s.method: s for s in summarize_methods(records)}
-        return found[folder][method]
+            if rule:
+                records = [
+                    replace(r, record=replace(r.record, **r.extra["prediction_rules"][rule]))
+                    for r in records
+                    if r.method == method
+                ]
+            found[folder, rule] = {s.method: s for s in summarize_methods(records)}
+        return found[folder, rule][method]
 
     return of
 
@@ -96,8 +122,8 @@ def rows_of(page, heading):
 @pytest.mark.parametrize(("page", "heading", "sources"), TABLES, ids=lambda part: str(part)[:30])
 def test_a_table_shows_what_its_records_say(page, heading, sources, measured):
     rows = rows_of(page, heading)
-    for name, (folder, method) in sources.items():
+    for name, source in sources.items():
         start = re.compile(re.escape(name) + r"(?: \(| per class|, keeps| from|,|$|\b(?= \())")
         shown = next(figures for label, figures in rows if start.match(label))
-        summary = measured(folder, method)
+        summary = measured(*source)
         assert shown == [percent(summary.average), percent(summary.final)], (page, name)
