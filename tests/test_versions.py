@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 def test_the_oldest_versions_that_are_allowed_are_those_that_are_tested():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
-    lowest = dict(re.split(">=|==", words) for words in declared)
+    lowest = dict(re.split(">=|==", words.partition(";")[0]) for words in declared)
     lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
     tested = dict(
         found.groups() for line in lines if (found := re.match(r"([\w-]+)==([\d.]+)", line))

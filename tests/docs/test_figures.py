@@ -18,8 +18,8 @@ MAIN, PLUS, DEMO = (
 ABLATION = "results/beyond/ablation"
 PRETRAINED = "results/pretrained/cifar100"
 
-#: Page, heading of the section, and for each row of its table: folder and method of the records, and
-#: the prediction rule where it is not that of the method.
+#: Page, heading of the section, and for each row of its table: folder and method of the records,
+#: and the prediction rule where it is not that of the method.
 TABLES = [
     (
         "README.md",
