@@ -3,8 +3,8 @@
     python results/search/vectors.py --out results/search/vectors.jsonl
 
 LMRC+ on scikit-learn's iris, wine and digits, two classes at a time, every fourth sample for
-testing. Writes a JSON line for each run, and prints the accuracy on all classes after the last task:
-the mean over seeds, which also permute the classes.
+testing. Writes a JSON line for each run, and prints the accuracy on all classes after the last
+task: the mean over seeds, which also permute the classes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def main() -> None:
         for way, settings in WAYS.items():
             last = []
             for seed in range(options.seeds):
-                found = accuracies(*load(return_X_y=True), seed, settings)
+                X, y = load(return_X_y=True)
+                found = accuracies(X, y, seed, settings)
                 last.append(found[-1])
                 line = {"data": name, "backbone": way, "seed": seed, "accuracy": found}
                 lines.append(line | how)

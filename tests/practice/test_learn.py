@@ -1,4 +1,3 @@
-import re
 import shutil
 
 import numpy as np
@@ -47,29 +46,6 @@ def test_few_images_give_small_mini_batches(place, learn, monkeypatch):
     shutil.rmtree(place / "m")
     learn("week1", "--epochs", "1")
     assert lmrc.load("m").batch_size == 128
-
-
-def test_known_classes_are_learnt_again_and_validated_separately(place, learn):
-    learn("week1", fast=True)
-    for part, source in (("train", "week2"), ("val", "test")):
-        shutil.copytree(place / source, place / "mixed" / part)
-    shutil.copytree(place / "week1" / "one", place / "mixed" / "train" / "one")
-    out = learn("mixed")[1]
-    assert "2 new classes: three (30), two (30)\n1 known class: one (30)\n" in out
-    for kind in ("new", "old"):
-        assert re.search(rf"validation accuracy on {kind} classes: \d+\.\d % \(20 images\)\n", out)
-
-
-def test_new_images_of_known_classes_that_differ_are_named(place, learn):
-    learn("week1", fast=True)
-    shutil.copytree(place / "week1" / "one", place / "again" / "one")
-    _, out, err = learn("again")
-    assert "new images of known classes that are recognised already: one 100.0 %\n" in out
-    assert err == ""
-    shutil.copytree(place / "week1" / "zero", place / "wrong" / "one")
-    _, out, err = learn("wrong")
-    assert re.search(r"recognised already: one [0-4]?\d\.\d %\n", out)
-    assert "one: its new images differ from those it was learnt from" in err
 
 
 def test_validation_images_of_an_unknown_class_are_refused(place, learn):

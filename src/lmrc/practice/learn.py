@@ -23,7 +23,7 @@ from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.data_warnings import warn_about
 from lmrc.practice.defaults import format_settings
-from lmrc.practice.info import earlier_with_exemplars
+from lmrc.practice.learn_output import print_drift, print_result, print_samples
 from lmrc.practice.models import open_model, spelt_as_known
 from lmrc.practice.settings import (
     METHODS,
@@ -33,16 +33,7 @@ from lmrc.practice.settings import (
     with_settings,
 )
 from lmrc.practice.source import LabelledSamples, count_photographs, read_source, refuse_inside
-from lmrc.practice.usage import (
-    Say,
-    UsageError,
-    count,
-    format_bytes,
-    percent,
-    printer,
-    progress_lines,
-    warn,
-)
+from lmrc.practice.usage import Say, UsageError, count, printer, progress_lines, warn
 from lmrc.report.live import duration
 from lmrc.store import folder as store
 from lmrc.store import unfinished
@@ -57,8 +48,6 @@ KEEP = 2  # versions, by default
 CHOICES = {"backbone", "weights", "freeze", "rotations"}
 # What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
 IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
-DRIFT_CHECKED = 100  # images of a known class
-DIFFERENT = 0.5  # share of them that are recognised, below which they differ
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
@@ -160,13 +149,13 @@ def learn(
             store.remove_leftovers(place)
         known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
         samples = _read(request, model, images)
-        _print_samples(samples, known, say)
+        print_samples(samples, known, say)
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
         if saved is None:  # else it warned when the task began
             warn_about(samples, model)
             if len(known) > 1:  # a single class is always right
-                _print_drift(samples, model, say)
+                print_drift(samples, model, say)
         # Exact statistics need no optimisation steps, and are what such a model predicts by.
         exact = getattr(model, "statistics", "none") != "none" and model._freezes
         few = len(samples.y) < FEW_IMAGES and not exact
@@ -196,7 +185,7 @@ def learn(
         if not accept(note):
             return
         _write(place, model, note)
-        _print_result(place, model, note, say)
+        print_result(place, model, note, say)
 
 
 def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
@@ -354,48 +343,6 @@ def _train(
     del model.checkpoint
 
 
-def _print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
-    labels, counts = np.unique(samples.y, return_counts=True)
-    of_class = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    old = {label: n for label, n in of_class.items() if label in known.tolist()}
-    for title, part in (
-        ("new", {label: n for label, n in of_class.items() if label not in old}),
-        ("known", old),
-    ):
-        if part:
-            listed = ", ".join(f"{label} ({n:,})" for label, n in list(part.items())[:10])
-            more = ", …" if len(part) > 10 else ""
-            say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
-    held = f", {len(samples.y_val):,} held out for validation" if len(samples.y_val) else ""
-    held += f" (from {samples.held_out_in})" if samples.held_out_in else ""
-    say(f"{count(len(samples.y), 'image')} for training{held}")
-    if samples.mode and not len(known):
-        kind, (height, width) = {"L": "grey", "RGB": "colour"}[samples.mode], samples.X.shape[1:3]
-        say(f"input: {kind} images of {height}×{width} pixels; later images are converted to that")
-    samples.warn_about_files()
-
-
-def _print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say) -> None:
-    """Say how many new images of known classes the model would have recognised."""
-    shares = {}
-    for label in model.classes_:
-        if len(rows := np.flatnonzero(samples.y == label)[:DRIFT_CHECKED]):
-            shares[label] = float((model.predict(samples.X[rows]) == label).mean())
-    if not shares:
-        return
-    listed = sorted(shares.items(), key=lambda item: item[1])
-    shown = ", ".join(f"{label} {percent(share)}" for label, share in listed[:10])
-    more = ", …" if len(listed) > 10 else ""
-    say(f"new images of known classes that are recognised already: {shown}{more}")
-    for label, share in listed:
-        if share < DIFFERENT:
-            warn(
-                f"{label}: its new images differ from those it was learnt from, and only "
-                f"{percent(share)} of them would have been recognised: if the folder is wrong, "
-                "lmrc rollback takes it back"
-            )
-
-
 def _keep_before(place: Path) -> int:
     """Return the number of versions to keep of the last `learn`."""
     notes = [v["note"] for v in store.versions(place)] if store.holds_model(place) else []
@@ -431,20 +378,3 @@ def _write(place: Path, model: LMRCClassifier, note: dict[str, Any]) -> None:
             raise
         unfinished.drop_state(place)
         store.write(place, *content, keep=note["keep"], note=note)
-
-
-def _print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
-    for name in ("new", "old"):
-        if f"{name}_accuracy" in note:
-            images = count(note[f"{name}_tested"], "image")
-            accuracy = percent(note[f"{name}_accuracy"])
-            say(f"validation accuracy on {name} classes: {accuracy} ({images})")
-    n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
-    exemplars = count(n_exemplars, "exemplar") if n_exemplars else "no exemplars"
-    if not n_exemplars and (earlier := earlier_with_exemplars(versions)):
-        where = count(earlier, "earlier version")
-        exemplars += f", but some in {where} (lmrc prune deletes earlier versions)"
-    say(
-        f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
-        f"{note['seconds']:.0f} s, {format_bytes(store.size_of(versions[-1:]))}, {exemplars}"
-    )

@@ -1,0 +1,78 @@
+"""What ``lmrc learn`` prints: the images, known classes whose images differ, and the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.practice.info import earlier_with_exemplars
+from lmrc.practice.source import LabelledSamples
+from lmrc.practice.usage import Say, count, format_bytes, percent, warn
+from lmrc.store import folder as store
+
+DRIFT_CHECKED = 100  # images of a known class
+DIFFERENT = 0.5  # share of them that are recognised, below which they differ
+
+
+def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
+    """Say which classes and how many images there are, and what becomes of the images."""
+    labels, counts = np.unique(samples.y, return_counts=True)
+    of_class = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    old = {label: n for label, n in of_class.items() if label in known.tolist()}
+    for title, part in (
+        ("new", {label: n for label, n in of_class.items() if label not in old}),
+        ("known", old),
+    ):
+        if part:
+            listed = ", ".join(f"{label} ({n:,})" for label, n in list(part.items())[:10])
+            more = ", …" if len(part) > 10 else ""
+            say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
+    held = f", {len(samples.y_val):,} held out for validation" if len(samples.y_val) else ""
+    held += f" (from {samples.held_out_in})" if samples.held_out_in else ""
+    say(f"{count(len(samples.y), 'image')} for training{held}")
+    if samples.mode and not len(known):
+        kind, (height, width) = {"L": "grey", "RGB": "colour"}[samples.mode], samples.X.shape[1:3]
+        say(f"input: {kind} images of {height}×{width} pixels; later images are converted to that")
+    samples.warn_about_files()
+
+
+def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say) -> None:
+    """Say how many new images of known classes the model would have recognised."""
+    shares = {}
+    for label in model.classes_:
+        if len(rows := np.flatnonzero(samples.y == label)[:DRIFT_CHECKED]):
+            shares[label] = float((model.predict(samples.X[rows]) == label).mean())
+    if not shares:
+        return
+    listed = sorted(shares.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{label} {percent(share)}" for label, share in listed[:10])
+    more = ", …" if len(listed) > 10 else ""
+    say(f"new images of known classes that are recognised already: {shown}{more}")
+    for label, share in listed:
+        if share < DIFFERENT:
+            warn(
+                f"{label}: its new images differ from those it was learnt from, and only "
+                f"{percent(share)} of them would have been recognised: if the folder is wrong, "
+                "lmrc rollback takes it back"
+            )
+
+
+def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
+    """Say how accurate the new version is, and what it holds and took."""
+    for name in ("new", "old"):
+        if f"{name}_accuracy" in note:
+            images = count(note[f"{name}_tested"], "image")
+            accuracy = percent(note[f"{name}_accuracy"])
+            say(f"validation accuracy on {name} classes: {accuracy} ({images})")
+    n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
+    exemplars = count(n_exemplars, "exemplar") if n_exemplars else "no exemplars"
+    if not n_exemplars and (earlier := earlier_with_exemplars(versions)):
+        where = count(earlier, "earlier version")
+        exemplars += f", but some in {where} (lmrc prune deletes earlier versions)"
+    say(
+        f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
+        f"{note['seconds']:.0f} s, {format_bytes(store.size_of(versions[-1:]))}, {exemplars}"
+    )
