@@ -33,6 +33,7 @@ CONTENTS = {
     "How-to": [
         "how-to/choose",
         "how-to/check",
+        "how-to/unknown",
         "how-to/known-class-again",
         "how-to/exemplars",
         "how-to/backbone",
@@ -54,6 +55,7 @@ CONTENTS = {
         "paper",
         "beyond",
         "beyond-measured",
+        "trust",
         "reproduction",
         "privacy",
         "reliability",
