@@ -161,6 +161,25 @@ def test_broken_upload(page, quick, pictures):
     assert page.get_by_role("button", name="Learn").is_enabled()
 
 
+def test_renamed_class_has_each_picture_once(page, site, place, pictures):
+    """Also if pictures are dropped while the name's field has the focus, and says so later."""
+    address, app = site(place)
+    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.format(""))
+    page.goto(address)
+    page.get_by_role("tab", name="Teach").click()
+    card = teach(page, 0, "five", named(pictures, "five"))
+    sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+    page.get_by_role("button", name="Add a class").click()
+    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
+    (job,) = app.state.jobs
+    assert job.describe()["images"] == {"five": 12}
+    card.get_by_label("Class").fill("cinq")
+    with page.expect_response(lambda r: r.request.method == "DELETE"):
+        page.get_by_role("button", name="Add a class").click()
+    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
+    assert job.describe()["images"] == {"cinq": 12}
+
+
 def test_two_tabs(page, quick, pictures):
     """What one tab learns, the other sees, and may decide."""
     other = page.context.new_page()

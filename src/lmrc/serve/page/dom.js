@@ -53,7 +53,7 @@ export function ask(text, yes, name = null) {
 
 export const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 export const count = (n, thing, things = `${thing}s`) => `${n.toLocaleString("en")} ${n === 1 ? thing : things}`;
-export const percent = (share) => `${(100 * share).toFixed(share > 0.995 || share < 0.1 ? 1 : 0)} %`;
+export const percent = (share) => `${(100 * share).toFixed(share > 0.995 || share < 0.1 ? 1 : 0).replace(/\.0$/, "")} %`;
 
 export function bytes(n) {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {

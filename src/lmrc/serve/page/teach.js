@@ -114,6 +114,7 @@ export function startTeach(state) {
           return;
         }
         say("");
+        label = card.label;  // the field may keep the focus: it tells of its change later
         problems.replaceChildren();
         problems.hidden = true;
         card.busy += 1;
@@ -178,8 +179,15 @@ export function startTeach(state) {
       label = card.label;
       const sent = card.pictures.filter((p) => p.id);
       const old = sent.map((p) => ({ id: p.id }));
-      for (let i = 0; i < sent.length; i += AT_ONCE) await upload(card, sent.slice(i, i + AT_ONCE));
-      for (const picture of old) await remove(picture);
+      card.busy += 1;
+      ready();
+      try {
+        for (let i = 0; i < sent.length; i += AT_ONCE) await upload(card, sent.slice(i, i + AT_ONCE));
+        for (const picture of old) await remove(picture);
+      } finally {
+        card.busy -= 1;
+        ready();
+      }
     }));
     files.addEventListener("change", () => {
       card.take([...files.files]);
