@@ -32,9 +32,11 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.recipe import Recipe, load_recipe
 from lmrc.experiments.runs import Run, fresh_learner, title_of
-from lmrc.methods.calibrated import Outputs
+from lmrc.methods.calibrated import USUAL_SCALES, Outputs
 from lmrc.nets.network import Network
+from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
 from lmrc.statistics.prediction_rules import SHRINKAGE
+from lmrc.statistics.pseudo_features import pseudo_features
 from lmrc.statistics.ridge import normalised, shrinkage
 from lmrc.statistics.scatter import Scatter
 from lmrc.training.device import default_dtype_guard, pick_device
@@ -149,6 +151,27 @@ def score(
     return by_rule
 
 
+@default_dtype_guard()
+def pseudo_scale(model: LMRCPlusClassifier) -> float:
+    """Return the logit scale of lowest cross-entropy on pseudo-features, in place of images."""
+    rule, network = model.prediction_rule_, model.network_
+    device = network.encoder.mean.device
+    statistics = model._class_statistics(model.scatter_)
+    generator = torch.Generator(device).manual_seed(0)
+    sample = pseudo_features(statistics, True, generator)
+    found = []
+    with torch.no_grad():
+        for _ in range(20):
+            scores = model._scores_of((rule,), network.head, sample(), 1, model._kept)[rule]
+            found.append(scores.float().cpu())
+    each = len(found[0]) // len(model.classes_)
+    y = torch.arange(len(model.classes_)).repeat_interleave(each).repeat(len(found))
+    unit = float(model.calibration_[f"{rule}.unit"])
+    scores = torch.cat(found) / unit
+    usual = USUAL_SCALES.get(rule, USUAL_SCALE)
+    return HeldOut.of(scores, torch.zeros(len(y)), y).logit_scale(usual) / unit
+
+
 def measure(model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any]) -> dict[str, Any]:
     """Return the figures of a model on test images, of its classes and of others."""
     outputs, scores = scored
@@ -156,10 +179,13 @@ def measure(model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any]) -> dict[
     correct = model.classes_[outputs.similarities.argmax(axis=1)][known] == y[known]
     confidence = outputs.probabilities.max(axis=1)[known]
     threshold = model.unknown_threshold()
+    logits = torch.from_numpy(pseudo_scale(model) * outputs.similarities[known]).double()
+    by_pseudo = logits.softmax(dim=1).amax(dim=1).numpy()
     found: dict[str, Any] = {
         "n_known": int(known.sum()),
         "accuracy": float(correct.mean()),
         "ece": expected_calibration_error(confidence, correct),
+        "ece_by_pseudo_features": expected_calibration_error(by_pseudo, correct),
         "confidence": float(confidence.mean()),
         "lost": float((outputs.unknown[known] > threshold).mean()),
     }
@@ -212,7 +238,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     Values are means over the seeds, and standard deviations.
     """
     last = [line for line in lines if line["task"] == line["tasks"]]
-    names = ("accuracy", "ece", "lost")
+    names = ("accuracy", "ece", "ece_by_pseudo_features", "lost")
     rows = [f"| rule | {' | '.join(names)} |", "| --- " * (1 + len(names)) + "|"]
     for rule in dict.fromkeys(line["rule"] for line in last):
         own = [line for line in last if line["rule"] == rule]
@@ -229,7 +255,8 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _mean(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.3f} ± {np.std(values):.3f}"
+    mean = f"{np.mean(values):.3f}"
+    return f"{mean} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else mean
 
 
 def main() -> None:
