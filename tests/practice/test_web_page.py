@@ -113,6 +113,11 @@ def test_pixels_and_predictions_are_the_models(page, model, name):
     told = {s["class"]: s["similarity"] for s in found["prediction"]["best"]}
     scores = model.similarities(pixels)[0]
     np.testing.assert_allclose([told[c] for c in model.classes_], scores, atol=1e-3)
+    told = {s["class"]: s["probability"] for s in found["prediction"]["best"]}
+    expected = model.predict_proba(pixels)[0]
+    np.testing.assert_allclose([told[c] for c in model.classes_], expected, atol=1e-3)
+    unknown = model.unknown_scores(pixels)[0] - model.unknown_threshold()
+    assert found["prediction"]["known"] == (unknown <= 0) or abs(unknown) < 1e-3
     assert found["prediction"]["best"][0]["class"] == model.predict(wanted)[0]
 
 

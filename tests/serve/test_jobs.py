@@ -1,5 +1,6 @@
 """Learning by the API, in a process of its own."""
 
+import io
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import time
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image, ImageOps
 
 import lmrc
 from lmrc.serve.app import create_app
@@ -186,6 +188,17 @@ def test_check_of_images(client, pictures):
     assert answer["findings"][0]["images"] == [answer["added"][1]["id"]]
     answer = client.post(f"/v1/jobs/{job}/images?label=two", files=same[:1]).json()
     assert "two_classes" in [f["code"] for f in answer["findings"]]
+    mirrored = io.BytesIO()
+    ImageOps.mirror(Image.open(io.BytesIO(pictures["four"][0]))).save(mirrored, "PNG")
+    for label, content in (("four", pictures["four"][0]), ("six", mirrored.getvalue())):
+        sent = [("image", (f"{label}.png", content))]
+        more = client.post(f"/v1/jobs/{job}/images?label={label}", files=sent).json()
+    text = "four.png of four and six.png of six are nearly the same"
+    assert text in [f["message"] for f in more["findings"]]
+    for entry in more["findings"]:
+        if entry["message"] == text:
+            for found in entry["images"]:
+                client.delete(f"/v1/jobs/{job}/images/{found}")
     image = answer["added"][0]["id"]
     answer = client.delete(f"/v1/jobs/{job}/images/{image}").json()
     assert answer["job"]["images"] == {"one": 2}

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from lmrc.data.duplicates import copies, duplicates
+from lmrc.data.folders import FEW_IMAGES
+from lmrc.practice.usage import count
 from lmrc.serve.jobs import Image
 
-FEW = 5  # images of a class
+MAX_COMPARED = 1000  # images, each with each, whenever some are added
 
 
-def findings(images: Iterable[Image]) -> list[dict[str, Any]]:
-    """Return what the check finds: a code, a message, and the ids of the images it is about."""
-    images = list(images)
+def findings(images: Sequence[Image]) -> list[dict[str, Any]]:
+    """Return what the check finds: a code, a message, and the ids of the images it is about.
+
+    Similar images are reported if their classes differ: frames of a webcam are always similar.
+    """
     found = []
-    same: dict[str, list[Image]] = defaultdict(list)
-    for image in images:
-        same[image.digest].append(image)
-    for copies in same.values():
-        labels = sorted({image.label for image in copies})
-        ids = [image.id for image in copies]
+    prints = [image.thumbprint for image in images]
+    for rows in copies(one.digest for one in prints):
+        labels, ids = sorted({images[i].label for i in rows}), [images[i].id for i in rows]
         if len(labels) > 1:
             text = f"the same image is in {' and in '.join(labels)}"
-            found.append({"code": "two_classes", "message": text, "images": ids})
-        elif len(copies) > 1:
-            text = f"the same image is {len(copies)} times in {labels[0]}"
-            found.append({"code": "duplicate", "message": text, "images": ids[1:]})
+            found.append(_finding("two_classes", text, ids))
+        else:
+            text = f"the same image is {len(rows)} times in {labels[0]}"
+            found.append(_finding("duplicate", text, ids[1:]))
+    for first, second, kind, _ in duplicates(prints) if len(images) <= MAX_COMPARED else ():
+        one, other = images[first], images[second]
+        if kind != "same pixels" and one.label != other.label:
+            text = (
+                f"{one.name} of {one.label} and {other.name} of {other.label} are nearly the same"
+            )
+            found.append(_finding("two_classes", text, [one.id, other.id]))
     for label, n in Counter(image.label for image in images).items():
-        if n < FEW:
-            text = f"{label} has only {n} {'image' if n == 1 else 'images'}: add some"
-            found.append({"code": "few", "message": text, "images": []})
+        if n < FEW_IMAGES:
+            found.append(_finding("few", f"{label} has only {count(n, 'image')}: add some", []))
     return found
+
+
+def _finding(code: str, message: str, images: list[str]) -> dict[str, Any]:
+    return {"code": code, "message": message, "images": images}

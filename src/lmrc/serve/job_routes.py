@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
+from lmrc.data.duplicates import thumbprint
 from lmrc.data.images import UnreadableImageError
 from lmrc.practice.learn import Request as LearnRequest
 from lmrc.serve import schema
@@ -114,7 +114,7 @@ async def add_images(
     jobs.collecting(job.id)
     uploads = await read_uploads(request, settings)
     added = await _add(jobs.collecting(job.id), [(label, u) for u in uploads], settings)
-    return {"added": added, "findings": findings(job.images.values()), "job": job.describe()}
+    return await _report(added, job)
 
 
 @router.delete("/jobs/{job}/images/{image}", response_model=schema.AddedImages)
@@ -125,7 +125,12 @@ async def remove_image(
     if jobs.collecting(job.id).images.pop(image, None) is None:
         raise ApiError(404, "no_image", "the job has no such image")
     job.update()
-    return {"added": [], "findings": findings(job.images.values()), "job": job.describe()}
+    return await _report([], job)
+
+
+async def _report(added: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+    found = await asyncio.to_thread(findings, list(job.images.values()))
+    return {"added": added, "findings": found, "job": job.describe()}
 
 
 @router.post("/jobs/{job}/learn", status_code=202, response_model=schema.Job, dependencies=CHANGES)
@@ -194,8 +199,8 @@ async def _add(
         elif isinstance(pixels, BaseException):
             raise pixels
         else:
-            digest = hashlib.sha256(pixels.tobytes()).hexdigest()
-            image = Image(secrets.token_urlsafe(9), label, upload.name, upload.content, digest)
+            seen = thumbprint(pixels)
+            image = Image(secrets.token_urlsafe(9), label, upload.name, upload.content, seen)
             job.images[image.id] = image
             added.append({"id": image.id, "name": upload.name, "error": None})
     job.update()

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from lmrc.data.duplicates import Thumbprint
 from lmrc.practice.learn import Request
 from lmrc.serve.errors import ApiError
 from lmrc.serve.served import Served
@@ -41,7 +42,7 @@ class Image:
     label: str
     name: str
     content: bytes
-    digest: str
+    thumbprint: Thumbprint
 
 
 @dataclass(eq=False)
