@@ -6,7 +6,13 @@ import { startAsk } from "./ask.js";
 import { attempt, count, find } from "./dom.js";
 import { pixelsOf } from "./pixels.js";
 
-const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);
+  return bytes;
+}
 
 async function load() {
   ort.env.wasm.numThreads = 1;  // more need headers that a plain file does not have
