@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from lmrc.serve.learner import UploadedImage
 CLIENTS = (1, 8, 64)
 SWITCHES, SWITCH_REQUESTS, SWITCH_CLIENTS = 20, 10_000, 16
 NAMES = ("a", "b", "c", "d")
+KINDS = "plain", "lmrc serve"
 NETWORKS = (("cnn", 32), ("resnet18", 32), ("efficientnet-lite0", 224))  # and sides of images
 
 
@@ -86,8 +87,8 @@ def plain(path: str, port: int) -> None:
 
 
 @contextmanager
-def server(kind: str, path: Path, port: int) -> Iterator[None]:
-    """Run a server until the block ends."""
+def server(kind: str, path: Path, port: int) -> Iterator[int]:
+    """Run a server until the block ends; yields the number of its process."""
     ours = [sys.executable, "-m", "lmrc", "serve", str(path), "--port", str(port), "-q"]
     other = [sys.executable, __file__, "--plain", str(path), str(port)]
     process = subprocess.Popen(ours if kind == "lmrc serve" else other)
@@ -98,7 +99,7 @@ def server(kind: str, path: Path, port: int) -> Iterator[None]:
                 break
             except OSError:
                 time.sleep(0.1)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait()
@@ -139,23 +140,40 @@ async def client(
     return answers
 
 
-async def load(
-    port: int, requests: list[bytes], n: int, duration: float
-) -> tuple[float, float, float]:
-    """Return predictions per second, the 99th percentile of the latency, and this process's load.
+class Measured(NamedTuple):
+    """What a server does under load."""
 
-    The last is the share of one core that it takes to send the requests.
-    """
+    rate: float  # predictions per second
+    p99: float  # 99th percentile of the latency, in seconds
+    server: (
+        float  # CPU seconds of the server for each prediction, which other programs disturb less
+    )
+    generator: float  # share of one core that it took to send the requests
+
+
+def cpu_seconds(process: int) -> float:
+    """Return the CPU time of a process and its threads."""
+    try:
+        values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # not Linux
+        return float("nan")
+    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def load(port: int, process: int, requests: list[bytes], n: int, duration: float) -> Measured:
+    """Measure a server for some seconds."""
     for timed in (False, True):  # first to warm up
         seconds: list[float] = []
         began, used = time.perf_counter(), time.process_time()
+        before = cpu_seconds(process)
         until = began + (duration if timed else min(2.0, duration))
         clients = (client(port, requests, until, [10**9], seconds) for _ in range(n))
         answers = [a for part in await asyncio.gather(*clients) for a in part]
         taken, used = time.perf_counter() - began, time.process_time() - used
         if bad := [a for a in answers if a[0] != 200]:
             raise RuntimeError(f"{len(bad)} requests failed, such as {bad[0]}")
-    return len(seconds) / taken, float(np.percentile(seconds, 99)), used / taken
+    each = (cpu_seconds(process) - before) / len(seconds)
+    return Measured(len(seconds) / taken, float(np.percentile(seconds, 99)), each, used / taken)
 
 
 async def switch(port: int, path: Path, requests: list[bytes]) -> tuple[int, int, int]:
@@ -213,28 +231,33 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     busy = f", load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{platform.machine()}, {cores} cores, torch {torch.__version__}{busy}\n")
-    print("| network | image | clients | plain, per s (p99) | lmrc serve, per s (p99) | ratio |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    columns = ("network", "image", "clients", *(f"{kind}, per s (p99)" for kind in KINDS), "ratio")
+    columns += (*(f"{kind}, CPU each" for kind in KINDS), "ratio")
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * 2}{' ---: |' * (len(columns) - 2)}")
     folder, generator = Path(tempfile.mkdtemp()), 0.0
     try:
         for backbone, side in ((n, dict(NETWORKS)[n]) for n in options.networks):
             path = folder / f"{backbone}.lmrc"
             make_model(path, backbone, side)
             requests = [request_of(c, path.name, options.port) for c in pictures(side, 16)]
-            measured: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+            measured: dict[tuple[str, int], list[Measured]] = {}
             for _ in range(options.rounds):
-                for kind in ("plain", "lmrc serve"):
-                    with server(kind, path, options.port):
+                for kind in KINDS:
+                    with server(kind, path, options.port) as process:
                         for n in CLIENTS:
-                            found = asyncio.run(load(options.port, requests, n, options.seconds))
+                            found = asyncio.run(
+                                load(options.port, process, requests, n, options.seconds)
+                            )
                             measured.setdefault((kind, n), []).append(found)
             for n in CLIENTS:
-                rows = [max(measured[kind, n]) for kind in ("plain", "lmrc serve")]  # best round
-                cells = [f"{rate:,.0f} ({1000 * p99:,.0f} ms)" for rate, p99, _ in rows]
-                generator = max(generator, *(used for _, _, used in rows))
-                ratio = rows[1][0] / rows[0][0]
-                row = [backbone, str(side), str(n), *cells, f"{ratio:.1f}"]
-                print(f"| {' | '.join(row)} |", flush=True)
+                best = [max(measured[kind, n]) for kind in KINDS]  # of the rounds
+                least = [min(m.server for m in measured[kind, n]) for kind in KINDS]
+                generator = max(generator, *(m.generator for m in best))
+                cells = [f"{m.rate:,.0f} ({1000 * m.p99:,.0f} ms)" for m in best]
+                cells += [f"{best[1].rate / best[0].rate:.1f}"]
+                cells += [f"{1000 * each:.1f} ms" for each in least]
+                cells += [f"{least[0] / least[1]:.1f}"]
+                print(f"| {backbone} | {side} | {n} | {' | '.join(cells)} |", flush=True)
         print(f"\nThe load generator took {generator:.0%} of one core at most.")
         path = folder / f"{options.networks[0]}.lmrc"
         requests = [request_of(c, path.name, options.port, "?top=4") for c in pictures(32, 16)]
