@@ -51,12 +51,19 @@ def photo(folder, kind):
         image.save(path, "JPEG")
 
 
-@pytest.mark.parametrize("shape", [(24, 20, 3), (16, 16)], ids=["colour", "grey"])
-def test_the_lines_predict_as_lmrc_does(shape, tmp_path):
+PLUS = {"freeze": True, "rotations": "none", "projections": 20}
+
+
+@pytest.mark.parametrize(
+    ("shape", "method", "settings"),
+    [((24, 20, 3), lmrc.LMRCPlusClassifier, PLUS), ((16, 16), lmrc.LMRCClassifier, {})],
+    ids=["colour", "grey"],
+)
+def test_the_lines_predict_as_lmrc_does(shape, method, settings, tmp_path):
     rng = np.random.default_rng(1)
     X, y = rng.integers(0, 256, (40, *shape), dtype=np.uint8), np.repeat(["cat", "dog"], 20)
     X[:20] //= 2
-    model = lmrc.LMRCClassifier(epochs=2, backbone="mlp", random_state=0, device="cpu").fit(X, y)
+    model = method(epochs=2, backbone="mlp", random_state=0, device="cpu", **settings).fit(X, y)
     model.save(tmp_path / "pets.lmrc")
     export(tmp_path / "pets.lmrc", tmp_path / "pets.onnx", say=lambda line: None)
     for kind in KINDS:
@@ -64,7 +71,8 @@ def test_the_lines_predict_as_lmrc_does(shape, tmp_path):
         photo(tmp_path / kind, kind)
         (tmp_path / kind / "pets.onnx").hardlink_to(tmp_path / "pets.onnx")
 
-    (lines,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+    lines = "".join(blocks)
     done = subprocess.run(
         [sys.executable, "-c", ALONE, *(tmp_path / kind for kind in KINDS)],
         input=lines,
@@ -74,10 +82,18 @@ def test_the_lines_predict_as_lmrc_does(shape, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     words = iter(done.stdout.split())
-    for kind, label, similarity, pixels in zip(KINDS, words, words, words, strict=True):
+    for kind in KINDS:
+        label, similarity = next(words), next(words)
+        sure = next(words) if settings else ""
+        pixels = next(words)
         path = tmp_path / kind / "photo.jpg"
         image = read_image(path, shape[:2], "RGB" if len(shape) == 3 else "L")[None]
         similarities = model.similarities(image)[0]
         assert pixels == image.tobytes().hex(), kind
         assert label == model.classes_[similarities.argmax()]
         assert float(similarity) == pytest.approx(similarities.max(), abs=6e-4)
+        if settings:
+            _, probabilities, unknown = model.outputs(image)
+            known = unknown[0] <= model.unknown_threshold()
+            assert sure == (f"{probabilities.max():.1%}" if known else "unknown")
+    assert next(words, None) is None
