@@ -29,9 +29,10 @@ PAGES = {  # in the repository: on the site
     "results/QUEUE.md": "results/queue.md",
 }
 CONTENTS = {
-    "Tutorials": ["tutorial", "tutorials/arrays", "tutorials/compare"],
+    "Tutorials": ["tutorial", "tutorials/browser", "tutorials/arrays", "tutorials/compare"],
     "How-to": [
         "how-to/choose",
+        "how-to/few-images",
         "how-to/check",
         "how-to/unknown",
         "how-to/known-class-again",
