@@ -49,6 +49,16 @@ def test_a_threshold_loses_the_share_of_known_images():
         assert float(lost) == pytest.approx(share, abs=0.02)
 
 
+@pytest.mark.parametrize("each", [3, 5, 20])
+def test_a_threshold_of_few_images_loses_no_more(each):
+    y = torch.arange(400).repeat_interleave(each)
+    unknown = torch.randn(len(y), generator=torch.Generator().manual_seed(0))
+    few = HeldOut.of(torch.zeros(len(y), 400), unknown, y)
+    new = torch.randn(10_000, generator=torch.Generator().manual_seed(1))
+    lost = (new > few.threshold(0.05, torch.zeros(400))).float().mean()
+    assert 0.01 < float(lost) < 0.06
+
+
 def test_others_are_refused():
     HeldOut.empty(3).check(3)
     with pytest.raises(ValueError, match="counts is not of shape"):

@@ -124,9 +124,14 @@ class HeldOut:
         """Return the unknown score above which this share of known images is.
 
         All classes weigh the same; from their unknown scores, offsets (classes,) are subtracted.
+        The lowest and the highest of n images stand for the quantiles 1 / (n + 1) and n / (n + 1):
+        few images spread less than many will.
         """
         there = self.counts > 0
-        values = (self.unknown - offsets[:, None])[there].flatten()
+        n, found = self.counts[there, None].clamp(min=2), self.unknown[there]
+        means = found.mean(dim=1, keepdim=True)
+        spread = means + (n + 1) / (n - 1) * (found - means)
+        values = (spread - offsets[there, None]).flatten()
         return float(quantiles(values, torch.ones_like(values), torch.tensor([1 - share])))
 
 
