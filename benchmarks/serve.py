@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -223,7 +224,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--networks", nargs="+", choices=dict(NETWORKS), default=[*dict(NETWORKS)])
-    parser.add_argument("--port", type=int, default=8765)
     options = parser.parse_args()
     if options.plain:
         plain(options.plain[0], int(options.plain[1]))
@@ -234,20 +234,21 @@ def main() -> None:
     columns = ("network", "image", "clients", *(f"{kind}, per s (p99)" for kind in KINDS), "ratio")
     columns += (*(f"{kind}, CPU each" for kind in KINDS), "ratio")
     print(f"| {' | '.join(columns)} |\n|{' --- |' * 2}{' ---: |' * (len(columns) - 2)}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     folder, generator = Path(tempfile.mkdtemp()), 0.0
     try:
         for backbone, side in ((n, dict(NETWORKS)[n]) for n in options.networks):
             path = folder / f"{backbone}.lmrc"
             make_model(path, backbone, side)
-            requests = [request_of(c, path.name, options.port) for c in pictures(side, 16)]
+            requests = [request_of(c, path.name, port) for c in pictures(side, 16)]
             measured: dict[tuple[str, int], list[Measured]] = {}
             for _ in range(options.rounds):
                 for kind in KINDS:
-                    with server(kind, path, options.port) as process:
+                    with server(kind, path, port) as process:
                         for n in CLIENTS:
-                            found = asyncio.run(
-                                load(options.port, process, requests, n, options.seconds)
-                            )
+                            found = asyncio.run(load(port, process, requests, n, options.seconds))
                             measured.setdefault((kind, n), []).append(found)
             for n in CLIENTS:
                 best = [max(measured[kind, n]) for kind in KINDS]  # of the rounds
@@ -260,9 +261,9 @@ def main() -> None:
                 print(f"| {backbone} | {side} | {n} | {' | '.join(cells)} |", flush=True)
         print(f"\nThe load generator took {generator:.0%} of one core at most.")
         path = folder / f"{options.networks[0]}.lmrc"
-        requests = [request_of(c, path.name, options.port, "?top=4") for c in pictures(32, 16)]
-        with server("lmrc serve", path, options.port):
-            asked, switches, failed = asyncio.run(switch(options.port, path, requests))
+        requests = [request_of(c, path.name, port, "?top=4") for c in pictures(32, 16)]
+        with server("lmrc serve", path, port):
+            asked, switches, failed = asyncio.run(switch(port, path, requests))
         print(f"\n{asked:,} requests of {SWITCH_CLIENTS} clients during {switches} switches: "
               f"{failed} failed")  # fmt: skip
         assert lmrc.load(path).classes_.tolist()
