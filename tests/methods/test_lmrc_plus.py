@@ -423,13 +423,22 @@ def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photog
     same, _ = taught_in_two(photographs, freeze="later", adaptation_epochs=0)
     np.testing.assert_array_equal(same.similarities(X), frozen.similarities(X))
 
-    adapted, first = taught_in_two(photographs, freeze="later", adaptation_epochs=1)
+    used, fit = [], LMRCPlusClassifier.fit
+    monkeypatch.setattr(
+        LMRCPlusClassifier,
+        "fit",
+        lambda self, *task: used.append((self.batch_size, self.learning_rate)) or fit(self, *task),
+    )
+    adapted, first = taught_in_two(
+        photographs, freeze="later", adaptation_epochs=1, batch_size=32, device="cpu"
+    )
+    assert used == [(8, 0.01 / 4)]  # more would not fit into a laptop's memory
     after = adapted.network_.encoder.backbone.state_dict()
     assert all(torch.equal(after[n], first[n]) for n in first)
     assert adapted.prediction_rule_ == frozen.prediction_rule_ == "ridge"
 
     monkeypatch.setattr(lmrc_plus, "ADAPTED_SHARE", 1.0)
-    _, whole = taught_in_two(photographs, freeze="later", adaptation_epochs=1)
+    _, whole = taught_in_two(photographs, freeze="later", adaptation_epochs=1, batch_size=32)
     for name in ("_conv_stem.weight", "_bn1.running_mean"):
         assert not torch.allclose(whole[name], published[name])
         mean = torch.lerp(published[name], whole[name], 0.7)
