@@ -283,3 +283,22 @@ def test_a_pretrained_model_stays_one(photographs, learn):
 
 
 # --- Interruptions ------------------------------------------------------------
+
+
+def test_vectors_are_learnt_by_exact_statistics(place, call):
+    rng = np.random.default_rng(0)
+    for name, labels in (("first", ["a", "b"]), ("later", ["c", "d"])):
+        y = np.repeat(labels, 20)
+        X = rng.normal(size=(40, 12)) + 5 * np.repeat(rng.normal(size=(2, 12)), 20, axis=0)
+        np.savez(place / f"{name}.npz", X=X, y=y)
+    code, said, _ = call("learn", "v", "first.npz")
+    assert (code, "vectors: LMRC+ with exact statistics" in said) == (0, True)
+    assert "vectors: LMRC+" not in call("learn", "v", "later.npz")[1]
+    model = lmrc.load("v")
+    assert type(model) is lmrc.LMRCPlusClassifier
+    assert model.scatter_
+    for name in ("first", "later"):
+        parts = np.load(place / f"{name}.npz")
+        assert model.score(parts["X"], parts["y"]) == 1
+    assert call("learn", "own", "first.npz", "--from-scratch", "--epochs", "1")[0] == 0
+    assert not lmrc.load("own").network_.encoder.is_frozen

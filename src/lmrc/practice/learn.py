@@ -17,7 +17,7 @@ from lmrc.data.folders import Files
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
-from lmrc.nets.auto import PRETRAINED
+from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import own_size
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
@@ -32,7 +32,7 @@ from lmrc.practice.settings import (
     settings_kept,
     with_settings,
 )
-from lmrc.practice.source import LabelledSamples, count_photographs, read_source, refuse_inside
+from lmrc.practice.source import LabelledSamples, form_of_inputs, read_source, refuse_inside
 from lmrc.practice.usage import Say, UsageError, count, printer, progress_lines, warn
 from lmrc.report.live import duration
 from lmrc.store import folder as store
@@ -251,28 +251,32 @@ def _check_request(request: Request) -> None:
 
 
 def _with_defaults(place: Path, request: Request, say: Say, images: Files | None) -> Request:
-    """Return the request with what a new model for photographs has by default."""
+    """Return the request with what a new model for photographs or vectors has by default."""
     chosen = CHOICES & request.settings.keys()
     if request.from_scratch or request.method == "lmrc" or chosen:
         return request
     # The first of several processes looks for all: others may not have access to the folder.
-    n_images = current().broadcast(
+    shape, n_images = current().broadcast(
         lambda: (
-            0
+            ((), 0)
             if store.holds_model(place)
-            else count_photographs(Path(request.source), request.size, images)
+            else form_of_inputs(Path(request.source), request.size, images)
         )
     )
-    if not n_images:
+    backbone = pick_frozen(shape) if shape else None
+    if backbone is None:
         return request
+    otherwise = "(choose another way with --from-scratch, --backbone or --method)"
+    if backbone == IDENTITY:
+        say(f"vectors: LMRC+ with exact statistics of the vectors themselves {otherwise}")
+        return replace(request, method="lmrc+")
     on_cpu = pick_device(request.device).type == "cpu"
     per_second = IMAGES_PER_CORE * torch.get_num_threads() if on_cpu else IMAGES_ON_GPU
     say(
-        f"photographs: LMRC+ with the pre-trained backbone {PRETRAINED}, about "
-        f"{duration(OTHER_SECONDS + n_images / per_second)} (choose another way with "
-        "--from-scratch, --backbone or --method)"
+        f"photographs: LMRC+ with the pre-trained backbone {backbone}, about "
+        f"{duration(OTHER_SECONDS + n_images / per_second)} {otherwise}"
     )
-    return replace(request, method="lmrc+", settings={**request.settings, "backbone": PRETRAINED})
+    return replace(request, method="lmrc+", settings={**request.settings, "backbone": backbone})
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,6 @@ from lmrc.data.images import (
 )
 from lmrc.data.names import Names
 from lmrc.data.validation import read_labels
-from lmrc.nets.auto import are_photographs
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.text import shorten
 from lmrc.training.rotations import check_square
@@ -167,10 +167,12 @@ def read_source(
     )
 
 
-def count_photographs(source: Path, size: Size | None = None, images: Files | None = None) -> int:
-    """Return how many images a source has if they are photographs: in colour, and not small.
+def form_of_inputs(
+    source: Path, size: Size | None = None, images: Files | None = None
+) -> tuple[tuple[int, ...], int]:
+    """Return the shape that inputs of a source will have, and how many there are.
 
-    Only file headers are read. It is 0 for others, and for arrays.
+    Only file headers are read. Of what cannot be read, it is () and 0.
 
     Parameters
     ----------
@@ -182,13 +184,25 @@ def count_photographs(source: Path, size: Size | None = None, images: Files | No
         As in `read_source`.
     """
     if images is None and source.suffix.lower() == ".npz":
-        return 0
+        n, *shape = _shape_of_array(source)
+        colour = len(shape) == 3 and shape[-1] == 3
+        return ((3, *shape[:2]) if colour else tuple(shape)), n
     files, _, _ = labelled_files(source, (*VALIDATION, "test"), images)
     found, mode = _common_form(files, size, colour=False)
     sides = (found, found) if isinstance(found, int) else found
-    if mode != "RGB" or not are_photographs((3, *sides)):
-        return 0
-    return sum(len(paths) for paths in files.values())
+    return (3 if mode == "RGB" else 1, *sides), sum(len(paths) for paths in files.values())
+
+
+def _shape_of_array(path: Path) -> tuple[int, ...]:
+    """Return the shape of X in an ``.npz`` file, or (0,)."""
+    try:
+        with zipfile.ZipFile(path) as file, file.open("X.npy") as array:
+            version = np.lib.format.read_magic(array)
+            read = np.lib.format.read_array_header_1_0
+            read = read if version == (1, 0) else np.lib.format.read_array_header_2_0
+            return read(array)[0] or (0,)
+    except (OSError, LookupError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError):
+        return (0,)  # `read_source` says what is wrong
 
 
 def refuse_inside(path: Path, source: Path, what: str, remedy: str) -> None:
