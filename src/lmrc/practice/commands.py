@@ -55,8 +55,8 @@ def learn(
         Shape(
             help="LMRC as in the paper, or LMRC+: more accurate; slower, unless the backbone is "
             "pre-trained.",
-            show_default="lmrc+ for photographs (colour, 64 pixels or more), vectors and pre-trained "
-            "backbones, else lmrc",
+            show_default="lmrc+ for photographs (colour, 64 pixels or more), vectors and "
+            "pre-trained backbones, else lmrc",
         ),
     ] = None,
     size: Annotated[
