@@ -139,7 +139,7 @@ class LMRCPlusClassifier(Calibrated):
         if not (self._adapts and self.adaptation_epochs):
             return
         learner = type(self)(**{**self.get_params(deep=False), **ADAPTED_BY})
-        most = batch = min(self.batch_size, ADAPTED_BATCH)
+        most = batch = min(self.batch_size, ADAPTED_BATCH, len(y))
         if self.execution_.device.type == "cpu":
             batch = min(most, ADAPTED_ON_CPU)
         learner.set_params(
