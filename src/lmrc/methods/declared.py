@@ -295,7 +295,7 @@ class LMRCPlusParameters(LMRCParameters):
         constraint=real(0, 0.5),
         help="Share of each class's images that training leaves out, to calibrate probabilities "
         "and the score for unknown images on them: 0.05, say. 0: a backbone that learns has "
-        "neither. A frozen one has both without it: there each image is scored by the statistics of "
+        "neither. A frozen one has both without it: there each image is scored by statistics of "
         "the others.",
         option="--calibration-share",
     )
