@@ -174,6 +174,23 @@ def test_unknown_needs_images_that_were_held_out(place, learn, call):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("n", "labels"), [(20, ["a"]), (1, ["a"]), (2, ["a", "b"])])
+def test_one_class_or_one_image_of_each_gets_an_answer_or_one_clear_line(place, call, n, labels):
+    X = np.random.default_rng(0).standard_normal((n, 64)).astype(np.float32)
+    model = lmrc.LMRCPlusClassifier(projections=20, random_state=0)
+    model.fit(X, [labels[i % len(labels)] for i in range(n)]).save("m")
+    np.savez("x.npz", X=X)
+    code, out, err = call("predict", "m", "x.npz", "--unknown")
+    if n > 2:
+        assert (code, err) == (0, "")
+        assert sum("100.0 %" in line for line in out.splitlines()) > 15
+    else:
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "has one image of each class; learn more" in err
+    code, out, _ = call("predict", "m", "x.npz")
+    assert (code, len(out.splitlines())) == (0, n)
+
+
 def test_top_lists_the_nearest_classes_of_an_unknown_image(model, call):
     words = ["predict", model, "test/one/000.png", "--csv", "--top", "2"]
 

@@ -64,7 +64,8 @@ def build(description: Description, score: ModelScore) -> Contents:
 
 def _finding(score: ModelScore) -> str:
     if len(score.heads) < 2:
-        return f"The model has learnt one task of {len(score.heads[0])} classes."
+        n = len(score.heads[0])
+        return f"The model has learnt one task of {n} class{'es' * (n > 1)}."
     task_id = f"{100 * score.task_id_accuracy:.1f} %"
     if task_id == "100.0 %":
         return f"The task-ID accuracy is {task_id}."
