@@ -1,13 +1,14 @@
 """Few photographs of each class: prediction rules on a frozen pre-trained backbone.
 
-    python results/search/few_images.py FOLDER --out FILE [--held-out] [--adapt]
+    python results/search/few_images.py FOLDER --out FILE [--held-out] [--adapt] [--variants]
 
 FOLDER has train/ and test/ with a sub-folder of images for each class. A draw picks a class order
 and some training images of each class; tasks have three classes. With ``--held-out``, accuracy is
 on training images that were not drawn, at least a fifth of each class: for choosing a rule. Else it
 is on the test images. Features are computed once; statistics and rules are those of LMRC+. With
 ``--adapt``, the backbone is adapted to the first task of each draw, as by ``freeze="later"``, which
-takes minutes a draw. Writes a JSON line for each draw and rule, and prints average incremental /
+takes minutes a draw. ``--variants`` adds other ridges, another shrinkage and sums of rules, and
+``--size`` is another size of images. Writes a JSON line for each draw and rule, and prints average incremental /
 last accuracy.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,14 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--adapt", action="store_true")
+    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--size", type=int, default=SIDE)
     options = parser.parse_args()
-    data = load_dataset(f"folder:{options.folder}", size=SIDE)
+    data = load_dataset(f"folder:{options.folder}", size=options.size)
     y, y_test = np.asarray(data.y_train), np.asarray(data.y_test)
     how = {"backbone": BACKBONE, "projections": PROJECTIONS, "versions": versions()}
     how |= {"hardware": hardware(CPU), "data": data.digest, "held_out": options.held_out}
-    how |= {"adapted": options.adapt}
+    how |= {"adapted": options.adapt, "size": options.size}
     lines: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -62,26 +65,33 @@ def main() -> None:
         for seed in range(options.draws):
             drawn, tasks, rest = draw(y, per_class, seed, options.held_out)
             if encoder is None or options.adapt:
-                encoder = adapted(data, drawn, tasks[0], seed) if options.adapt else pretrained()
+                encoder = (
+                    adapted(data, drawn, tasks[0], seed)
+                    if options.adapt
+                    else pretrained(options.size)
+                )
                 x = features(encoder, data.X_train)
                 x_test = x if options.held_out else features(encoder, data.X_test)
             scored = rest if options.held_out else np.arange(len(y_test))
             labels = (y if options.held_out else y_test)[scored]
-            for rule, found in learn(x, y, drawn, tasks, x_test[scored], labels).items():
+            by_rule = variants if options.variants else standard
+            found_by = learn(x, y, drawn, tasks, x_test[scored], labels, by_rule)
+            for rule, found in found_by.items():
                 line: dict[str, Any] = {"per_class": per_class, "seed": seed, "rule": rule}
                 lines.append(line | {"accuracy": found, **how})
             options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
         print(f"{per_class or 'all'} images of a class", end="")
-        for rule in ("ncm", "lda", "ridge"):
+        for rule in found_by:
             of = [a["accuracy"] for a in lines if (a["per_class"], a["rule"]) == (per_class, rule)]
             average, last = 100 * np.mean(of), 100 * np.mean([found[-1] for found in of])
             print(f"  {rule} {average:.1f} / {last:.1f}", end="")
         print(flush=True)
 
 
-def pretrained() -> Encoder:
+def pretrained(size: int) -> Encoder:
     """Return the backbone as it comes."""
-    encoder, _ = build_encoder(BACKBONE, (3, SIDE, SIDE))
+    name = BACKBONE if size == SIDE else f"{BACKBONE}@{size}"
+    encoder, _ = build_encoder(name, (3, size, size))
     return encoder.eval()
 
 
@@ -125,6 +135,7 @@ def learn(
     tasks: list[NDArray[Any]],
     x_test: Tensor,
     y_test: NDArray[Any],
+    by_rule: Callable[[Scatter, Tensor], Iterator[tuple[str, Tensor]]],
 ) -> dict[str, list[float]]:
     """Return the accuracy on all classes seen, after each task, by rule."""
     scatter, seen = Scatter.empty(2 * WIDTH + PROJECTIONS), list[Any]()
@@ -143,7 +154,28 @@ def learn(
     return accuracy
 
 
-def by_rule(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+def variants(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the scores of each rule, and of others."""
+    found = dict(standard(scatter, x))
+    yield from found.items()
+    scaled = {rule: prediction_rules.standardised(scores) for rule, scores in found.items()}
+    yield "ridge + lda", scaled["ridge"] + scaled["lda"]
+    yield "ridge + ncm", scaled["ridge"] + scaled["ncm"]
+    fit = prediction_rules.exact(scatter, WIDTH, CPU)
+    system, targets, basis = ridge._system(scatter.of(WIDTH), CPU)
+    for times in (0.1, 10.0):
+        shifted = system + times * fit.regression.ridge * torch.eye(len(system))
+        weights = torch.linalg.solve(shifted, targets)
+        weights = (weights if basis is None else basis.T @ weights).T.float()
+        yield f"ridge, λ × {times:g}", ridge.ridge_scores(weights, x)
+    for amount in (0.05, 0.4):
+        shrunk = prediction_rules.shrunk(fit.covariance, amount)
+        means = scatter.means[:, None, WIDTH : 2 * WIDTH]
+        lda = prediction_rules._discriminant(means, shrunk)
+        yield f"lda, {amount}", prediction_rules.linear(lda, "lda", ridge.normalised(x)[None])
+
+
+def standard(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the scores of each rule."""
     kept = prediction_rules.exact(scatter, WIDTH, CPU).classifiers
     known = ridge.normalised(x)[None]
