@@ -8,8 +8,8 @@ on training images that were not drawn, at least a fifth of each class: for choo
 is on the test images. Features are computed once; statistics and rules are those of LMRC+. With
 ``--adapt``, the backbone is adapted to the first task of each draw, as by ``freeze="later"``, which
 takes minutes a draw. ``--variants`` adds other ridges, another shrinkage and sums of rules, and
-``--size`` is another size of images. Writes a JSON line for each draw and rule, and prints average incremental /
-last accuracy.
+``--size`` is another size of images. Writes a JSON line for each draw and rule, and prints average
+incremental / last accuracy.
 """
 
 from __future__ import annotations
