@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -106,6 +107,20 @@ def test_killed_server_leaves_the_model_and_ends_the_learner(place, pictures):
     post(f"{address}/v1/models/pets.lmrc/rollback")
     process.send_signal(signal.SIGTERM)
     assert process.communicate()[0] == "stopped\n"
+    assert process.returncode == 0
+
+
+def test_several_processes_predict_and_change_nothing(place, pictures):
+    process, address = start(place, "--workers", "2", "--read-only")
+    model = f"{address}/v1/models/pets.lmrc"
+    found = [post(f"{model}/predict", pictures["one"][0], "image/png") for _ in range(4)]
+    assert {answer["predictions"][0]["class"] for answer in found} == {"one"}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(f"{model}/rollback")
+    refused.value.close()
+    assert refused.value.code == 403
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
     assert process.returncode == 0
 
 
