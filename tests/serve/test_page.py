@@ -133,9 +133,15 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
 
 def test_probabilities_and_unknown(page, site, calibrated, pictures):
     address, _ = site(calibrated, read_only=True)
+    held_back = []
+    page.route("**/v1/models", lambda route: held_back.append(route))
     page.goto(address)
     page.locator("#ask-files").set_input_files([named(pictures, n, 1)[0] for n in ("one", "six")])
     answers = page.locator(".answer")
+    sync_api.expect(answers.locator("h3")).to_have_text(["…", "…"])  # the models are not known yet
+    while not held_back:
+        page.wait_for_timeout(10)
+    held_back.pop().continue_()
     sync_api.expect(answers.locator("h3")).to_have_text(["one", "unknown"])
     sync_api.expect(answers.nth(0).locator(".scores li").first).to_contain_text(" %")
     sync_api.expect(answers.nth(1)).to_contain_text("Like none of its classes")

@@ -13,6 +13,7 @@ const tab = (view) => find(`#tab-${view}`);
 
 const state = {
   name: "", model: null, readOnly: false, view: "ask", chosen: false,
+  ready: null,  // a promise: kept once the models are known
   get address() { return `/v1/models/${encodeURIComponent(this.name)}`; },
   async refresh() {
     if (!this.name) return;  // the models are not known yet
@@ -35,6 +36,7 @@ const state = {
 };
 async function predict(files, top) {
   const pictures = await Promise.all(files.map(shrink));
+  await state.ready;
   const { predictions } = await call("POST", `${state.address}/predict?top=${top}`, form("image", pictures));
   return predictions;
 }
@@ -64,7 +66,7 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden && state.name) attempt(null, () => state.refresh());
 });
 
-attempt(null, async () => {
+state.ready = attempt(null, async () => {
   const { models, read_only: readOnly } = await call("GET", "/v1/models");
   state.readOnly = readOnly;
   tab("teach").hidden = readOnly;

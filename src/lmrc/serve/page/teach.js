@@ -19,6 +19,7 @@ export function startTeach(state) {
   // ---- pictures ----
 
   async function task() {
+    await state.ready;
     if (!job) job = (await call("POST", `${state.address}/jobs`)).id;
     return job;
   }
