@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say, and whether unknown images are told: pure functions."""
+"""Calibration of probabilities, and recognition of unknown images: pure functions."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def score_unknown(
         },
     }
     if threshold is not None:
-        lost, told = (float(np.mean(v > threshold.value)) for v in values)
+        lost, rejected = (float(np.mean(v > threshold.value)) for v in values)
         found |= {"threshold": threshold.value, "share": threshold.share}
-        found |= {"lost": lost, "found": told}
+        found |= {"lost": lost, "found": rejected}
     return found
 
 

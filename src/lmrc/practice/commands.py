@@ -241,7 +241,7 @@ def evaluate(
     unknown: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images of no known class: measures how well they are told.",
+            help="Folder of images of no known class: measures how well they are recognised.",
             exists=True,
             file_okay=False,
         ),

@@ -95,7 +95,7 @@ def evaluate(
     out : Path
         Folder for the report.
     unknown : Path or None
-        Images of none of the model's classes, to measure how well they are told from the others.
+        Images of none of the model's classes, to measure how well they are recognised.
     thumbnails : bool
         Whether the page shows images.
     device : str
@@ -142,10 +142,10 @@ def evaluate(
         else:
             value = unknown_threshold(model, UNKNOWN_SHARE)
             threshold = Threshold(value, UNKNOWN_SHARE)
-        told = score_unknown(known, others, threshold)
-        lines += _unknown_lines(told)
-        score = replace(score, unknown=told)
-        metrics["unknown"] = {name: part for name, part in told.items() if name != "histogram"}
+        separated = score_unknown(known, others, threshold)
+        lines += _unknown_lines(separated)
+        score = replace(score, unknown=separated)
+        metrics["unknown"] = {name: part for name, part in separated.items() if name != "histogram"}
     score = replace(score, settings=_settings(model), made_with=_made_with(model))
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
@@ -181,7 +181,7 @@ def _to_look_at(
 
 
 def _unknown_scores(similarities: Any, scores: Any | None) -> dict[str, Any]:
-    """Return what tells unknown images, by name; the model's own score first, if it has one."""
+    """Return scores of unknown images by name; the model's own first, if it has one."""
     own = {} if scores is None else {"unknown score": scores}
     return own | {SIMILARITY: -similarities.max(axis=1)}
 
