@@ -66,7 +66,7 @@ def _stop_after_epochs(epochs, how):
 
     def save_and_stop(self, records, *rest):
         save(self, records, *rest)
-        if len(records) == epochs:
+        if self._done(records) == epochs:
             os.kill(os.getpid(), how)
 
     FolderCheckpoint.save = save_and_stop

@@ -51,6 +51,25 @@ def test_a_killed_learn_resumes_bit_for_bit(place, learn, killed, call, same_fil
     assert "m has no unfinished task to resume" in learn("--resume", code=2)[2]
 
 
+def test_an_ensemble_resumes_within_the_member_that_was_learning(place, killed, call, same_files):
+    settings = ("--method", "lmrc+", "--members", "2", "--rotations", "none", *FAST)
+    settings += ("--calibration-share", "0.1", "--set", "predict_with=lda")
+    call("learn", "whole.lmrc", "week1", *settings)
+    call("learn", "whole.lmrc", "week2")
+    killed("m", "week1", *settings, epochs=4)
+    err = call("learn", "m", "week1")[2]
+    assert "interrupted, 4 epochs saved: continue with lmrc learn m --resume" in err
+    assert "resuming after 4 of 6 epochs" in call("learn", "m", "--resume")[1]
+    killed("m", "week2", epochs=5)
+    assert "resuming after 5 of 6 epochs" in call("learn", "m", "--resume")[1]
+    same_files(place / "m", place / "whole.lmrc")
+    assert "backbone: mlp, 2 networks (members), " in call("info", "m")[1]
+    assert (
+        "--members was fixed by the first learn of m (2)"
+        in call("learn", "m", "week2", "--members", "3")[2]
+    )
+
+
 @pytest.mark.parametrize(
     ("part", "value"),
     [
@@ -66,6 +85,7 @@ def test_a_killed_learn_resumes_bit_for_bit(place, learn, killed, call, same_fil
         ("records", 3),
         ("records", [{"loss": "x"}]),
         ("seconds", "x"),
+        ("epochs", "x"),
         ("settings", {"epochs": "x"}),
         ("settings", {"x": 1}),
     ],

@@ -126,7 +126,7 @@ class Calibrated(WithClassStatistics):
         off = leave_one_out.residuals(left_out, fit, basis.map_, width) / basis.residual
         scores = leave_one_out.scores(left_out, fit, width)
         units = {rule: found / basis.units[rule] for rule, found in scores.items()}
-        self._add({r: HeldOut.of(s, off - s.amax(dim=1), left_out.y) for r, s in units.items()})
+        self._add(held_out_sums(units, off, left_out.y))
 
     def _leave_some_out(self, earlier: dict[str, Tensor], task: Memory, network: Network) -> None:
         """Score a share of a task's images by rules fine-tuned without them."""
@@ -177,9 +177,8 @@ class Calibrated(WithClassStatistics):
             for rule, of_part in found.items():
                 scores[rule].append(of_part.cpu() / basis.units[rule])
             residuals.append(_off(features, views, basis).cpu())
-        off = torch.cat(residuals)
         joined = {rule: torch.cat(found) for rule, found in scores.items()}
-        return {rule: HeldOut.of(s, off - s.amax(dim=1), y) for rule, s in joined.items()}
+        return held_out_sums(joined, torch.cat(residuals), y)
 
     def _add(self, found: Mapping[str, HeldOut]) -> None:
         """Add to the sums over held-out images."""
@@ -277,17 +276,24 @@ class Calibrated(WithClassStatistics):
         """Return scores and probabilities, (n, n_classes), and unknown scores, (n,)."""
         rule = self.prediction_rule_
         own = self._of_rule(rule)
-        features, views = self._views(network, x)
-        scores = self._scores_of((rule,), network.head, features, views, self._kept)[rule].float()
+        by_rule, off = self._scores_and_residuals((rule,), network, x)
+        scores = by_rule[rule].float()
         scale, unit, offsets = (
             own[name].to(scores.device) for name in ("scale", "unit", "offsets")
         )
         best, winner = scores.max(dim=1)
-        basis = Basis(
-            self._kept, {}, self.calibration_["map"], float(self.calibration_["residual"])
-        )
-        unknown = _off(features, views, basis) - best / unit - offsets[winner]
+        unknown = off - best / unit - offsets[winner]
         return scores, (scale * scores).softmax(dim=1), unknown
+
+    def _scores_and_residuals(
+        self, rules: Sequence[str], network: Network, x: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the scores of some prediction rules, (n, n_classes) each, and residuals, (n,)."""
+        features, views = self._views(network, x)
+        scores = self._scores_of(rules, network.head, features, views, self._kept)
+        usual = float(self.calibration_["residual"])
+        basis = Basis(self._kept, {}, self.calibration_["map"], usual)
+        return scores, _off(features, views, basis)
 
     @property
     def is_calibrated_(self) -> bool:
@@ -387,6 +393,11 @@ class Calibrated(WithClassStatistics):
             or float(self.calibration_["residual"]) <= 0
         ):
             raise ValueError("its calibration is not of these classes and features")
+
+
+def held_out_sums(scores: Mapping[str, Tensor], off: Tensor, y: Tensor) -> dict[str, HeldOut]:
+    """Return the sums over images, by prediction rule: of scores in units, and of residuals."""
+    return {rule: HeldOut.of(s, off - s.amax(dim=1), y) for rule, s in scores.items()}
 
 
 def _off(features: Tensor, views: int, basis: Basis) -> Tensor:

@@ -290,6 +290,15 @@ class LMRCPlusParameters(LMRCParameters):
         help="Epochs for which a pre-trained backbone is adapted to the first task with "
         '`freeze="later"`, before it is frozen.',
     )
+    members: int = parameter(
+        default=1,
+        constraint=integer(1),
+        help="Networks of an ensemble: they differ in their seeds, and their scores are averaged, "
+        "standardised for each image. Time and size grow with their number. For a backbone that "
+        "learns.",
+        option="--members",
+        fixed=True,
+    )
     calibration_share: float = parameter(
         default=0.0,
         constraint=real(0, 0.5),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmrc.labels.mapping import LabelMapping
-from lmrc.methods.calibrated import Calibrated
+from lmrc.methods.ensemble import Ensemble
 from lmrc.methods.objectives import softmax_losses
 from lmrc.methods.rng import ADAPTATION, LABELS
 from lmrc.nets.network import Encoder, Network
@@ -38,7 +38,7 @@ ADAPTED_ON_CPU = 8
 ADAPTED_SHARE = 0.7  # of the adapted weights
 
 
-class LMRCPlusClassifier(Calibrated):
+class LMRCPlusClassifier(Ensemble):
     """LMRC that names the right task more often, and stores no image either.
 
     What it adds to LMRC, each with a parameter that turns it off: every class has a label vector

@@ -66,9 +66,7 @@ class Prediction(ClassifierMixin):
                 MAX_OUTPUTS // made,
                 MAX_ROWS,
             )
-            network = self.network_
-            if len(x) > FEW:
-                network = Network(for_inference(network.encoder), network.head)
+            network = self._network_for(len(x))
             for part in torch.split(x, max(16, rows)):
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
                 with torch.inference_mode(), autocast:
@@ -80,6 +78,11 @@ class Prediction(ClassifierMixin):
                         "from those it was trained on, or the model is spoilt"
                     )
                 yield values
+
+    def _network_for(self, n: int) -> Network:
+        """Return what `scores` is called with for n samples: for many, a network that is faster."""
+        network = self.network_
+        return network if n <= FEW else Network(for_inference(network.encoder), network.head)
 
     def _as_it_is(self) -> Self:
         """Return what stays as it is now, though another thread lets this one learn or forget.

@@ -54,8 +54,29 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
     }
     description["history_"] = model.history_[-MAX_HISTORY:]
     tensors = _tensors_of(model)
+    if settings.get("members") == 1:
+        del settings["members"]
+    elif "members" in settings:
+        description["members"], tensors["members"] = _pack_members(model)
     check_numbers(tensors)
     return description, tensors
+
+
+def _pack_members(model: Any) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Return what the members of an ensemble have of their own; the first is the model itself."""
+    members = model.members_
+    values = [
+        {"seed_": m.seed_, "threshold_": m.threshold_, "history_": m.history_[-MAX_HISTORY:]}
+        for m in members[1:]
+    ]
+    tensors = {
+        f"{i}.{group}.{name}": tensor
+        for i, member in enumerate(members)
+        for group, part in _tensors_of(member).items()
+        if (i or group == "calibration") and group != "exemplars"
+        for name, tensor in part.items()
+    }
+    return values, tensors
 
 
 def _tensors_of(model: Any) -> Tensors:
@@ -163,6 +184,28 @@ def unpack(
     model.check_saved()
     model.memory_ = _memory(model, tensors["exemplars"]) if "exemplars" in tensors else None
     model.shape_settings_ = {name: getattr(model, name) for name in fixed(type(model))}
+    if getattr(model, "members", 1) > 1:
+        _unpack_members(model, description, tensors.get("members", {}), built_in)
+
+
+def _unpack_members(
+    model: Any, description: dict[str, Any], tensors: dict[str, Tensor], built_in: bool
+) -> None:
+    """Put the members of an ensemble together, each with all checks of a model of its own."""
+    values = description["members"]
+    if type(values) is not list or len(values) != model.members - 1:
+        raise ValueError(f"it does not hold its {model.members} members")
+    groups: list[Tensors] = [{} for _ in range(model.members)]
+    for name, tensor in tensors.items():
+        i, group, own_name = name.split(".", 2)
+        groups[int(i)].setdefault(group, {})[own_name] = tensor
+    first, *others = (model._member(i) for i in range(model.members))
+    first.calibration_ = groups[0].get("calibration", {})
+    first.check_saved()
+    for other, own, of_other in zip(others, values, groups[1:], strict=True):
+        changed = {name: own[name] for name in ("seed_", "threshold_", "history_")}
+        unpack(other, {**description, **changed}, of_other, built_in=built_in)
+    model._become([first, *others])
 
 
 def _classes(description: dict[str, Any]) -> NDArray[Any]:

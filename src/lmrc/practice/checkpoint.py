@@ -8,12 +8,20 @@ from time import monotonic
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lmrc.practice.usage import warn
 from lmrc.store import unfinished
 from lmrc.store.files import ModelFileError
-from lmrc.training.checkpoint import Checkpoint, Records, pack_training, unpack_training
+from lmrc.training.checkpoint import (
+    Checkpoint,
+    Member,
+    Records,
+    pack_training,
+    unpack_training,
+)
+
+_MEMBER = "member."  # prefix of tensors of members that have learnt the task
 
 
 class FolderCheckpoint(Checkpoint):
@@ -30,7 +38,9 @@ class FolderCheckpoint(Checkpoint):
     every : float
         Minimum number of seconds between two checkpoints.
     epochs : int
-        How many there will be.
+        How many there will be, of each member of an ensemble.
+    members : int
+        How many there are.
 
     Attributes
     ----------
@@ -49,10 +59,12 @@ class FolderCheckpoint(Checkpoint):
         *,
         every: float,
         epochs: int = 0,
+        members: int = 1,
     ) -> None:
         self.progress: Callable[[str, int, int], None] = lambda noun, done, total: None
-        self.epochs = epochs
-        self.epochs_saved = len(saved[0].get("records", [])) if saved else 0
+        self.epochs, self.epochs_of_member = epochs * members, epochs
+        self.members = _members(saved) if saved else []
+        self.epochs_saved = self._done(saved[0].get("records", [])) if saved else 0
         self.folder, self.content, self.saved, self.every = folder, content, saved, every
         self.seconds_before = float(saved[0].get("seconds", 0)) if saved else 0.0
         self.started = self.last = monotonic()
@@ -62,6 +74,19 @@ class FolderCheckpoint(Checkpoint):
         """Training time, including that of earlier processes."""
         return self.seconds_before + monotonic() - self.started
 
+    def _done(self, records: Sequence[dict[str, float]]) -> int:
+        return len(self.members) * self.epochs_of_member + len(records)
+
+    def finished(self, n: int) -> list[Member | None]:
+        """Return the members that have learnt the task, and None for the rest of n."""
+        return [*self.members, *[None] * (n - len(self.members))]
+
+    def finish(self, pack: Callable[[], Member]) -> None:
+        """Save a member that has learnt the task; the next begins with its first epoch."""
+        self.members, self.saved = [*self.members, pack()], None
+        if monotonic() - self.last >= self.every:
+            self._write([], dict)
+
     def on_features(self, done: int, total: int) -> None:
         """Show how many features are computed."""
         self.progress("image", done, total)
@@ -69,7 +94,7 @@ class FolderCheckpoint(Checkpoint):
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
         """Restore the checkpoint; return the records of its epochs."""
         self.progress("epoch", self.epochs_saved, self.epochs)
-        if self.saved is None or not self.saved[1]:
+        if self.saved is None or not self.saved[0].get("records"):
             return []
         content, tensors = self.saved
         try:
@@ -88,13 +113,38 @@ class FolderCheckpoint(Checkpoint):
         optimiser: torch.optim.Optimizer,
     ) -> None:
         """Save the state after the last of these records, if it is time."""
-        self.progress("epoch", len(records), self.epochs)
+        self.progress("epoch", self._done(records), self.epochs)
         if monotonic() - self.last < self.every:
             return
+        self._write(records, lambda: pack_training(network, optimiser))
+
+    def _write(
+        self, records: Sequence[dict[str, float]], training: Callable[[], dict[str, Tensor]]
+    ) -> None:
         content = {**self.content, "records": list(records), "seconds": self.seconds}
+        if self.members:
+            content["members"] = [description for description, _ in self.members]
+            content["epochs"] = self._done(records)
+        members = {
+            f"{_MEMBER}{i}.{group}.{name}": tensor
+            for i, (_, groups) in enumerate(self.members)
+            for group, part in groups.items()
+            for name, tensor in part.items()
+        }
         try:
-            unfinished.write(self.folder, content, pack_training(network, optimiser))
-            self.epochs_saved = len(records)
+            unfinished.write(self.folder, content, members | training())
+            self.epochs_saved = self._done(records)
         except OSError as error:  # a full disk need not stop the training
             warn(f"cannot save a checkpoint in {self.folder}, training continues: {error}")
         self.last = monotonic()
+
+
+def _members(saved: unfinished.Checkpoint) -> list[Member]:
+    """Return the members of an ensemble that a checkpoint holds."""
+    content, tensors = saved
+    members: list[Member] = [(dict(found), {}) for found in content.get("members", [])]
+    for name, tensor in tensors.items():
+        if name.startswith(_MEMBER):
+            i, group, own_name = name.removeprefix(_MEMBER).split(".", 2)
+            members[int(i)][1].setdefault(group, {})[own_name] = tensor
+    return members

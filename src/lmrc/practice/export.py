@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.nets.network import Network
 from lmrc.practice.models import (
     is_calibrated,
     open_to_predict,
@@ -28,7 +27,6 @@ from lmrc.practice.models import (
 )
 from lmrc.practice.usage import Say, UsageError, count, format_bytes
 from lmrc.store.files import write_atomically
-from lmrc.training.features import for_inference
 
 INPUT, OUTPUT = "images", "similarities"
 MORE = ("probabilities", "unknown")  # outputs of a model that is calibrated
@@ -37,6 +35,7 @@ TOLERANCE = 1e-4
 # image alone then differs by 1e-4 from its score in a mini-batch.
 SCORE_TOLERANCE = 1e-3
 CHECKED_BATCH_SIZES = (1, 5, 16)
+MANY = 10**6  # images that the file will be given, for which the network is prepared
 PACKAGES = "'torch>=2.7' onnx onnxruntime onnxscript"
 
 
@@ -49,8 +48,7 @@ class _Exported(nn.Module):
 
     def __init__(self, model: LMRCClassifier) -> None:
         super().__init__()
-        network = model.network_
-        self.network, self.model = Network(for_inference(network.encoder), network.head), model
+        self.network, self.model = model._network_for(MANY), model
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return the model's `similarities`; if it has them, also probabilities, unknown scores."""

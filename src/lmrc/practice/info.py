@@ -52,6 +52,7 @@ def describe(path: Path) -> dict[str, Any]:
         left = likely // math.prod(rotations) if rotations else max(0, likely - len(classes))
         backbone = settings["backbone"]
         shared = files.get("backbone", {})
+        weights = files["weights"] | shared | _of_others(files, "weights")
         return {
             "path": str(path),
             "classes": classes,
@@ -61,9 +62,10 @@ def describe(path: Path) -> dict[str, Any]:
             "backbone": pick(input_shape) if backbone == "auto" else backbone or "custom",
             "backbone_size": _backbone_size(description.get("pretrained")),
             "backbone_bytes": sum(size for _, size in shared.values()),
+            "members": settings.get("members", 1),
             "parameters": sum(
                 math.prod(shape)
-                for name, (shape, _) in (files["weights"] | shared).items()
+                for name, (shape, _) in weights.items()
                 if name.rpartition(".")[2] not in BUFFERS
             ),
             "bytes": store.size_of(versions[-1:]),
@@ -74,7 +76,7 @@ def describe(path: Path) -> dict[str, Any]:
             "statistics_bytes": sum(
                 size
                 for group in ("statistics", "scatter", "classifiers")
-                for _, size in files.get(group, {}).values()
+                for _, size in (files.get(group, {}) | _of_others(files, group)).values()
             ),
             "statistics_of": _statistics_of(files, settings),
             "rotations": rotated,
@@ -87,6 +89,12 @@ def describe(path: Path) -> dict[str, Any]:
             "settings": settings,
             "settings_not_default": non_default(method, settings),
         }
+
+
+def _of_others(files: dict[str, Any], group: str) -> dict[str, Any]:
+    """Return the shapes of a group of tensors of an ensemble's other members."""
+    found = files.get("members", {}).items()
+    return {name: shape for name, shape in found if name.split(".")[1:2] == [group]}
 
 
 def _statistics(files: dict[str, Any]) -> str:
@@ -163,7 +171,8 @@ def print_info(path: Path, say: Say) -> None:
         say(f"input: vectors of {channels} features")
     own = info["backbone_size"]
     at = f" at {own[0]}×{own[1]} pixels" if own and own != sides else ""
-    say(f"backbone: {info['backbone']}{at}, {info['parameters']:,} parameters in all")
+    several = f", {info['members']} networks (members)" if info["members"] > 1 else ""
+    say(f"backbone: {info['backbone']}{at}{several}, {info['parameters']:,} parameters in all")
     more = f"; all {info['versions']} versions: {format_bytes(info['bytes_of_all_versions'])}"
     if info["backbone_bytes"]:
         more += f", which share a frozen backbone of {format_bytes(info['backbone_bytes'])}"

@@ -172,9 +172,12 @@ def learn(
                 f"the unfinished task ({store.learn_command(path)} --discard)"
             )
         every = checkpoint_every if images is None else math.inf
-        checkpoint = FolderCheckpoint(place, content, saved, every=every, epochs=model._epochs)
+        members = getattr(model, "members", 1)
+        checkpoint = FolderCheckpoint(
+            place, content, saved, every=every, epochs=model._epochs, members=members
+        )
         if checkpoint.epochs_saved:
-            say(f"resuming after {checkpoint.epochs_saved} of {count(model._epochs, 'epoch')}")
+            say(f"resuming after {checkpoint.epochs_saved} of {count(checkpoint.epochs, 'epoch')}")
         silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
         checkpoint.progress = progress or progress_lines(silent)
         _train(model, samples, checkpoint, place, quiet)
@@ -194,7 +197,9 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
     if resume and saved is None:
         raise UsageError(f"{place} has no unfinished task to resume: give a folder to learn")
     if saved is not None and not resume:
-        source, epochs = _saved_request(place, saved).source, len(saved[0].get("records", []))
+        content, _ = saved
+        epochs = content.get("epochs", len(content.get("records", [])))  # of all members
+        source = _saved_request(place, saved).source
         raise UsageError(
             f"learning {source} was interrupted, {count(epochs, 'epoch')} saved: continue with "
             f"{store.learn_command(place)} --resume, or discard it with --discard"
@@ -221,9 +226,9 @@ def _saved_request(place: Path, saved: unfinished.Checkpoint) -> Request:
     try:
         request = Request(**content["request"])
         _check_request(request)
-        if type(seconds) not in (int, float) or not all(
-            type(value) in (int, float) for record in records for value in record.values()
-        ):
+        values = [value for record in records for value in record.values()]
+        values += [seconds, content.get("epochs", 0)]
+        if not all(type(value) in (int, float) for value in values):
             raise TypeError("a record that is not a number")
         return request
     except (KeyError, TypeError, AttributeError) as error:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 GROUP = "training"
 FORMAT_VERSION = 2
 
+_OF_STATE = ("records", "seconds", "members", "epochs")  # of no use without the tensors
 #: What `write` stores: plain values, and tensors.
 Checkpoint = tuple[dict[str, Any], dict[str, "Tensor"]]
 
@@ -101,7 +102,7 @@ def drop_state(folder: Path) -> None:
     """Delete the tensors to free disk space: the task restarts with its first epoch."""
     try:
         content = files.read_json(folder / UNFINISHED)["content"]
-        write(folder, {k: v for k, v in content.items() if k not in ("records", "seconds")}, {})
+        write(folder, {k: v for k, v in content.items() if k not in _OF_STATE}, {})
     except (OSError, ModelFileError, KeyError, AttributeError):  # not even room for that
         discard(folder)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from lmrc.training.swa import AVERAGE
 
 Records = list[dict[str, float]]
+#: A member of an ensemble, taken apart: plain values, and groups of tensors.
+Member = tuple[dict[str, Any], dict[str, dict[str, Tensor]]]
 
 
 class Checkpoint:
@@ -30,6 +33,13 @@ class Checkpoint:
         optimiser: torch.optim.Optimizer,
     ) -> None:
         """Save the state after the last of these records."""
+
+    def finished(self, n: int) -> list[Member | None]:
+        """Return those of n members of an ensemble that have learnt the task; None for the rest."""
+        return [None] * n
+
+    def finish(self, pack: Callable[[], Member]) -> None:
+        """Save a member that has learnt the task, as a function returns it."""
 
     def on_features(self, done: int, total: int) -> None:
         """Hear how many of a task's features, which training is on, are computed."""
