@@ -372,7 +372,9 @@ def _extra(
 
 def _stored_bytes(learner: IncrementalClassifier) -> dict[str, int]:
     """Count the bytes of data in a model beside its network; label vectors are random."""
-    groups = (getattr(learner, name) for name in learner.saved_tensors if name != "labels_")
+    members = getattr(learner, "members_", [learner])  # of an ensemble
+    saved = [name for name in learner.saved_tensors if name != "labels_"]
+    groups = (getattr(member, name) for member in members for name in saved)
     tensors = [tensor for group in groups for tensor in group.values()]
     images = learner.memory_.x[:].nbytes if learner.memory_ else 0
     return {"images": images, "statistics": sum(tensor.nbytes for tensor in tensors)}
