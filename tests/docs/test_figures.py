@@ -16,7 +16,7 @@ MAIN, PLUS, DEMO = (
     "results/digits/demo",
 )
 ABLATION = "results/beyond/ablation"
-PRETRAINED = "results/pretrained/cifar100"
+PRETRAINED, LITE2 = "results/pretrained/cifar100", "results/pretrained/cifar100-lite2"
 
 #: Page, heading of the section, and for each row of its table: folder and method of the records,
 #: and the prediction rule where it is not that of the method.
@@ -43,6 +43,7 @@ TABLES = [
             "LM": (MAIN, "LM"),
             "fine-tuning": (MAIN, "Fine-tuning"),
             "EWC": (MAIN, "EWC"),
+            "LMRC+, ResNet-18 of twice the width": ("results/beyond/wide", "LMRC+"),
             "joint training": (MAIN, "Joint"),
         },
     ),
@@ -60,7 +61,10 @@ TABLES = [
             "LDA": (PRETRAINED, "LMRC+, frozen", "lda"),
             "nearest class mean": (PRETRAINED, "LMRC+, frozen", "ncm"),
             "LMRC+ from scratch": (PRETRAINED, "LMRC+ from scratch"),
-            "joint linear probe": (PRETRAINED, "Joint linear probe"),
+            "EfficientNet-Lite2: LMRC+, adapted to the first task": (LITE2, "LMRC+, adapted"),
+            "EfficientNet-Lite2: LMRC+, frozen": (LITE2, "LMRC+, frozen"),
+            "keep all images: joint linear probe": (PRETRAINED, "Joint linear probe"),
+            "keeps all images: joint fine-tuning": (PRETRAINED, "Joint fine-tuning"),
         },
     ),
     (
