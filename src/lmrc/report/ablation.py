@@ -112,11 +112,18 @@ def build_pretrained(description: Description, records: Sequence[RunRecord]) -> 
     compared = {s.method: s.average for s in summaries if s.average and s.method not in bounds}
     leaders = best(compared) if compared else {}
     lead, shares = name_best(leaders) if leaders else ("", "")
+    others = [
+        f"; {s.method} (keeps all data): {100 * s.average.mean:.1f} %"
+        for s in summaries
+        if s.average and s.method in bounds
+    ]
     return sections.gather(
         description,
         records,
         summarize_methods(records),
-        headline=f"{lead}: {shares} % average incremental accuracy." if leaders else "",
+        headline=f"{lead}: {shares} % average incremental accuracy{''.join(others)}."
+        if leaders
+        else "",
         findings=[],
         sections=[
             Section(
