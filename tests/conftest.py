@@ -21,6 +21,7 @@ from lmrc import cli
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tree of commands is always the same; to build it takes longer than most commands.
 typer.main.get_command = cache(typer.main.get_command)
+FEW_STEPS = 5
 
 
 def pytest_addoption(parser):
@@ -30,26 +31,64 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_finish():
-    """Leave what is imported by now, all of torch, to no more garbage collections."""
+    """Save time in all tests.
+
+    Heads are fine-tuned in few steps, unless a test says how many it needs: few tests need good
+    ones. What is imported by now, all of torch, is left to no more garbage collections.
+    """
+    if rules := sys.modules.get("lmrc.statistics.prediction_rules"):
+        rules.STEPS = FEW_STEPS
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 100)
 
 
+@pytest.fixture(scope="session")
+def run_command():
+    """Return what runs the command in this process, and returns its exit code."""
+
+    def run(*words):
+        heard = signal.getsignal(signal.SIGINT)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["lmrc", *words])
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        signal.signal(signal.SIGINT, heard)
+        return end.value.code or 0
+
+    return run
+
+
 @pytest.fixture
-def call(monkeypatch, capsys):
+def call(run_command, capsys):
     """Call the command as a shell would; return exit code, output and errors."""
 
     def run(*words):
-        monkeypatch.setattr(sys, "argv", ["lmrc", *words])
-        heard = signal.getsignal(signal.SIGINT)
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        signal.signal(signal.SIGINT, heard)
+        code = run_command(*words)
         said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
+        return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def small_pretrained(monkeypatch):
+    """Let efficientnet-lite0 be a smaller network: its first layers, with their weights."""
+    import torch
+
+    from lmrc.nets import efficientnet, loading
+
+    published = loading.read_weights("efficientnet-lite0")
+    monkeypatch.setattr(efficientnet, "_STAGES", efficientnet._STAGES[:2])
+    monkeypatch.setattr(efficientnet, "WIDTH", 64)
+    monkeypatch.setattr(efficientnet.EfficientNetLite, "width", 64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        small = efficientnet.EfficientNetLite("efficientnet-lite0").state_dict()
+    small |= {n: t for n, t in published.items() if n in small and t.shape == small[n].shape}
+    # Anew for each model, which may train them.
+    weights = lambda name: {n: t.clone() for n, t in small.items()}  # noqa: E731
+    monkeypatch.setattr(loading, "read_weights", weights)
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +183,8 @@ def run_jobs():
     "full" from then on, or "watched"); a `limit` to the bytes of a file; `harmless`, without the
     rights of root; `memory` that it may take beyond what it has; `undrawn`, "png" or "all"
     figures. In place of `words` it may have several `commands`, of `seconds` each, or a Python
-    `program`. What it `needs` is imported once for all. The results have `code`, `said` and
-    `seconds`.
+    `program` with `arguments`. What it `needs` is imported once for all. The results have `code`,
+    `said` and `seconds`.
     """
     if not hasattr(os, "fork"):
         pytest.skip("processes cannot be forked here")

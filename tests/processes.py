@@ -127,8 +127,7 @@ def start(job):
         os.environ |= job.get("environment", {})
         prepare_fault(job)
         if "program" in job:
-            runpy.run_path(job["program"])
-            code = 0
+            code = run_program(job["program"], job.get("arguments", ()))
         elif "words" in job:
             code = run(job["words"])
         else:
@@ -148,6 +147,16 @@ def run(words):
         cli.main()
     except SystemExit as end:
         return end.code or 0
+
+
+def run_program(path, arguments):
+    """Run a Python program; return its exit code."""
+    sys.argv = [path, *arguments]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        return end.code or 0
+    return 0
 
 
 def run_each(commands, seconds):

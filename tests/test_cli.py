@@ -217,6 +217,7 @@ def test_two_interrupts_end_like_one(second):
 
             __del__ = __call__
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background, too
         ignore, interrupt = interrupts.ignore_further, Interrupt()
         if sys.argv[1] == "while the first is dealt with":
             interrupts.ignore_further = lambda: (interrupt(), ignore())

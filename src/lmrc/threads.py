@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 _limit_lock = threading.Lock()
+_controller = cache(ThreadpoolController)  # to find the libraries takes a millisecond
 
 
 class Threads:
@@ -42,6 +44,6 @@ class Threads:
         if self._pool is None:
             # The limit is global to the process: two users at a time might not restore the old one.
             self._open.enter_context(_limit_lock)
-            self._open.enter_context(threadpool_limits(1, user_api="blas"))
+            self._open.enter_context(_controller().limit(limits=1, user_api="blas"))
             self._pool = self._open.enter_context(ThreadPoolExecutor(self._workers))
         return list(self._pool.map(function, *arguments))

@@ -2,8 +2,6 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,15 +13,15 @@ _spec.loader.exec_module(build)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(tmp_path_factory, run_jobs):
     pytest.importorskip("sphinx")
     pytest.importorskip("furo")
     pytest.importorskip("myst_parser")
     pytest.importorskip("sphinx_copybutton")
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, ROOT / "docs" / "site" / "build.py", out]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr  # as when a link leads nowhere
+    program = str(ROOT / "docs" / "site" / "build.py")
+    (done,) = run_jobs({"program": program, "arguments": [str(out)], "place": str(ROOT)})
+    assert done["code"] == 0, done["said"]  # as when a link leads nowhere
     return out
 
 

@@ -416,6 +416,7 @@ def taught_in_two(photographs, **settings):
     return model.partial_fit(X[y >= 2], y[y >= 2]), first
 
 
+@pytest.mark.usefixtures("small_pretrained")
 def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photographs, monkeypatch):
     """And by seven parts in ten: adapted wholly, features serve the first task's classes alone."""
     X, _ = photographs
@@ -447,7 +448,7 @@ def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photog
 
 
 @pytest.fixture
-def larger(photographs, monkeypatch):
+def larger(photographs, monkeypatch, small_pretrained):
     """Colour images of 64 pixels a side; pre-trained networks see them at 32."""
     monkeypatch.setattr(auto, "PRETRAINED", "efficientnet-lite0@32")
     monkeypatch.setattr("lmrc.nets.backbones.pick", lambda shape: "mlp")

@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import lmrc
-from lmrc.methods.state import pack
+from lmrc.methods.state import check_numbers, pack
 from lmrc.nets.network import build_encoder
 from lmrc.store import files, folder
 from lmrc.store.folder import ModelFileError
@@ -291,6 +291,10 @@ def plus():
     X = np.random.default_rng(0).normal(size=(12, 5))
     clf = lmrc.LMRCPlusClassifier(rotations="none", epochs=1, first_epochs=1, random_state=0)
     return pack(clf.fit(X, np.repeat([0, 1], 6)))
+
+
+def test_large_numbers_are_numbers():
+    check_numbers({"weights": {"head.weight": torch.full((2,), 3e38)}})  # their sum is none
 
 
 @pytest.mark.parametrize(("group", "name", "value"), SPOILT)

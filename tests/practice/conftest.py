@@ -1,3 +1,7 @@
+import contextlib
+import io
+import shutil
+
 import pytest
 from PIL import Image
 
@@ -17,19 +21,25 @@ def save_images(folder, images):
         Image.fromarray(image).save(folder / f"{i:03}.png")
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder to be in, with digits as image files: week1, week2, test and other things."""
-    monkeypatch.chdir(tmp_path)
-    data = digits()
+@pytest.fixture(scope="session")
+def image_files(tmp_path_factory):
+    """A folder with digits as image files: week1, week2, test and other things."""
+    folder, data = tmp_path_factory.mktemp("images"), digits()
     for number, name in enumerate(NAMES):
         train, test = data.X_train[data.y_train == number], data.X_test[data.y_test == number]
         if number < 4:
-            save_images(tmp_path / f"week{1 + number // 2}" / name, train[:30])
-            save_images(tmp_path / "test" / name, test[:10])
+            save_images(folder / f"week{1 + number // 2}" / name, train[:30])
+            save_images(folder / "test" / name, test[:10])
         else:
-            save_images(tmp_path / "other" / name, test[:10])
-    return tmp_path
+            save_images(folder / "other" / name, test[:10])
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, image_files):
+    """A folder to be in, with a copy of the image files."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(image_files, tmp_path, shutil.copyfile, dirs_exist_ok=True)
 
 
 FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", "cpu")
@@ -47,20 +57,35 @@ def learn(call):
     return run
 
 
+@pytest.fixture(scope="session")
+def trained(image_files, tmp_path_factory, run_command):
+    """Return what trains a model on two tasks of two digits; the same one once for all tests."""
+    models = {}
+
+    def train(*words):
+        if words not in models:
+            folder = models[words] = tmp_path_factory.mktemp("trained")
+            with contextlib.chdir(image_files), contextlib.redirect_stdout(io.StringIO()):
+                first = ("week1", *words, *FAST)
+                for learnt in (first, ("week2",)):
+                    assert run_command("learn", str(folder / "m"), *learnt, "--quiet") == 0
+        return models[words] / "m"
+
+    return train
+
+
 @pytest.fixture
-def model(place, learn):
+def model(place, trained):
     """The name of a model that knows four digits from two tasks."""
-    learn("week1", "--quiet", fast=True)
-    learn("week2", "--quiet")
+    shutil.copytree(trained(), "m")
     return "m"
 
 
 @pytest.fixture
-def calibrated(place, learn):
+def calibrated(place, trained):
     """The name of an LMRC+ model with probabilities that knows four digits from two tasks."""
     rule = ("--method", "lmrc+", "--rotations", "none", "--set", "predict_with=lda")
-    learn("week1", "--quiet", *rule, "--calibration-share", "0.2", fast=True)
-    learn("week2", "--quiet")
+    shutil.copytree(trained(*rule, "--calibration-share", "0.2"), "m")
     return "m"
 
 

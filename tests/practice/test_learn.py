@@ -197,6 +197,7 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
 
 
+@pytest.mark.usefixtures("small_pretrained")
 def test_learning_photographs_is_resumed(photographs, learn, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
@@ -212,6 +213,7 @@ def test_learning_photographs_is_resumed(photographs, learn, monkeypatch):
     np.testing.assert_array_equal(lmrc.load("m").similarities(IMAGES), resumed)
 
 
+@pytest.mark.usefixtures("small_pretrained")
 def test_a_pretrained_backbone_that_the_user_chooses_is_frozen_by_lmrc_plus(photographs, learn):
     learn("week1", "--backbone", "efficientnet-lite0@32", *QUICK)
     model = lmrc.load("m")
@@ -219,6 +221,7 @@ def test_a_pretrained_backbone_that_the_user_chooses_is_frozen_by_lmrc_plus(phot
     assert model.input_shape_ == (3, 32, 32)
 
 
+@pytest.mark.usefixtures("small_pretrained")
 @pytest.mark.filterwarnings("ignore:the 6 images would take")
 def test_photographs_that_do_not_fit_into_memory_are_learnt_all_the_same(
     photographs, learn, monkeypatch
@@ -272,6 +275,7 @@ def test_small_and_grey_images_get_no_pretrained_backbone(photographs, learn):
         shutil.rmtree("m")
 
 
+@pytest.mark.usefixtures("small_pretrained")
 def test_a_pretrained_model_stays_one(photographs, learn):
     learn("week1", *QUICK, "-q")
     err = learn("week2", "--from-scratch", code=2)[2]

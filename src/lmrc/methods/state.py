@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from numbers import Real
@@ -100,7 +101,7 @@ def check_numbers(tensors: Tensors) -> None:
     for group, members in tensors.items():
         for name, tensor in members.items():
             last = name.rpartition(".")[2]
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if tensor.is_floating_point() and not _is_finite(tensor):
                 raise ValueError(f"{name} ({group}) holds NaN or infinity")
             if name == "encoder.std" and not bool((tensor > 0).all()):
                 raise ValueError(f"{name} ({group}), by which inputs are divided, is not positive")
@@ -110,6 +111,11 @@ def check_numbers(tensors: Tensors) -> None:
                 ((tensor.float().norm(dim=-1) - 1).abs() < 0.01).all()
             ):
                 raise ValueError(f"{name} ({group}) are not vectors of length 1")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Tell whether it has neither NaN nor infinity: by the sum, which is fast but may overflow."""
+    return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
 
 
 def refuse_diverged(model: Any) -> None:
