@@ -5,9 +5,12 @@ import io
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer import BadParameter, Context
 from typer.main import get_command
 
@@ -82,7 +85,7 @@ COMMANDS = sorted(
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_a_command_of_the_documentation_is_taken(page, command):
-    """Parsed as the command line does, but not run: most need images, a GPU, or much time."""
+    """Parsed as the command line does; most of the rest need a GPU, a cluster, or much time."""
     words = one_by_one(shlex.split(command, comments=True))
     if words[0].startswith("-"):
         return
@@ -99,3 +102,70 @@ def test_a_command_of_the_documentation_is_taken(page, command):
 
 def test_commands_are_found():
     assert len(COMMANDS) > 30
+
+
+PHOTOGRAPHS = {  # folders that the pages name, with the colours of their classes
+    "week1": {"cat": (200, 60, 40), "dog": (40, 60, 200)},
+    "week2": {"bird": (40, 200, 60), "fish": (220, 220, 40)},
+    "more-cats": {"cat": (200, 60, 40)},
+    "test": {"cat": (200, 60, 40), "fish": (220, 220, 40)},
+    "other-animals": {"cow": (120, 120, 120)},
+    "photos": {"cat": (200, 60, 40), "dog": (40, 60, 200)},
+}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """A folder with the images that the pages name."""
+    place, rng = tmp_path_factory.mktemp("pets"), np.random.default_rng(0)
+
+    def draw(path, colour):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = rng.integers(-40, 40, (72, 72, 3)) + np.array(colour)
+        Image.fromarray(noise.clip(0, 255).astype("uint8")).save(path)
+
+    for folder, classes in PHOTOGRAPHS.items():
+        for name, colour in classes.items():
+            for i in range(3):
+                draw(place / folder / name / f"{i}.png", colour)
+    draw(place / "photo.jpg", (200, 60, 40))
+    draw(place / "more" / "1.png", (40, 60, 200))
+    return place
+
+
+@pytest.fixture
+def follow(photographs, tmp_path, monkeypatch, call):
+    """Run those commands of a page that one person has on one machine; return what they say."""
+
+    def run_all(page, model=None):
+        place = tmp_path / Path(page).stem
+        shutil.copytree(photographs, place)
+        if model:
+            shutil.copytree(model, place / model.name)
+        monkeypatch.chdir(place)
+        said = {}
+        for command in commands_of(ROOT / page):
+            words = shlex.split(command.partition(">")[0], comments=True)
+            if words[0] in ("learn", "check", "predict", "evaluate"):
+                paths = [Path().glob(word) if "*" in word else [word] for word in words]
+                code, out, err = call(*(str(path) for found in paths for path in found))
+                assert code == 0 or (words[0] == "check" and code == 1), (command, out, err)
+                said[command] = out
+        return place, list(said.values())
+
+    return run_all
+
+
+def test_the_commands_of_readme_and_guides_run(follow):
+    """On few small images: what a newcomer types first must not fail."""
+    place, (_, first, second, answers, accuracy) = follow("README.md")
+    assert "cat" in first
+    assert "bird" in second
+    assert [line.split()[1] for line in answers.splitlines()[-2:]] == ["cat", "dog"]
+    assert "100" in accuracy
+    model = place / "pets.lmrc"
+    assert len(follow("docs/how-to/unknown.md", model)[1]) == 3
+    assert "cat" in follow("docs/how-to/known-class-again.md", model)[1][0]
+    assert follow("docs/how-to/check.md", model)[1]
+    assert follow("docs/how-to/exemplars.md")[1]
+    assert follow("docs/how-to/larger-than-memory.md")[1]
