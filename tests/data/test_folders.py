@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lmrc.data import image_files
 from lmrc.data.datasets import load_dataset
-from lmrc.data.folders import folder, held_out
+from lmrc.data.folders import folder, held_out, read_files
 from lmrc.data.sources import cache_folder
 
 
@@ -113,7 +114,7 @@ def test_limit_takes_the_first_of_each_class_and_decodes_no_more(pets, monkeypat
     whole = folder(pets)
     read = []
     monkeypatch.setattr(
-        "lmrc.data.folders.read_image",
+        "lmrc.data.image_files.read_image",
         lambda path, *args: read.append(path) or np.zeros((20, 20, 3), np.uint8),
     )
     folder(pets, limit=2)
@@ -161,6 +162,28 @@ def test_unreadable_files_are_left_out_counted_and_named(pets):
     assert re.search(r"cat/broken-\d\.jpg as an image: it holds no known image format", message)
     assert message.count("broken-") == 5
     assert caught[0].filename == __file__
+
+
+def test_many_files_are_decoded_by_several_processes(pets, monkeypatch):
+    (pets / "cat" / "broken.jpg").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match="left out 1 file"):
+        alone = folder(pets)
+    started, whole = [], image_files.DataLoader
+    monkeypatch.setattr(
+        image_files, "DataLoader", lambda *a, **kw: started.append(kw) or whole(*a, **kw)
+    )
+    monkeypatch.setattr(image_files, "AT_ONCE", 2)
+    with pytest.warns(UserWarning, match=r"left out 1 file.*broken.jpg"):
+        shared = folder(pets)
+    assert len(started) == (2 if image_files.FORKS else 0)  # training and test images
+    for name in ("X_train", "y_train", "X_test", "y_test"):
+        np.testing.assert_array_equal(getattr(shared, name), getattr(alone, name))
+    opened = {name: [path.open("rb") for path in (pets / name).glob("?.png")] for name in ("cat",)}
+    X, _ = read_files(opened, 20, "RGB", [])
+    assert sorted(brightness(X)) == list(range(10))
+    assert len(started) == (2 if image_files.FORKS else 0)  # of open files, the position is shared
+    for file in opened["cat"]:
+        file.close()
 
 
 def test_odd_files_are_ignored_without_a_word(pets):

@@ -120,7 +120,7 @@ def _open(entry: Path, name: str) -> Dataset:
 
 def _fingerprint(sources: Iterable[Path]) -> str:
     digest = hashlib.sha256(f"lmrc {FORMAT_VERSION}".encode())
-    for path in sorted(path.absolute() for path in sources):
+    for path in sorted((path.absolute() for path in sources), key=lambda path: path.parts):
         status = path.stat()
         digest.update(f"\0{path}\0{status.st_size}\0{status.st_mtime_ns}".encode())
     return digest.hexdigest()[:32]

@@ -22,7 +22,14 @@ from lmrc.data.dataset import (
     sample_share,
     text_labels,
 )
-from lmrc.data.image_files import MEMORY_SHARE, ImageFiles, available_memory
+from lmrc.data.image_files import (
+    FORKS,
+    MEMORY_SHARE,
+    ImageFiles,
+    available_memory,
+    in_workers,
+    read_or_error,
+)
 from lmrc.data.images import (
     SUFFIXES,
     ImageFile,
@@ -32,7 +39,6 @@ from lmrc.data.images import (
     UnreadableImageError,
     common_form,
     name_of,
-    read_image,
 )
 from lmrc.data.names import Names
 from lmrc.data.progress import progress
@@ -315,6 +321,10 @@ def read_files(
     if n_images * math.prod(shape) > MEMORY_SHARE * available_memory():
         return _streamed(files, (height, width), mode, skipped, limit, use)
     labels: list[str] = []
+    every = ImageFiles(list(files.values()), (height, width), mode)
+    # Workers would share the position in open files; and with a limit, some are not to be read.
+    on_disk = limit is None and not any(hasattr(f[0], "read") for f in files.values() if len(f))
+    decoded = in_workers(every.read, len(every)) if on_disk and FORKS else None
 
     def images() -> Iterator[Pixels]:
         for label, of_class in files.items():
@@ -322,15 +332,14 @@ def read_files(
             for path in of_class:
                 if len(labels) - first == limit:
                     break
-                try:
-                    pixels = read_image(path, size, mode)
-                except UnreadableImageError as error:
-                    skipped.append(UnreadableImageError(str(error)))  # without its cause
+                found = next(decoded) if decoded else read_or_error(path, size, mode)
+                if isinstance(found, UnreadableImageError):
+                    skipped.append(UnreadableImageError(str(found)))  # without its cause
                     if not labels and len(skipped) >= _MAX_UNREADABLE:
-                        raise _none_of(label, of_class, use) from error
+                        raise _none_of(label, of_class, use) from found
                     continue
                 labels.append(label)
-                yield pixels
+                yield found
             if use and len(labels) == first:
                 raise _none_of(label, of_class, use)
 

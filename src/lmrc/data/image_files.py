@@ -6,6 +6,7 @@ import bisect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
+from multiprocessing import get_all_start_methods
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from lmrc.data.images import ImageFile, Mode, Pixels, UnreadableImageError, read_image
+from lmrc.data.images import ImageFile, Mode, Pixels, Size, UnreadableImageError, read_image
 from lmrc.data.progress import progress
 
 MEMORY_SHARE = 0.5  # of the available memory that decoded images may take
 AT_ONCE = 1024  # images from which on worker processes decode them
-MAX_WORKERS = 8
+MAX_WORKERS, MAX_DECODERS = 8, 32  # processes: beside training, and before it
+BATCH = 64  # images that a worker hands over at once
+#: Whether worker processes are forks; else they import the user's script once more, which may not
+#: expect it.
+FORKS = get_all_start_methods()[0] == "fork"
 
 T = TypeVar("T")
 
@@ -47,7 +52,7 @@ def n_workers(max_workers: int = MAX_WORKERS) -> int:
     return max(1, min(max_workers, (cores or 1) // processes))
 
 
-def in_workers(read: Callable[[int], T], n: int, max_workers: int = MAX_WORKERS) -> Iterator[T]:
+def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:
     """Yield ``read(0)`` … ``read(n - 1)`` in order; many are read by worker processes.
 
     Not by threads: most of the work for a small JPEG holds Python's global lock.
@@ -57,21 +62,27 @@ def in_workers(read: Callable[[int], T], n: int, max_workers: int = MAX_WORKERS)
     read : callable
         Can be pickled, and returns errors instead of raising them.
     n : int
-    max_workers : int, default=8
-        Processes, if the machine has as many cores.
     """
     if n < AT_ONCE or get_worker_info() is not None:  # a worker starts no others
         yield from map(read, range(n))
         return
     loader = DataLoader(
         _Read(read, n),
-        batch_size=AT_ONCE // 16,
-        num_workers=n_workers(max_workers),
+        batch_size=BATCH,
+        num_workers=n_workers(MAX_DECODERS),
         collate_fn=list,
         generator=torch.Generator(),  # the user's is not touched
     )
     for items in loader:
         yield from items
+
+
+def read_or_error(path: ImageFile, size: Size, mode: Mode) -> Pixels | UnreadableImageError:
+    """Decode an image; return the error if that fails."""
+    try:
+        return read_image(path, size, mode)
+    except UnreadableImageError as error:
+        return error
 
 
 class _Read(Dataset[Any]):
@@ -157,10 +168,7 @@ class ImageFiles:
 
     def read(self, i: int) -> Pixels | UnreadableImageError:
         """Decode one image; return the error if that fails."""
-        try:
-            return read_image(self.path(i), self.size, self.mode)
-        except UnreadableImageError as error:
-            return error
+        return read_or_error(self.path(i), self.size, self.mode)
 
     def readable(self, skipped: list[UnreadableImageError]) -> NDArray[np.bool_]:
         """Decode each image once; return which are readable, and add the errors to `skipped`."""

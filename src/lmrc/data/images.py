@@ -191,8 +191,11 @@ def common_form(paths: Iterable[ImageFile]) -> tuple[tuple[int, int], Mode]:
     mode : {"RGB", "L"}
         Grey if they all are; else colour.
     """
-    sizes, all_grey = set(), True
+    sizes: set[tuple[int, int]] = set()
+    all_grey = True
     for path in paths:
+        if len(sizes) > 1 and not all_grey:  # no other header changes that
+            break
         try:
             with warnings.catch_warnings(action="ignore"), _open(path) as image:
                 # Pillow rotates TIFF files itself.

@@ -19,13 +19,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from multiprocessing import get_all_start_methods
 from pathlib import Path
 
 import numpy as np
 
 from lmrc.data.cache import save_class_names, save_images
-from lmrc.data.image_files import in_workers
+from lmrc.data.image_files import FORKS, in_workers
 from lmrc.data.images import Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
 from lmrc.data.unpack import read_file
@@ -33,7 +32,6 @@ from lmrc.text import brief, shorten
 
 SIZE = 64
 
-_MAX_WORKERS = 32
 _MAX_MEMBER = 2**22  # bytes: words.txt has 2.7 MB, an image 2 KB
 _LIST = re.compile(r"(?P<top>[^/]+/)?wnids\.txt")
 _TRAIN = re.compile(r"train/(?P<label>n\d+)/images/(?P=label)_(?P<number>\d+)\.JPEG")
@@ -91,7 +89,8 @@ class _Folder:
 
     def __init__(self, source: Path) -> None:
         self.source = source
-        self.names = [path.relative_to(source).as_posix() for path in tiny_imagenet_files(source)]
+        above = len(source.parts)
+        self.names = ["/".join(path.parts[above:]) for path in tiny_imagenet_files(source)]
 
     def read(self, name: str) -> bytes:
         return read_file(self.source / name, _MAX_MEMBER)
@@ -141,9 +140,7 @@ def _meanings(words: str, classes: set[str]) -> dict[str, str]:
 
 def _decoded(names: Sequence[str], files: _Folder | _Archive, part: str) -> Iterator[Pixels]:
     read, n = partial(_image, files, names), len(names)
-    # Not by forks, workers import the user's script once more, which may not expect it.
-    forks = get_all_start_methods()[0] == "fork"
-    images = in_workers(read, n, _MAX_WORKERS) if forks else map(read, range(n))
+    images = in_workers(read, n) if FORKS else map(read, range(n))
     for image in progress(images, f"decoding Tiny-ImageNet, {part}", n):
         if isinstance(image, Exception):
             raise image
