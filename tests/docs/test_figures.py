@@ -50,7 +50,10 @@ TABLES = [
     (
         "README.md",
         "## Results",
-        {"LMRC+ on EfficientNet-Lite0": (PRETRAINED, "LMRC+, adapted")},
+        {
+            "LMRC+ on EfficientNet-Lite0": (PRETRAINED, "LMRC+, adapted"),
+            "joint fine-tuning of EfficientNet-Lite0": (PRETRAINED, "Joint fine-tuning"),
+        },
     ),
     (
         "docs/results.md",

@@ -114,7 +114,8 @@ def test_one_bad_file_does_not_stop_the_rest(place, model, call):
 def test_reject_below_predicts_unknown(model, call):
     words = ["predict", model, "test/one/000.png", "--reject-below"]
     assert call(*words, "-1")[1] == call(*words[:-1])[1]
-    assert "  unknown  " in call(*words, "1.01")[1]
+    nearest = call(*words[:-1])[1].split()[1]
+    assert call(*words, "1.01")[1] == f"test/one/000.png  unknown, nearest class: {nearest}\n"
     assert json.loads(call(*words, "1.01", "--json")[1])["class"] is None
     assert ",unknown," in call(*words, "1.01", "--csv")[1]
 
@@ -150,7 +151,9 @@ def test_unknown_goes_by_the_share_of_known_images(calibrated, call):
     assert half == (scores <= model.unknown_threshold(0.5)).tolist()
     assert sum(half) < sum(known("--unknown")) < 50
     lost = files[half.index(False)]
-    assert "  unknown  " in call("predict", calibrated, lost, "--unknown-share", "0.5")[1]
+    out = call("predict", calibrated, lost, "--unknown-share", "0.5")[1]
+    assert "  unknown, nearest class: " in out
+    assert "%" not in out  # the probability of a known class would read as that of unknown
 
 
 def test_unknown_needs_a_model_with_scores_for_it(model, call):

@@ -223,7 +223,7 @@ def predict(
         classifier, found, top=top, reject_below=reject_below, unknown_share=unknown_share
     )
     form = "json" if as_json else "csv" if as_csv else "text"
-    width = work.max_width([*classifier.classes_, work.UNKNOWN])
+    width = work.max_width(classifier.classes_)
     if work.write_predictions(predictions, form, sys.stdout, quiet=quiet, width=min(width, 30)):
         raise typer.Exit(1)
 

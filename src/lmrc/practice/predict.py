@@ -281,13 +281,16 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
 
 
 def _lines(prediction: Prediction, width: int) -> Iterator[str]:
-    named, start = prediction.known, escape(prediction.path)
+    start = escape(prediction.path)
     indent = " " * cell_len(start)
-    if not named and len(prediction.best) > 1:  # with --top, the nearest classes are still listed
+    if not prediction.known and len(prediction.best) == 1:  # its probability is not that of unknown
+        yield f"{start}  {UNKNOWN}, nearest class: {escape(str(prediction.best[0].label))}\n"
+        return
+    if not prediction.known:
         yield f"{start}  {UNKNOWN}, nearest classes:\n"
-        named, start = True, indent
+        start = indent
     for scored in prediction.best:
-        label = escape(str(scored.label)) if named else UNKNOWN
+        label = escape(str(scored.label))
         gap = " " * (width - cell_len(label))
         sure = f"{scored.similarity: .3f}"
         if scored.probability is not None:

@@ -57,7 +57,7 @@ def serve(
     """Teach and ask a model in a browser, or over HTTP.
 
     Images that are sent stay in memory, and are gone when they are learnt. Needs additional
-    packages: pip install 'lmrc[serve]'
+    packages: pip install '.[serve]' in lmrc's folder
 
     Example: lmrc serve pets.lmrc
     """
@@ -74,6 +74,7 @@ def serve(
         from lmrc.serve.run import run
     except ImportError as error:
         raise UsageError(
-            f"lmrc serve needs additional packages: pip install 'lmrc[serve]' ({error})"
+            "lmrc serve needs additional packages: pip install '.[serve]' in lmrc's folder "
+            f"({error})"
         ) from error
     run(settings, printer(quiet))
