@@ -60,7 +60,8 @@ def test_malformed_requests(safe, request):
         if rng.random() < 0.7:
             method, path = rng.choice(routes)
             path = path.replace("{model}", "pets.lmrc").replace("{image}", "none")
-            path = path.replace("{job}", safe.post(f"{MODEL}/jobs").json()["id"])
+            if "{job}" in path:
+                path = path.replace("{job}", safe.post(f"{MODEL}/jobs").json()["id"])
             path += rng.choice(("", "?label=a", "?top=x", "?label=%00", "?val=nan"))
         headers = {"Content-Type": rng.choice(TYPES)}
         if rng.random() < 0.3:
@@ -124,8 +125,10 @@ def test_openapi_description(safe):
             suppress_health_check=list(HealthCheck),
         )
         def ask(case):
-            known = {"model": "pets.lmrc", "job": safe.post(f"{MODEL}/jobs").json()["id"]}
-            case.path_parameters |= {k: v for k, v in known.items() if k in case.path_parameters}
+            if "model" in case.path_parameters:
+                case.path_parameters["model"] = "pets.lmrc"
+            if "job" in case.path_parameters:
+                case.path_parameters["job"] = safe.post(f"{MODEL}/jobs").json()["id"]
             case.call_and_validate(checks=[not_a_server_error])
 
         ask()

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from lmrc.data.arrays import npz
 from lmrc.data.dataset import Array, Dataset, check_limit
@@ -40,6 +38,10 @@ def digits(test_fraction: float = 0.25) -> Dataset:
     >>> digits()
     Dataset('digits': 1347 training and 450 test samples of shape (8, 8), uint8, 10 classes)
     """
+    # Here, since they take a second to import, which all commands would.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     if not 0.01 <= test_fraction <= 0.99:
         raise ValueError(
             f"test_fraction must lie between 0.01 and 0.99, got {test_fraction}; beyond that "

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.metrics import roc_auc_score
 
 BINS = 15  # of confidences, as the field has it
 HISTOGRAM_BINS = 40
@@ -106,6 +105,8 @@ def separation(known: ArrayLike, unknown: ArrayLike) -> Separation:
     Separation(auroc=0.8333333333333334, fpr95=0.5)
     """
     of_known, of_unknown = (np.asarray(scores, dtype=np.float64) for scores in (known, unknown))
+    from sklearn.metrics import roc_auc_score  # takes a while to import
+
     if not len(of_known) or not len(of_unknown):
         raise ValueError("there must be at least one known and one unknown image")
     truth = np.repeat([0, 1], [len(of_known), len(of_unknown)])

@@ -1,4 +1,4 @@
-"""Lazy imports: modules that dependencies import but ``lmrc predict`` may not need."""
+"""Lazy imports: modules that dependencies import but a command may not need."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+#: Imported by scikit-learn: a second or more, for functions that commands hardly ever call.
+HEAVY = ("scipy.stats", "pandas")
 
 
 class _LazyModule(ModuleType):
@@ -22,8 +25,7 @@ class _LazyModule(ModuleType):
 def import_lazily(*names: str) -> None:
     """Let ``import`` return a placeholder that imports the module when an attribute is read.
 
-    Only for a process of our own: scikit-learn imports SciPy's statistics and pandas, which takes a
-    second or more, for functions that a command may never call.
+    Only for a process of our own: others may look into modules in ways that we do not know.
     """
     for name in names:
         if name not in sys.modules and (spec := find_spec(name)):
