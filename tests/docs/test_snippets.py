@@ -167,5 +167,4 @@ def test_the_commands_of_readme_and_guides_run(follow):
     assert len(follow("docs/how-to/unknown.md", model)[1]) == 3
     assert "cat" in follow("docs/how-to/known-class-again.md", model)[1][0]
     assert follow("docs/how-to/check.md", model)[1]
-    assert follow("docs/how-to/exemplars.md")[1]
     assert follow("docs/how-to/larger-than-memory.md")[1]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lmrc.report.page import render
+from lmrc.report.records import Command
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -85,3 +86,9 @@ def test_the_page_has_recipe_and_notes(description, records):
     assert "<dt>dataset</dt><dd>pets &lt;x&gt;</dd>" in html
     assert "From &lt;a&gt;." in html
     assert "<dt>limit</dt>" not in html
+
+
+def test_methods_that_a_later_command_added_are_shown(description, records):
+    commands = [Command("lmrc a", ["lmrc"]), Command("lmrc b", ["lmrc", "ewc"])]
+    run = replace(description, recipe={"methods": ["lmrc"]}, commands=commands)
+    assert "<dt>methods</dt><dd>lmrc, ewc</dd>" in render(run, records)

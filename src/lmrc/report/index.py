@@ -63,15 +63,14 @@ def write_index(folder: Path) -> tuple[Path, list[Entry]]:
         )
     rows = [
         [
-            html.breakable(entry.place),
-            Markup('<td><a href="{}/{}">{}</a></td>').format(
-                quote(entry.place), PAGE, entry.headline or entry.title or entry.place
+            Markup("/<wbr>").join(entry.place.split("/")),
+            Markup('<td><a href="{}/{}">{}</a><br><span class="note">{}</span></td>').format(
+                quote(entry.place), PAGE, entry.headline or entry.title or entry.place, entry.title
             ),
-            html.td(entry.title),
         ]
         for entry in entries
     ]
-    table = html.table(f"{len(entries)} pages.", ["folder", "result", "experiment"], rows, "text")
+    table = html.table(f"{len(entries)} pages.", ["folder", "result"], rows, "text")
     page = bare_page("Results", Markup("<h1>Results</h1>\n{}").format(table))
     replace_file(folder / INDEX, encoded(page))
     return folder / INDEX, entries

@@ -42,6 +42,9 @@ class MadeWith(Protocol):
 def recipe_section(description: Description) -> Markup:
     """Return the recipe and the notes of a run, for below its question."""
     shown = {key: v for key, v in description.recipe.items() if key not in _ELSEWHERE}
+    if shown.get("methods"):  # a later command may have added some
+        added = (method for command in description.commands for method in command.methods)
+        shown["methods"] = list(dict.fromkeys([*shown["methods"], *added]))
     return settings_list(shown) + html.joined(map(html.note, description.notes))
 
 
