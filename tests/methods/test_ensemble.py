@@ -11,6 +11,7 @@ from lmrc.methods.ensemble import Networks
 from lmrc.practice import export
 from lmrc.statistics import prediction_rules
 from lmrc.store import folder
+from lmrc.training.loop import TrainingError
 
 QUICK = {"backbone": "mlp", "freeze": False, "rotations": "none", "epochs": 2, "first_epochs": 2}
 QUICK |= {"label_dim": 16, "threshold": 0.5, "batch_size": 16, "device": "cpu", "random_state": 0}
@@ -172,6 +173,20 @@ def test_a_failed_member_leaves_the_model_as_it_was(three, tmp_path, monkeypatch
     np.testing.assert_array_equal(model.similarities(X_TEST), before)
 
 
+def test_a_member_that_diverged_is_no_part_of_a_model(monkeypatch):
+    after_task, done = LMRCPlusClassifier.after_task, []
+
+    def spoils_the_second(self, network, samples):
+        after_task(self, network, samples)
+        done.append(self)
+        if len(done) == 2:
+            network.head.bias.data.fill_(torch.nan)
+
+    monkeypatch.setattr(LMRCPlusClassifier, "after_task", spoils_the_second)
+    with pytest.raises(TrainingError, match="training diverged"):
+        learnt([(0, 1)], members=2, predict_with="lda")
+
+
 def test_many_images_are_predicted_as_few_are(three):
     assert isinstance(three._network_for(1), Networks)
     one_by_one = np.concatenate([three.similarities(x[None]) for x in X_TEST[:20]])
@@ -187,13 +202,14 @@ def test_parameters_set_later_are_for_all_members(three, tmp_path):
     )
 
 
-def test_export_has_all_members_in_one_graph(three):
+def test_export_has_all_members_in_one_graph():
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    content = export.to_onnx(three)
-    export.check_outputs(three, content)
+    model = learnt([(0, 1, 2)], members=2, calibration_share=0.1, predict_with="lda")
+    content = export.to_onnx(model)
+    export.check_outputs(model, content)
     outputs = onnxruntime.InferenceSession(content).run(None, {"images": X_TEST[..., None]})
-    for found, expected in zip(outputs, three.outputs(X_TEST), strict=True):
+    for found, expected in zip(outputs, model.outputs(X_TEST), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 

@@ -66,6 +66,8 @@ class LMRCPlusClassifier(Ensemble):
         The highest threshold of any mapping.
     statistics_, classifiers_ : dict of Tensor
         Class statistics of the features, and what the prediction rules are made of.
+    members_ : list of LMRCPlusClassifier
+        With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict
         As in LMRC; with CutMix also ``cutmix``, the share of mini-batches that had it.
 
