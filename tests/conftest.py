@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import gc
 import itertools
@@ -16,6 +17,7 @@ import typer.main
 from markupsafe import Markup
 
 from lmrc import cli
+from lmrc.nets.packaged import PACKAGED
 
 # Before torch is imported: tests go side by side, and how runs do depends on the threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -69,6 +71,13 @@ def call(run_command, capsys):
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def small_inputs(monkeypatch):
+    """Let efficientnet-lite0 take images of 64 pixels a side in place of 224."""
+    smaller = dataclasses.replace(PACKAGED["efficientnet-lite0"], size=64)
+    monkeypatch.setitem(PACKAGED, "efficientnet-lite0", smaller)
 
 
 @pytest.fixture

@@ -16,19 +16,19 @@ from lmrc import (
 )
 
 CLASSIFIERS = {
-    "lmrc": LMRCClassifier(epochs=3, random_state=0),
-    "lm": LMRCClassifier(epochs=3, random_state=0, response_weight=0.0),
-    "lmrc with exemplars": LMRCClassifier(epochs=3, random_state=0, memory_per_class=3),
+    "lmrc": LMRCClassifier(epochs=2, random_state=0),
+    "lm": LMRCClassifier(epochs=2, random_state=0, response_weight=0.0),
+    "lmrc with exemplars": LMRCClassifier(epochs=2, random_state=0, memory_per_class=3),
     "lmrc with own backbone": LMRCClassifier(
-        epochs=3,
+        epochs=2,
         random_state=0,
         backbone=nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2)),
     ),
     "lmrc+": LMRCPlusClassifier(
-        epochs=3, first_epochs=None, random_state=0, rotations="none", predict_with="lda"
+        epochs=2, first_epochs=None, random_state=0, rotations="none", predict_with="lda"
     ),
     "lmrc+ with exemplars": LMRCPlusClassifier(
-        epochs=3,
+        epochs=2,
         first_epochs=None,
         random_state=0,
         rotations="none",
@@ -37,14 +37,14 @@ CLASSIFIERS = {
         predict_with="lda",
         memory_per_class=3,
     ),
-    "finetune": FineTuneClassifier(epochs=3, random_state=0),
-    "finetune with exemplars": FineTuneClassifier(epochs=3, random_state=0, memory_per_class=3),
-    "ewc": EWCClassifier(epochs=3, random_state=0),
-    "ewc with exemplars": EWCClassifier(epochs=3, random_state=0, memory_per_class=3),
-    "lwf-mc": LwFClassifier(epochs=3, random_state=0),
-    "lwf-mc with exemplars": LwFClassifier(epochs=3, random_state=0, memory_per_class=3),
-    "lwf-mt": LwFClassifier(heads="multi", epochs=3, random_state=0),
-    "joint": JointClassifier(epochs=3, random_state=0),
+    "finetune": FineTuneClassifier(epochs=2, random_state=0),
+    "finetune with exemplars": FineTuneClassifier(epochs=2, random_state=0, memory_per_class=3),
+    "ewc": EWCClassifier(epochs=2, random_state=0),
+    "ewc with exemplars": EWCClassifier(epochs=2, random_state=0, memory_per_class=3),
+    "lwf-mc": LwFClassifier(epochs=2, random_state=0),
+    "lwf-mc with exemplars": LwFClassifier(epochs=2, random_state=0, memory_per_class=3),
+    "lwf-mt": LwFClassifier(heads="multi", epochs=2, random_state=0),
+    "joint": JointClassifier(epochs=2, random_state=0),
 }
 
 
@@ -157,7 +157,7 @@ class Amnesic(LMRCClassifier):
 )
 def test_checks_detect_a_broken_classifier(broken, check):
     with pytest.raises(AssertionError):
-        check(broken(epochs=3, random_state=0))
+        check(broken(epochs=2, random_state=0))
 
 
 def test_saving_check_detects_an_attribute_that_is_not_saved(monkeypatch):
@@ -165,7 +165,7 @@ def test_saving_check_detects_an_attribute_that_is_not_saved(monkeypatch):
 
     monkeypatch.setitem(persistence.CLASSES, "Amnesic", Amnesic)
     with pytest.raises(AssertionError):
-        checks.check_saved_model_continues(Amnesic(epochs=3, random_state=0))
+        checks.check_saved_model_continues(Amnesic(epochs=2, random_state=0))
 
 
 def test_blobs_are_separable():

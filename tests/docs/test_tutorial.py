@@ -1,13 +1,10 @@
 """The tutorial: its commands are run as they stand, on the images that it makes."""
 
-import dataclasses
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-
-from lmrc.nets.packaged import PACKAGED
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -27,10 +24,9 @@ def is_progress(line):
     return re.fullmatch(r"image \d+ of \d+, about .* left", line)
 
 
+@pytest.mark.usefixtures("small_inputs")
 def test_a_newcomer_gets_from_two_folders_to_an_onnx_file(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    smaller = dataclasses.replace(PACKAGED["efficientnet-lite0"], size=64)  # pixels: to be quick
-    monkeypatch.setitem(PACKAGED, "efficientnet-lite0", smaller)
     (images,) = blocks("python")
     exec(images, {"__name__": "__main__"})
     said = ""
