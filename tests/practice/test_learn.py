@@ -275,6 +275,29 @@ def test_small_and_grey_images_get_no_pretrained_backbone(photographs, learn):
         shutil.rmtree("m")
 
 
+NO_EFFECT = "has no effect with a frozen backbone: for a new model, "
+
+
+@pytest.mark.usefixtures("small_pretrained", "small_inputs", "small_backbone")
+def test_settings_of_training_that_have_no_effect_are_named(photographs, learn):
+    adapted = ("--backbone", "efficientnet-lite0", "--set", "freeze=later")
+    later = f"{' '.join(adapted)} adapts it to the first task, --from-scratch trains a network"
+    assert f"--epochs {NO_EFFECT}{later}\n" in learn("week1", "--epochs", "5", "-q")[2]
+    err = learn("week2", "--epochs", "5", "--learning-rate", "0.1")[2]
+    assert err.startswith("lmrc: --epochs and --learning-rate have no effect with a frozen")
+    assert learn("week2", "--quiet")[2] == ""
+    shutil.rmtree("m")
+    err = learn("week1", "--epochs", "5", *adapted, "--set", "adaptation_epochs=1")[2]
+    assert "--epochs has no effect with --set freeze=later: --set adaptation_epochs sets" in err
+    for words in (["--from-scratch", "--size", "64"], ["--set", "predict_with=ensemble"]):
+        shutil.rmtree("m")
+        assert "no effect" not in learn("week1", "--epochs", "1", *words)[2]
+    X = np.random.default_rng(0).normal(size=(8, 12))
+    np.savez("v.npz", X=X, y=np.repeat(["a", "b"], 4))
+    shutil.rmtree("m")
+    assert f"--epochs {NO_EFFECT}--from-scratch trains" in learn("v.npz", "--epochs", "5", "-q")[2]
+
+
 @pytest.mark.usefixtures("small_pretrained")
 def test_a_pretrained_model_stays_one(photographs, learn):
     learn("week1", *QUICK, "-q")

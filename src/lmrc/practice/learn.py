@@ -31,6 +31,7 @@ from lmrc.practice.settings import (
     new_model,
     settings_kept,
     with_settings,
+    without_effect,
 )
 from lmrc.practice.source import LabelledSamples, form_of_inputs, read_source, refuse_inside
 from lmrc.practice.usage import Say, UsageError, count, printer, progress_lines, warn
@@ -153,6 +154,8 @@ def learn(
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
         if saved is None:  # else it warned when the task began
+            if warning := without_effect(model, samples.X, request.settings):
+                warn(warning)
             warn_about(samples, model)
             if len(known) > 1:  # a single class is always right
                 print_drift(samples, model, say)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from lmrc.data.images import Size
 from lmrc.methods import catalog
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.parameters import fixed
+from lmrc.methods.reading import read_inputs
 from lmrc.nets.backbones import check_name
 from lmrc.nets.loading import check_available, is_pretrained
 from lmrc.practice.defaults import non_default
@@ -110,6 +112,26 @@ def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, An
     if settings.get("batch_size") == SMALL_BATCH_SIZE:
         del settings["batch_size"]
     return settings
+
+
+def without_effect(model: LMRCClassifier, X: Any, given: Collection[str]) -> str:
+    """Return a warning about given settings of training where nothing is trained; else nothing."""
+    options = [option_of(model, name) for name in ("epochs", "learning_rate") if name in given]
+    if not options:
+        return ""
+    if not hasattr(model, "input_shape_"):
+        model = copy.copy(model)
+        read_inputs(model, X[:1], first=True)
+    if model._epochs:
+        return ""
+    what = f"{' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect"
+    if model._adapts:
+        return f"{what} with --set freeze=later: --set adaptation_epochs sets how long it trains"
+    what += " with a frozen backbone: for a new model, "
+    if is_pretrained(model._backbone):
+        how = f"--backbone {model._backbone} --set freeze=later"
+        what += f"{how} adapts it to the first task, "
+    return f"{what}--from-scratch trains a network"
 
 
 def option_of(model: LMRCClassifier | type[LMRCClassifier], name: str) -> str:
