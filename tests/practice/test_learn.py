@@ -325,7 +325,7 @@ def test_vectors_are_learnt_by_exact_statistics(place, call):
     assert type(model) is lmrc.LMRCPlusClassifier
     assert model.scatter_
     for name in ("first", "later"):
-        parts = np.load(place / f"{name}.npz")
-        assert model.score(parts["X"], parts["y"]) == 1
+        with np.load(place / f"{name}.npz") as parts:
+            assert model.score(parts["X"], parts["y"]) == 1
     assert call("learn", "own", "first.npz", "--from-scratch", "--epochs", "1")[0] == 0
     assert not lmrc.load("own").network_.encoder.is_frozen

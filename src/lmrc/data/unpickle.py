@@ -58,10 +58,10 @@ def load_plain_pickle(content: bytes) -> Any:
     >>> from lmrc.data.unpickle import load_plain_pickle
     >>> load_plain_pickle(pickle.dumps({"fine_labels": [19, 29]}))
     {'fine_labels': [19, 29]}
-    >>> load_plain_pickle(pickle.dumps(print))
+    >>> load_plain_pickle(pickle.dumps(eval))
     Traceback (most recent call last):
         ...
-    lmrc.data.unpickle.PlainPickleError: refused a pickle that names builtins.print: ...
+    lmrc.data.unpickle.PlainPickleError: refused a pickle that names builtins.eval: ...
     """
     try:
         _check_operations(content)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lmrc.data.folders import SET_ASIDE, describe_skipped
-from lmrc.data.images import UnreadableImageError, list_images, name_of, read_image
+from lmrc.data.folders import describe_skipped
+from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.evaluation.trust import (
     Threshold,
@@ -34,9 +34,7 @@ from lmrc.practice.models import (
     unknown_threshold,
 )
 from lmrc.practice.source import (
-    LabelledSamples,
     image_form,
-    labelled_files,
     read_source,
     refuse_inside,
 )
@@ -241,7 +239,8 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
     """
     samples = read_source(source, shape=model.input_shape_, test=True)
     X, y = (samples.X_val, samples.y_val) if len(samples.y_val) else (samples.X, samples.y)
-    names = _names(source, samples, len(y))
+    names = samples.names()
+    names = names if len(names) == len(y) else []  # else all that were held out are unreadable
     samples.warn_about_files()
     y = spelt_as_known(y, model.classes_)
     known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
@@ -252,18 +251,6 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
         warn(f"left out {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
         names = [name for name, kept in zip(names, known.tolist(), strict=False) if kept]
     return X[known], y[known], names
-
-
-def _names(source: Path, samples: LabelledSamples, n: int) -> list[str]:
-    """Return the files of samples, in order; none if they cannot be told."""
-    if samples.mode is None:
-        return []
-    files, held, _ = labelled_files(source, SET_ASIDE)
-    found = [name_of(path) for paths in (held or files).values() for path in paths]
-    if samples.unreadable:
-        errors = [str(error) for error in samples.unreadable]
-        found = [name for name in found if not any(name in error for error in errors)]
-    return found if len(found) == n else []
 
 
 def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import TextIO
 
 import numpy as np
 
-from lmrc.data.arrays import load_parts, rows_held_out
+from lmrc.data.arrays import load_parts, rows_held_out, shape_of_samples
 from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import (
     SET_ASIDE,
@@ -74,6 +73,8 @@ class LabelledSamples:
         Mode in which image files were read; None for arrays.
     greyed : Path, binary file or None
         The first colour file that was converted to grey, if any.
+    files : mapping of str to sequence of Path or binary file
+        Those of the held-out samples, or of all if none are held out; empty for arrays.
     """
 
     X: Array
@@ -85,6 +86,7 @@ class LabelledSamples:
     unsupported: dict[str, int] = field(default_factory=dict)
     mode: Mode | None = None
     greyed: ImageFile | None = None
+    files: Files = field(default_factory=dict)
 
     def warn_about_files(self) -> None:
         """Warn of files that were left out or converted to grey."""
@@ -98,6 +100,12 @@ class LabelledSamples:
                 "the model was started with grey images: if colour matters, start a new model with "
                 "colour"
             )
+
+    def names(self) -> list[str]:
+        """Return the names of `files` that could be read, in order."""
+        found = [name_of(file) for of_class in self.files.values() for file in of_class]
+        skipped = {str(error).partition(" as an image: ")[0] for error in self.unreadable}
+        return [name for name in found if f"cannot read {name}" not in skipped]
 
     def digest(self) -> str:
         """Return a checksum of the samples."""
@@ -163,7 +171,7 @@ def read_source(
     unsupported = Counter(Path(name).suffix.lower() for name in others)
     greyed = _first_in_colour(files, held) if shape and form[1] == "L" else None
     return LabelledSamples(
-        X, y, X_val, y_val, held_out_in, unreadable, unsupported, form[1], greyed
+        X, y, X_val, y_val, held_out_in, unreadable, unsupported, form[1], greyed, held or files
     )
 
 
@@ -184,25 +192,13 @@ def form_of_inputs(
         As in `read_source`.
     """
     if images is None and source.suffix.lower() == ".npz":
-        n, *shape = _shape_of_array(source)
+        n, *shape = shape_of_samples(source)
         colour = len(shape) == 3 and shape[-1] == 3
         return ((3, *shape[:2]) if colour else tuple(shape)), n
     files, _, _ = labelled_files(source, (*VALIDATION, "test"), images)
     found, mode = _common_form(files, size, colour=False)
     sides = (found, found) if isinstance(found, int) else found
     return (3 if mode == "RGB" else 1, *sides), sum(len(paths) for paths in files.values())
-
-
-def _shape_of_array(path: Path) -> tuple[int, ...]:
-    """Return the shape of X in an ``.npz`` file, or (0,)."""
-    try:
-        with zipfile.ZipFile(path) as file, file.open("X.npy") as array:
-            version = np.lib.format.read_magic(array)
-            read = np.lib.format.read_array_header_1_0
-            read = read if version == (1, 0) else np.lib.format.read_array_header_2_0
-            return read(array)[0] or (0,)
-    except (OSError, LookupError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError):
-        return (0,)  # `read_source` says what is wrong
 
 
 def refuse_inside(path: Path, source: Path, what: str, remedy: str) -> None:
