@@ -1,4 +1,4 @@
-"""Make the screenshots of docs/serve.md again: ``python docs/screenshots.py``.
+"""Make the screenshots of the pages on `lmrc serve` again: ``python docs/screenshots.py``.
 
 Starts `lmrc serve`, teaches it drawn shapes, and photographs its page in Chromium. Needs the extras
 serve and serve-tests.
