@@ -88,7 +88,7 @@ def test_a_forged_calibration_is_refused(frozen, tmp_path):
     frozen.save(tmp_path / "model")
     description, tensors = folder.read(tmp_path / "model")
     calibration = tensors["calibration"]
-    for name, wrong in (("ridge.offsets", torch.zeros(9)), ("residual", torch.zeros(1))):
+    for name, wrong in (("ridge.offsets", torch.zeros(9)), ("sizes", torch.zeros(4))):
         forged = {**tensors, "calibration": {**calibration, name: wrong}}
         folder.write(tmp_path / "forged", description, forged)
         with pytest.raises(ModelFileError, match="calibration"):

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from lmrc.methods.class_statistics import WithClassStatistics
 from lmrc.methods.rng import CALIBRATION
+from lmrc.nets.erasing import without_row
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Network
-from lmrc.statistics import leave_one_out, prediction_rules
+from lmrc.statistics import leave_one_out, prediction_rules, residual
 from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
 from lmrc.statistics.prediction_rules import Exact
-from lmrc.statistics.residual import residual, residual_map
 from lmrc.statistics.ridge import normalised
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import AT_A_TIME, without_some
@@ -27,7 +27,10 @@ from lmrc.training.device import default_dtype_guard
 from lmrc.training.memory import Memory
 
 UNKNOWN_SHARE = 0.05  # of known images that may be taken for unknown ones, by default
-OFFSET = 0.7  # share of a class's offset that is subtracted from its unknown scores
+# Chosen on held-out images, of photographs and of vectors:
+WEIGHT = 2.0  # of the residual in the unknown score
+RELATIVE = 0.5  # share of the mean residual by all classes that is subtracted from it
+OFFSET = 0.6  # share of a class's offset that is subtracted from its unknown scores
 #: Usual logit scales where they are not the default: cosines to class means differ by little.
 USUAL_SCALES = {"ncm": 50.0}
 MIN_IMAGES = 5  # of a class, for some of them to be held out of training
@@ -44,12 +47,14 @@ class Outputs(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What scores and residuals go by, and what to divide them by: those of all tasks compare."""
+    """What scores and residuals go by."""
 
     kept: Mapping[str, Tensor]  # what prediction rules need
-    units: dict[str, float]  # by rule, the score of an image that is as its class's mean
-    map_: Tensor  # to residuals, as `residual_map` returns it
-    residual: float
+    #: By rule, the score of an image that is as its class's mean: divided by it, those of all tasks
+    #: compare.
+    units: dict[str, float]
+    factors: Tensor  # (classes, rank, width), directions of each class: see `statistics.residual`
+    sizes: Tensor  # (classes,), what class means are divided by
 
 
 def _may_be_calibrated(model: Calibrated) -> bool:
@@ -65,8 +70,8 @@ class Calibrated(WithClassStatistics):
     Attributes
     ----------
     calibration_ : dict of Tensor
-        Sums over held-out images, by prediction rule and class, and logit scales, offsets and the
-        map to residuals, which follow from them. Empty where none were held out.
+        Sums over held-out images, by prediction rule and class, and logit scales and offsets,
+        which follow from them; directions of each class. Empty where none were held out.
     """
 
     predict_is_argmax = True
@@ -98,46 +103,71 @@ class Calibrated(WithClassStatistics):
             self.calibration_: dict[str, Tensor] = {}
         samples, held_out = self._hold_out(samples)
         earlier = self.scatter_ if self.n_tasks_ else {}
+        factors = self.calibration_.get("factors")
         fit, head = self._update(network, samples), network.head
         if earlier and fit is None:  # earlier images were scored by other features
             self.calibration_ = {}
         if fit is None and not len(held_out) and not self.calibration_:
             return
-        basis = self._basis(self._possible, head, fit)
         if fit is not None:
             task, _ = samples.split(len(samples) - len(self.memory_ or ()))
-            self._leave_one_out(task, network, fit, basis)
+            width = self._width(network)
+            before = (
+                Scatter.from_tensors(earlier)
+                if earlier
+                else Scatter.empty(2 * width + self.projections)
+            )
+            if factors is None:
+                factors = residual.factors_of(before, width)
+            now = residual.add_factors(factors, before, task)
+            basis = self._basis(self._possible, head, fit, now)
+            self._leave_one_out(task, network, fit, basis, factors, before)
             if self.prediction_rule_ in prediction_rules.FINETUNED:
-                self._leave_some_out(earlier, task, network)
-        elif len(held_out):
+                self._leave_some_out(before, factors, task, network)
+        else:
+            basis = self._basis(self._possible, head)
+        if fit is None and len(held_out):
             device = network.encoder.mean.device
             parts = (self._views(network, x.to(device)) for x in held_out.x.split(AT_ONCE))
             self._add(self._summed(head, parts, held_out.y, basis))
         self._derive(basis)
 
-    def _leave_one_out(self, task: Memory, network: Network, fit: Exact, basis: Basis) -> None:
-        """Score each image of a task by exact statistics without it."""
+    def _leave_one_out(
+        self,
+        task: Memory,
+        network: Network,
+        fit: Exact,
+        basis: Basis,
+        factors: Tensor,
+        before: Scatter,
+    ) -> None:
+        """Score each image of a task by exact statistics without it.
+
+        `factors` are those `before` the task.
+        """
         rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
         device, width = network.encoder.mean.device, self._width(network)
         scatter = Scatter.from_tensors(self.scatter_)
         left_out = leave_one_out.leave_out(scatter, task, self.projections, device, rng)
         if not len(left_out.y):
             return
-        off = leave_one_out.residuals(left_out, fit, basis.map_, width) / basis.residual
+        off = _off(left_out.x[None, :, :width], 1, basis)
+        n = torch.arange(len(left_out.y))
+        off[n, left_out.y] = residual.left_out_residuals(factors, before, task, left_out.rows)
         scores = leave_one_out.scores(left_out, fit, width)
         units = {rule: found / basis.units[rule] for rule, found in scores.items()}
         self._add(held_out_sums(units, off, left_out.y))
 
-    def _leave_some_out(self, earlier: dict[str, Tensor], task: Memory, network: Network) -> None:
-        """Score a share of a task's images by rules fine-tuned without them."""
+    def _leave_some_out(
+        self, before: Scatter, factors: Tensor, task: Memory, network: Network
+    ) -> None:
+        """Score a share of a task's images by rules fine-tuned without them.
+
+        `before` the task, the exact statistics and the classes' `factors`.
+        """
         rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
         device, width, head = network.encoder.mean.device, self._width(network), network.head
-        before = (
-            Scatter.from_tensors(earlier)
-            if earlier
-            else Scatter.empty(2 * width + self.projections)
-        )
-        without, left_out = without_some(before, task, self.projections, device, rng)
+        without, rest, left_out = without_some(before, task, self.projections, device, rng)
         if not len(left_out):
             return
         fit = prediction_rules.exact(without, width, device)
@@ -151,7 +181,8 @@ class Calibrated(WithClassStatistics):
             generator=rng,
         )
         fit = fit._replace(classifiers=classifiers | fit.classifiers)
-        basis = self._exact_basis(prediction_rules.FINETUNED, head, fit, without)
+        factors = residual.add_factors(factors, before, rest)
+        basis = self._exact_basis(prediction_rules.FINETUNED, head, fit, without, factors)
         parts = ((x.to(device)[None], 1) for x in left_out.x.split(AT_A_TIME))
         self._add(self._summed(head, parts, left_out.y, basis))
 
@@ -207,13 +238,13 @@ class Calibrated(WithClassStatistics):
         }
 
     def _derive(self, basis: Basis) -> None:
-        """Set logit scales, offsets and the map to residuals, for the statistics as they are."""
+        """Set logit scales, offsets and directions, for the statistics as they are."""
         held = {rule: found for rule, found in self._held.items() if rule in basis.units}
         if not held:
             self.calibration_ = {}
             return
         self._set_held(held)
-        self.calibration_ |= {"map": basis.map_, "residual": torch.tensor([basis.residual])}
+        self.calibration_ |= {"factors": basis.factors, "sizes": basis.sizes}
         for rule, found in held.items():
             scale = found.logit_scale(USUAL_SCALES.get(rule, USUAL_SCALE))
             self.calibration_ |= {
@@ -226,26 +257,27 @@ class Calibrated(WithClassStatistics):
     def _possible(self) -> tuple[str, ...]:  # prediction rules there are classifiers for
         return prediction_rules.possible(self._kept)
 
-    def _basis(self, rules: Sequence[str], head: MultiHead, fit: Exact | None) -> Basis:
-        """Return the basis of the statistics as they are."""
-        if fit is not None:
-            fit = fit._replace(classifiers=self.classifiers_)
-            return self._exact_basis(rules, head, fit, Scatter.from_tensors(self.scatter_))
+    def _basis(
+        self,
+        rules: Sequence[str],
+        head: MultiHead,
+        fit: Exact | None = None,
+        factors: Tensor | None = None,
+    ) -> Basis:
+        """Return the basis of the statistics as they are; exact ones have `factors` besides."""
+        if fit is not None and factors is not None:
+            fit, scatter = fit._replace(classifiers=self.classifiers_), self.scatter_
+            return self._exact_basis(rules, head, fit, Scatter.from_tensors(scatter), factors)
         statistics = self._class_statistics({})
-        means = statistics.means.double().flatten(0, 1)
-        moment = statistics.covariances.mean() + means.T @ means / len(means)
-        n = int(statistics.counts.sum())
-        return self._basis_of(rules, head, self._kept, statistics.means, moment, n)
+        factors, sizes = residual.of_statistics(statistics)
+        return self._basis_of(rules, head, self._kept, statistics.means, factors, sizes)
 
     def _exact_basis(
-        self, rules: Sequence[str], head: MultiHead, fit: Exact, scatter: Scatter
+        self, rules: Sequence[str], head: MultiHead, fit: Exact, scatter: Scatter, factors: Tensor
     ) -> Basis:
-        width = len(fit.covariance)
-        means = scatter.means[:, width : 2 * width].double()  # of normalised features
-        moment = fit.covariance + means.T @ means / len(means)
         kept = self._exactly_kept(fit.classifiers, scatter.means)
-        of_means = scatter.means[:, None, :width]
-        return self._basis_of(rules, head, kept, of_means, moment, scatter.n_images)
+        means = scatter.means[:, None, : len(fit.covariance)]
+        return self._basis_of(rules, head, kept, means, factors, torch.ones(len(means)))
 
     def _basis_of(
         self,
@@ -253,22 +285,23 @@ class Calibrated(WithClassStatistics):
         head: MultiHead,
         kept: Mapping[str, Tensor],
         means: Tensor,
-        moment: Tensor,
-        n_images: int,
+        factors: Tensor,
+        sizes: Tensor,
     ) -> Basis:
-        """Return a basis, of class means (classes, rotations, width) and for `residual_map`."""
+        """Return a basis, of class means (classes, rotations, width) among others."""
         features = means.transpose(0, 1).to(head.weight.device)
         with torch.no_grad():
             found = self._scores_of(rules, head, features, 1, kept)
         units = {rule: max(EPS, float(s.diagonal().mean())) for rule, s in found.items()}
-        return Basis(kept, units, *residual_map(moment, n_images))
+        return Basis(kept, units, factors, sizes)
 
     def _forget_class(self, row: int) -> None:
         """Take the class out of the sums over held-out images, too."""
         fit = self._update_without(row)
         if self.calibration_:
+            factors = without_row(self.calibration_["factors"], row)
             self._set_held({rule: found.without(row) for rule, found in self._held.items()})
-            self._derive(self._basis(self._possible, self.network_.head, fit))
+            self._derive(self._basis(self._possible, self.network_.head, fit, factors))
 
     # --- Prediction ------------------------------------------------------------------------------
 
@@ -281,18 +314,16 @@ class Calibrated(WithClassStatistics):
         scale, unit, offsets = (
             own[name].to(scores.device) for name in ("scale", "unit", "offsets")
         )
-        best, winner = scores.max(dim=1)
-        unknown = off - best / unit - offsets[winner]
+        unknown = _unknown(scores / unit, off) - offsets[scores.argmax(dim=1)]
         return scores, (scale * scores).softmax(dim=1), unknown
 
     def _scores_and_residuals(
         self, rules: Sequence[str], network: Network, x: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the scores of some prediction rules, (n, n_classes) each, and residuals, (n,)."""
+        """Return the scores of some prediction rules, and the residuals: (n, n_classes) each."""
         features, views = self._views(network, x)
         scores = self._scores_of(rules, network.head, features, views, self._kept)
-        usual = float(self.calibration_["residual"])
-        basis = Basis(self._kept, {}, self.calibration_["map"], usual)
+        basis = Basis(self._kept, {}, self.calibration_["factors"], self.calibration_["sizes"])
         return scores, _off(features, views, basis)
 
     @property
@@ -378,7 +409,8 @@ class Calibrated(WithClassStatistics):
         held = self._held
         for found in held.values():
             found.check(n)
-        wanted: dict[str, tuple[int, ...]] = {"residual": (1,), "map": (width, width)}
+        rank = self.calibration_.get("factors", torch.zeros(0)).shape[1:2]
+        wanted: dict[str, tuple[int, ...]] = {"factors": (n, *rank, width), "sizes": (n,)}
         for rule in held:
             wanted |= {f"{rule}.scale": (1,), f"{rule}.unit": (1,), f"{rule}.offsets": (n,)}
         rest = {
@@ -390,18 +422,26 @@ class Calibrated(WithClassStatistics):
             rest != wanted
             or not set(held) <= set(self._possible)
             or any(tensor.dtype != torch.float32 for tensor in self.calibration_.values())
-            or float(self.calibration_["residual"]) <= 0
+            or not bool((self.calibration_["sizes"] > 0).all())
         ):
             raise ValueError("its calibration is not of these classes and features")
 
 
 def held_out_sums(scores: Mapping[str, Tensor], off: Tensor, y: Tensor) -> dict[str, HeldOut]:
     """Return the sums over images, by prediction rule: of scores in units, and of residuals."""
-    return {rule: HeldOut.of(s, off - s.amax(dim=1), y) for rule, s in scores.items()}
+    return {rule: HeldOut.of(s, _unknown(s, off), y) for rule, s in scores.items()}
+
+
+def _unknown(scores: Tensor, off: Tensor) -> Tensor:
+    """Return unknown scores, (n,), of scores in units and residuals, (n, classes) each."""
+    best, winner = scores.max(dim=1, keepdim=True)
+    off = off.gather(1, winner) - RELATIVE * off.mean(dim=1, keepdim=True)
+    return (WEIGHT * off - best).squeeze(1)
 
 
 def _off(features: Tensor, views: int, basis: Basis) -> Tensor:
-    """Return the residuals of images, (n,), in what is usual: the mean over their views."""
+    """Return the residuals of images by class, (n, classes): the mean over their views."""
     known = normalised(features) if "ridge_weight" in basis.kept else features
-    found = residual(basis.map_, known).mean(dim=0)
-    return found.view(views, -1).mean(dim=0) / basis.residual
+    centres = basis.kept["class_means"] / basis.sizes[:, None]
+    found = residual.residuals(centres, basis.factors, known).mean(dim=0)
+    return found.view(views, -1, found.shape[-1]).mean(dim=0)

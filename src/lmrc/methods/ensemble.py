@@ -145,7 +145,7 @@ class Ensemble(Calibrated):
             off = torch.cat([residuals for _, residuals in parts]).cpu()
             scores = {r: torch.cat([s[r] for s, _ in parts]).cpu() / units[r] for r in rules}
             self._add(held_out_sums(scores, off, held_out.y))
-        self._derive(Basis({}, units, own[0]["map"], float(own[0]["residual"])))
+        self._derive(Basis({}, units, own[0]["factors"], own[0]["sizes"]))
 
     # --- Prediction ------------------------------------------------------------------------------
 

@@ -72,6 +72,13 @@ class Covariances(ABC):
         On the device where the generator is.
         """
 
+    def low_rank(self, n_classes: int) -> LowRank:
+        """Return them as low-rank ones."""
+        found = LowRank.empty(len(self.mean()))
+        for row in range(n_classes):
+            found = found.updated(row, self.matrix(row))
+        return found
+
     def tensors(self) -> dict[str, Tensor]:
         """Return them as they are saved."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -121,6 +128,11 @@ class Shared(Covariances):
     def without(self, row: int) -> Self:
         """Return the same: what one class had in it cannot be told apart."""
         return self
+
+    def low_rank(self, n_classes: int) -> LowRank:
+        """Return it as a low-rank one for each class."""
+        one = super().low_rank(1)
+        return LowRank(*(t.expand(n_classes, *t.shape[1:]) for t in one.tensors().values()))
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
         """Return a sampler of deviations for each class."""
@@ -238,6 +250,10 @@ class LowRank(Covariances):
     def without(self, row: int) -> Self:
         """Return those of the other classes."""
         return type(self)(without_row(self.factors, row), without_row(self.diagonal, row))
+
+    def low_rank(self, n_classes: int) -> LowRank:
+        """Return them as they are."""
+        return self
 
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
         """Return a sampler of deviations for each class."""

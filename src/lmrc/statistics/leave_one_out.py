@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.statistics.prediction_rules import Exact, comparable, shrunk
-from lmrc.statistics.residual import NOISE
 from lmrc.statistics.ridge import Regression, expand
 from lmrc.statistics.scatter import Scatter
 from lmrc.training.memory import Memory
@@ -38,12 +37,15 @@ class LeftOut(NamedTuple):
         How far they are from the means of their classes.
     scatter : Scatter
         Exact statistics with them.
+    rows : Tensor of shape (n,)
+        Where in the task they are.
     """
 
     x: Tensor
     y: Tensor
     away: Tensor
     scatter: Scatter
+    rows: Tensor
 
     @property
     def others(self) -> Tensor:
@@ -81,9 +83,10 @@ def leave_out(
         rows = torch.nonzero(task.y == row).flatten()
         if scatter.counts[row] > 1:
             picked.append(rows[torch.randperm(len(rows), generator=generator)[:most]])
-    samples = task.at(torch.cat(picked) if picked else torch.zeros(0, dtype=torch.int64))
+    found = torch.cat(picked) if picked else torch.zeros(0, dtype=torch.int64)
+    samples = task.at(found)
     x = expand(samples.x[:].to(device), projections).cpu().double()
-    return LeftOut(x, samples.y, x - scatter.means[samples.y].double(), scatter)
+    return LeftOut(x, samples.y, x - scatter.means[samples.y].double(), scatter, found)
 
 
 def scores(left_out: LeftOut, fit: Exact, width: int) -> dict[str, Tensor]:
@@ -102,27 +105,6 @@ def scores(left_out: LeftOut, fit: Exact, width: int) -> dict[str, Tensor]:
         "lda": comparable(_discriminant(left_out, fit, width)),
         "ridge": _ridge(left_out, fit.regression, width),
     }
-
-
-def residuals(left_out: LeftOut, fit: Exact, map_: Tensor, width: int) -> Tensor:
-    """Return the residuals of images, (n,), by how features of the others vary.
-
-    Parameters
-    ----------
-    left_out, fit, width
-        As for `scores`.
-    map_ : Tensor of shape (width, width)
-        To residuals, with the images: what `residual_map` returns.
-    """
-    scatter, map_ = left_out.scatter, map_.double()
-    means = left_out.means(width, 2 * width)
-    trace = float(fit.covariance.trace() + means.square().sum() / len(means))
-    noise = NOISE / max(2, scatter.n_images)
-    away = left_out.away[:, width : 2 * width]
-    products = _products(away @ map_.T, (means @ map_.T)[left_out.y]) / noise
-    weights = 1 / (trace * scatter.n_images), 1 / (trace * len(means))
-    found = (_changed(products, left_out.others, *weights) @ products).sum(dim=(1, 2))
-    return (noise * found).clamp(min=0).sqrt()
 
 
 def _products(away: Tensor, means: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ def without_some(
     projections: int,
     device: torch.device,
     generator: torch.Generator,
-) -> tuple[Scatter, Memory]:
-    """Return exact statistics without a share of each class of a task, and these images.
+) -> tuple[Scatter, Memory, Memory]:
+    """Return exact statistics without a share of each class of a task, the rest, and this share.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def without_some(
             order = torch.randperm(len(rows), generator=generator)
             out[rows[order[: max(1, round(HELD_OUT * len(rows)))]]] = True
     kept, left_out = (task.at(torch.nonzero(part).flatten()) for part in (~out, out))
-    return add_task(scatter, kept, projections, device), left_out
+    return add_task(scatter, kept, projections, device), kept, left_out
 
 
 def update_statistics(

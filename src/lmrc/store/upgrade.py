@@ -45,7 +45,9 @@ def upgraded(
     What is malformed stays so: building the classifier raises the error.
     """
     if description.get("format", 1) not in (1, 2):
-        return description, dict(groups)
+        # Calibrated for another unknown score: it has probabilities again once it learns a task.
+        old = "map" in groups.get("calibration", ())
+        return description, {n: g for n, g in groups.items() if not old or n != "calibration"}
     description = _renamed(description, {"n_batches_": "n_tasks_"})
     if isinstance(settings := description.get("settings"), dict):
         settings = _renamed(settings, _SETTINGS)
