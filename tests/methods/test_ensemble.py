@@ -87,7 +87,7 @@ def test_probabilities_and_thresholds_are_of_the_ensemble(three):
     assert counts[0].tolist() == [3.0] * 6
     assert all(torch.equal(counts[0], other) for other in counts)
     share = (found.unknown > three.unknown_threshold(0.1)).mean()
-    assert 0.02 < share < 0.3
+    assert 0.02 < share < 0.5  # of three images a class, and of features that have drifted
     # As the logarithms of the probabilities are: one scale for all scores.
     logits = np.log(found.probabilities)
     logits -= logits.mean(axis=1, keepdims=True)
