@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -98,6 +98,18 @@ def small_pretrained(monkeypatch):
     # Anew for each model, which may train them.
     weights = lambda name: {n: t.clone() for n, t in small.items()}  # noqa: E731
     monkeypatch.setattr(loading, "read_weights", weights)
+
+
+@pytest.fixture(scope="session")
+def onnx_operators():
+    """Have torch's exporter list the operators that it knows once, not for each file."""
+    with pytest.MonkeyPatch.context() as patch:
+        with suppress(ImportError):  # other versions have it elsewhere
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+            listed = cache(ONNXRegistry.from_torchlib)
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(listed))
+        yield
 
 
 @pytest.fixture(scope="module")

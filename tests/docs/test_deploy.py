@@ -16,6 +16,7 @@ from lmrc.practice.export import export
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.usefixtures("onnx_operators")
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 #: Runs the lines in each of some folders.

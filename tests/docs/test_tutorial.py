@@ -24,7 +24,7 @@ def is_progress(line):
     return re.fullmatch(r"image \d+ of \d+, about .* left", line)
 
 
-@pytest.mark.usefixtures("small_inputs")
+@pytest.mark.usefixtures("small_inputs", "onnx_operators")
 def test_a_newcomer_gets_from_two_folders_to_an_onnx_file(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     (images,) = blocks("python")

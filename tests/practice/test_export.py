@@ -1,7 +1,5 @@
 import copy
 import json
-from contextlib import suppress
-from functools import cache
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from lmrc.statistics.ridge import projection
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.usefixtures("onnx_operators")
 
 
 def classifier(shape, backbone, **settings):
@@ -27,20 +26,8 @@ def classifier(shape, backbone, **settings):
     return model, X
 
 
-@pytest.fixture(scope="module", autouse=True)
-def registry():
-    """Have torch's exporter list the operators that it knows once, not for each file."""
-    with pytest.MonkeyPatch.context() as patch:
-        with suppress(ImportError):  # other versions have it elsewhere
-            from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-            listed = cache(ONNXRegistry.from_torchlib)
-            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(listed))
-        yield
-
-
 @pytest.fixture(scope="module")
-def exported():
+def exported(onnx_operators):
     """A model of grey images and its ONNX file."""
     model, _ = classifier((8, 8), "mlp")
     return model, export.to_onnx(model)

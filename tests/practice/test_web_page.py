@@ -67,7 +67,7 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def site(model, tmp_path_factory):
+def site(model, tmp_path_factory, onnx_operators):
     """The folder of the model's page."""
     try:
         web_page._fetched_package(print)
