@@ -1,5 +1,8 @@
 """How Sphinx builds the site; build.py collects the pages."""
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import lmrc
 
 project = "lmrc"
@@ -28,6 +31,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
+html_math_renderer = "mathml"  # needs no script, and no network
 html_theme = "furo"
 html_title = "lmrc"
 html_static_path = ["_static"]
@@ -45,6 +49,12 @@ def _skip(app, what, name, obj, skip, options):  # scikit-learn adds these to ev
     return skip or name.endswith("_request") or name == "get_metadata_routing"
 
 
+def _mathml(writer, node):
+    writer.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Extend Sphinx."""
+    app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("autodoc-skip-member", _skip)

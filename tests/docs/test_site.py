@@ -54,9 +54,10 @@ def test_result_pages_and_their_list_are_on_the_site(site):
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
-    for page in ("index.html", "reference/python.html"):
-        text = (site / page).read_text("utf-8")
-        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+', text)
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+', text), page
+    assert "<mfrac>" in (site / "reference" / "metrics.html").read_text("utf-8")  # no MathJax
 
 
 def test_a_link_that_leads_nowhere_is_an_error():
