@@ -281,6 +281,8 @@ def main() -> None:
     parser.add_argument("--compile", default="auto", type=_value)
     parser.add_argument("--outputs", type=Path, help="folder for all scores, as .npz")
     given = parser.parse_args()
+    if dict(given.set).get("members", 1) != 1:  # features of one network are for all rules
+        parser.error("--set members: this program is for one network")
     recipe = load_recipe(
         "pretrained",
         given.recipe or given.dataset,
