@@ -134,3 +134,30 @@ def test_a_table_shows_what_its_records_say(page, heading, sources, measured):
         shown = next(figures for label, figures in rows if start.match(label))
         summary = measured(*source)
         assert shown == [percent(summary.average), percent(summary.final)], (page, name)
+
+
+#: Pages, and runs whose "average / last" pair they name in the text.
+PAIRS = [
+    ("docs/how-to/choose.md", (MAIN, "LMRC")),
+    ("docs/how-to/choose.md", (PLUS, "LMRC+")),
+    *(("docs/how-to/backbone.md", (PRETRAINED, f"LMRC+, {way}")) for way in ("frozen", "adapted")),
+    *(("docs/how-to/backbone.md", (LITE2, f"LMRC+, {way}")) for way in ("frozen", "adapted")),
+    ("docs/reference/metrics.md", (PLUS, "LMRC+")),
+    ("docs/beyond.md", (PLUS, "LMRC+")),
+    ("docs/beyond.md", ("results/beyond/incremental-no-cutmix", "LMRC+")),
+    *(
+        ("docs/beyond-measured.md", (f"results/beyond/{name}", "LMRC+"))
+        for name in ("tasks-5", "tasks-20", "tasks-5-no-cutmix", "tasks-20-no-cutmix", "first-50")
+    ),
+    ("docs/beyond-measured.md", ("results/beyond/first-50-frozen", "LMRC+")),
+    ("docs/beyond-measured.md", (MAIN, "Joint")),
+]
+
+
+@pytest.mark.parametrize(("page", "source"), PAIRS, ids=lambda part: "-".join(part)[-40:])
+def test_a_page_names_the_pair_of_its_records(page, source, measured):
+    summary = measured(*source)
+    average, last = (
+        percent(found).partition(" ±")[0] for found in (summary.average, summary.final)
+    )
+    assert f"{average} / {last}" in (ROOT / page).read_text("utf-8")
