@@ -14,6 +14,7 @@ RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent lmrc \
 COPY --from=build /opt/lmrc /opt/lmrc
 ENV PATH=/opt/lmrc/bin:$PATH \
     LMRC_CACHE=/tmp/lmrc \
+    MPLCONFIGDIR=/tmp/matplotlib \
     PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /models

@@ -3,6 +3,10 @@
 import base64
 import io
 import shutil
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -79,18 +83,25 @@ def site(model, tmp_path_factory, onnx_operators):
     return folder / "out"
 
 
-@pytest.fixture(scope="module")
-def page(browser, site):
-    """The page, opened from disk; errors of scripts and refusals of the policy fail the test."""
+@contextmanager
+def opened(browser, address):
+    """Open the page; errors of scripts and refusals of the policy fail the test."""
     context, errors = browser.new_context(permissions=["camera"]), []
     page = context.new_page()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text))
-    page.goto((site / "index.html").as_uri())
+    page.goto(address)
     page.locator("#ask-drop").wait_for(timeout=60_000)
     yield page
     context.close()
     assert not errors
+
+
+@pytest.fixture(scope="module")
+def page(browser, site):
+    """The page, opened from disk."""
+    with opened(browser, (site / "index.html").as_uri()) as page:
+        yield page
 
 
 CALL = """async ([name, text]) => {
@@ -119,6 +130,22 @@ def test_pixels_and_predictions_are_the_models(page, model, name):
     unknown = model.unknown_scores(pixels)[0] - model.unknown_threshold()
     assert found["prediction"]["known"] == (unknown <= 0) or abs(unknown) < 1e-3
     assert found["prediction"]["best"][0]["class"] == model.predict(wanted)[0]
+
+
+def test_the_same_from_a_web_server(page, browser, site):
+    serve = partial(QuietHandler, directory=site)
+    name, (data, _, _) = next(iter(PICTURES.items()))
+    words = [name, base64.b64encode(data).decode()]
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with opened(browser, f"http://127.0.0.1:{server.server_port}/") as served:
+            assert served.evaluate(CALL, words) == page.evaluate(CALL, words)
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
 
 
 def test_page_shows_answers_as_text(page):
