@@ -38,8 +38,10 @@ def pytest_collection_finish():
     Heads are fine-tuned in few steps, unless a test says how many it needs: few tests need good
     ones. What is imported by now, all of torch, is left to no more garbage collections.
     """
-    if rules := sys.modules.get("lmrc.statistics.prediction_rules"):
-        rules.STEPS = FEW_STEPS
+    if "torch" in sys.modules:  # else nothing is trained here
+        from lmrc.statistics import prediction_rules
+
+        prediction_rules.STEPS = FEW_STEPS
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 100)

@@ -17,7 +17,7 @@ from lmrc.data.images import list_images
 from lmrc.data.names import Names
 from lmrc.data.stream import ClassStream
 from lmrc.methods.joint import JointClassifier
-from lmrc.statistics import gather, prediction_rules
+from lmrc.statistics import gather
 
 
 @pytest.fixture
@@ -86,7 +86,6 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(ImageFiles, "__array__", decode_few)
     monkeypatch.setattr(gather, "AT_A_TIME", 7)
     monkeypatch.setattr(gather, "TOGETHER", 2)
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
 
 
 @pytest.mark.parametrize("per_class", [0, 3])

@@ -29,9 +29,8 @@ class Overriding(LMRCPlusClassifier):
 
 
 @pytest.fixture
-def stream(monkeypatch):
+def stream():
     """Three tasks; of the first, there are two classes."""
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
     return ClassStream(load_dataset("digits", limit=12).as_vectors(), [[0, 1], [2, 3, 4], [5, 6]])
 
 

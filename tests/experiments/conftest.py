@@ -4,7 +4,6 @@ import pytest
 
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.statistics import prediction_rules
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
@@ -27,8 +26,7 @@ def incremental(tmp_path_factory, without_drawing):
 def ablation(tmp_path_factory, without_drawing):
     """The folder of a run of the ablation; fine-tuned heads need not be good."""
     out = tmp_path_factory.mktemp("runs") / "ablation"
-    with without_drawing(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction_rules, "STEPS", 5)
+    with without_drawing():
         main("ablation", "digits", out, **SMALL)
     return out
 

@@ -11,15 +11,13 @@ from lmrc.data.datasets import load_dataset
 from lmrc.experiments import demo
 from lmrc.report.records import Description, read_records, write_description
 from lmrc.report.summary import Spread, summarize_methods
-from lmrc.statistics import prediction_rules
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_images():
-    """Learn from 12 images of each digit, and hardly tune heads: nothing here need be accurate."""
+    """Learn from 12 images of each digit: nothing here need be accurate."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "load_dataset", partial(load_dataset, limit=12))
-        patch.setattr(prediction_rules, "STEPS", 5)
         yield
 
 

@@ -7,7 +7,6 @@ from PIL import Image
 from lmrc.data import folders
 from lmrc.experiments.reproduce import main
 from lmrc.report.records import read_records
-from lmrc.statistics import prediction_rules
 
 QUICK = {"seeds": 1, "epochs": 1, "tasks": 2, "device": "cpu", "quiet": True, "jobs": 1}
 
@@ -32,7 +31,8 @@ def own(folder, out, **changes):
 def test_images_that_cannot_be_rotated_are_refused_before_any_is_decoded(
     wide, tmp_path, monkeypatch, jobs
 ):
-    monkeypatch.setattr(folders, "read_image", None)
+    for decodes in ("in_workers", "read_or_error", "_streamed"):
+        monkeypatch.setattr(folders, decodes, None)
     with pytest.raises(ValueError, match=r"8×12 pixels: .*--size 64.*rotations='none'"):
         own(wide, tmp_path / "out", methods=["lmrc+"], rotations="all", jobs=jobs)
     with pytest.raises(ValueError, match="8×12 pixels"):
@@ -40,8 +40,7 @@ def test_images_that_cannot_be_rotated_are_refused_before_any_is_decoded(
     assert not (tmp_path / "out" / "records.jsonl").exists()
 
 
-def test_images_are_resized(wide, tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+def test_images_are_resized(wide, tmp_path):
     own(wide, tmp_path / "out", methods=["lmrc+"], size=6)
     assert {record.settings["size"] for record in read_records(tmp_path / "out")} == {6}
     with pytest.raises(FileExistsError, match=r"other settings \(size\)"):

@@ -21,7 +21,6 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.report.summary import summarize_methods
-from lmrc.statistics import prediction_rules
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
@@ -185,8 +184,7 @@ def test_nothing_is_run_twice(suppression, ablation, no_training):
         assert (folder / "records.jsonl").read_text() == before
 
 
-def test_a_kept_model_predicts_as_its_record_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+def test_a_kept_model_predicts_as_its_record_says(tmp_path):
     options = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
     main("incremental", "digits", tmp_path, **options)
     main(

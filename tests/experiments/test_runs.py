@@ -358,8 +358,7 @@ def test_records_hold_the_variants_name_and_all_its_settings(ablation):
     assert {len(record) for record in records.values()} == {5}
 
 
-def test_prediction_rules_of_one_network_score_as_each_alone(ablation, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+def test_prediction_rules_of_one_network_score_as_each_alone(ablation):
     records = by_method(ablation)
     assert all("prediction_rules" not in r.extra for m in ROWS[:2] for r in records[m])
     third = records[ROWS[2]][2]

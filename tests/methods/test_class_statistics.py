@@ -32,11 +32,6 @@ def weights(tmp_path_factory):
     return file
 
 
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
-
-
 @pytest.fixture
 def model(weights):
     quick = {"epochs": 1, "first_epochs": 1, "projections": 200, "random_state": 0}

@@ -8,7 +8,6 @@ import torch
 
 import lmrc
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
-from lmrc.statistics import prediction_rules
 from lmrc.training.device import default_dtype_guard
 
 RNG = np.random.default_rng(0)
@@ -50,11 +49,6 @@ METHODS = {
     EWCClassifier: {},
     LwFClassifier: {"heads": "multi"},
 }
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
 
 
 # Tensors on "meta" have no values: whoever makes one there and looks at it fails.

@@ -172,8 +172,7 @@ def test_the_length_of_a_name_goes_with_it(model, tmp_path):
 
 
 @pytest.mark.parametrize("statistics", ["low-rank", "full", "shared"])
-def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
+def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics):
     settings = {"rotations": "none", "objective": "cosine", "statistics": statistics}
     model = LMRCPlusClassifier(
         **settings, epochs=1, first_epochs=1, memory_per_class=2, random_state=0
@@ -197,7 +196,6 @@ def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics, 
 def test_prediction_is_tuned_as_it_was_before_a_class_was_forgotten(monkeypatch):
     """On pseudo-features that are cut at 0 where those of the network are, and on exemplars'."""
     seen = []
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
     tune = prediction_rules.finetune
 
     def noted(*given, **how):

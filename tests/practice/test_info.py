@@ -12,7 +12,6 @@ import lmrc
 from lmrc.methods.state import pack
 from lmrc.practice import info
 from lmrc.practice.usage import format_bytes
-from lmrc.statistics import prediction_rules
 from lmrc.store import files, folder, unfinished
 
 
@@ -83,8 +82,7 @@ def test_info_and_log_import_nothing_heavy(command, model, call):
 
 
 @pytest.mark.parametrize("method", [lmrc.LMRCClassifier, lmrc.LMRCPlusClassifier])
-def test_info_agrees_with_the_loaded_model(method, tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
+def test_info_agrees_with_the_loaded_model(method, tmp_path):
     X = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
     few = {"epochs": 1, "first_epochs": 1, "memory_per_class": 2, "class_weight": {0: 2.0}}
     fitted = method(label_dim=20, augment="none", random_state=0, **few).fit(X, np.arange(9) % 3)

@@ -9,12 +9,6 @@ from PIL import Image
 
 import lmrc
 from lmrc.practice import export
-from lmrc.statistics import prediction_rules
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
 
 
 @pytest.fixture

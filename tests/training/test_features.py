@@ -15,7 +15,6 @@ from lmrc import (
     load,
 )
 from lmrc.nets.network import Encoder
-from lmrc.statistics import prediction_rules
 from lmrc.training import features
 from lmrc.training.ranks import Ranks
 
@@ -104,8 +103,7 @@ def test_a_flipped_image_has_the_same_scores_where_features_are_averaged():
     assert np.abs(model.similarities(X) - model.similarities(X[:, :, ::-1])).max() > 0.1
 
 
-def test_exemplars_are_images_still_and_take_part_as_features(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+def test_exemplars_are_images_still_and_take_part_as_features():
     model = frozen(memory_per_class=3, predict_with="ensemble")
     for part in PARTS:
         model.partial_fit(*part)
