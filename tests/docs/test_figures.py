@@ -154,7 +154,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("page", "source"), PAIRS, ids=lambda part: "-".join(part)[-40:])
+@pytest.mark.parametrize(("page", "source"), PAIRS, ids=lambda part: str(part)[-40:])
 def test_a_page_names_the_pair_of_its_records(page, source, measured):
     summary = measured(*source)
     average, last = (

@@ -23,6 +23,8 @@ def test_the_page_tells_task_id_and_task_aware_accuracy(description, score):
     assert build(description, score).findings == [
         "The task-ID accuracy is 66.7 %; with the task known, accuracy would be 100.0 %."
     ]
+    page = assemble(description, build(description, score))
+    assert "A task is one learn that brought new classes. Task-ID accuracy: how often" in page
 
 
 @pytest.mark.parametrize("share", [1.0, 0.9996])

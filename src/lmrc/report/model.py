@@ -12,7 +12,7 @@ from lmrc.report import html, schema, trust
 from lmrc.report.figures import task_confusion
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_json, read_lines
-from lmrc.report.sections import MANY_CLASSES
+from lmrc.report.sections import MANY_CLASSES, TASK_MEASURES
 from lmrc.report.settings import in_effect, settings_list
 from lmrc.report.summary import Spread, csv_text
 from lmrc.text import markdown_cell
@@ -96,7 +96,8 @@ def _result(score: ModelScore) -> Section:
         )
     ]
     caption = f"Over {score.n:,} images, in percent."
-    return Section("result", "All images", html.table(caption, ["measure", "%"], rows))
+    note = html.note(f"A task is one learn that brought new classes. {TASK_MEASURES}")
+    return Section("result", "All images", html.table(caption, ["measure", "%"], rows) + note)
 
 
 def _classes(score: ModelScore) -> Section:
