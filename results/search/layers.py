@@ -35,12 +35,12 @@ def features_of(x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Return the features of the last layer, and the mean feature maps of each block."""
     encoder = for_inference(build_encoder("efficientnet-lite0", tuple(x.shape[1:]))[0].eval())
     found: list[list[Tensor]] = []
-    for i, block in enumerate(encoder.backbone._blocks):
+    for i, block in enumerate(encoder.backbone.get_submodule("_blocks").children()):
         found.append([])
         block.register_forward_hook(
             lambda _, __, out, i=i: found[i].append(out.mean(dim=(2, 3)).clone())
         )
-    last = torch.cat([encoder(part) for part in x.split(AT_ONCE)])
+    last = torch.cat([encoder(part) for part in torch.split(x, AT_ONCE)])
     return last, [torch.cat(parts) for parts in found]
 
 
