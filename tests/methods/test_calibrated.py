@@ -95,12 +95,15 @@ def test_a_forged_calibration_is_refused(frozen, tmp_path):
             load(tmp_path / "forged")
 
 
-def test_a_model_saved_before_says_what_to_do_and_has_both_after_a_task(frozen, tmp_path):
+@pytest.mark.parametrize("other_score", [False, True])
+def test_a_model_saved_before_says_what_to_do_and_has_both_after_a_task(
+    frozen, tmp_path, other_score
+):
     frozen.save(tmp_path / "model")
     description, tensors = folder.read(tmp_path / "model")
-    folder.write(
-        tmp_path / "old", description, {n: t for n, t in tensors.items() if n != "calibration"}
-    )
+    calibration = {**tensors.pop("calibration"), "map": torch.zeros(2, 2)}
+    old = {"calibration": calibration} if other_score else {}
+    folder.write(tmp_path / "old", description, {**tensors, **old})
     old, (x, _) = load(tmp_path / "old"), known()
     assert not hasattr(old, "predict_proba")
     with pytest.raises(ValueError, match="earlier lmrc"):
