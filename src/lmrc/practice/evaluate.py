@@ -215,6 +215,8 @@ def _unknown_lines(unknown: dict[str, Any]) -> list[str]:
 def _settings(model: LMRCClassifier) -> dict[str, Any]:
     """Return the model's settings, with the values it chose for those on ``"auto"``."""
     chosen = {"backbone": backbone_name(model), "augment": model.augmentation_}
+    if hasattr(model, "prediction_rule_"):
+        chosen |= {"freeze": model._freeze, "predict_with": model.prediction_rule_}
     return {**pack(model)[0]["settings"], **chosen}
 
 

@@ -12,12 +12,20 @@ from lmrc.methods.declared import extensions_off
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
+from lmrc.statistics.prediction_rules import EXACT
 from lmrc.training.augment import flips
 
 #: Settings that say nothing beyond the others, or that are elsewhere on the page.
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
     *("settings", "by_method", "variants", "rows"),
+)
+
+#: Settings of training: without effect where a frozen backbone's statistics predict.
+_TRAINING = (
+    *("epochs", "first_epochs", "batch_size", "learning_rate", "first_learning_rate", "momentum"),
+    *("schedule", "weight_decay", "swa_epochs", "objective", "scale", "response_weight", "augment"),
+    *("strong_augment", "halve_at", "class_weight", "adaptation_epochs", "exemplar_repeats"),
 )
 
 THEN = ", then "
@@ -111,6 +119,8 @@ def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
     {'schedule': 'cosine', 'halve_at': None}
     >>> in_effect({"augment": "none", "test_time_flip": True})
     {'augment': 'none', 'test_time_flip': False}
+    >>> in_effect({"epochs": 60, "freeze": True, "predict_with": "ridge"})
+    {'epochs': None, 'freeze': True, 'predict_with': 'ridge'}
     """
     found = dict(settings)
     if found.get("schedule") == "cosine" and "halve_at" in found:
@@ -121,6 +131,8 @@ def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("test_time_flip") and isinstance(augment, str):
         # Only where training flips images, too; "auto" does so for colour images.
         found["test_time_flip"] = "for colour images" if augment == "auto" else flips(augment)
+    if found.get("freeze") is True and found.get("predict_with") in EXACT:
+        found |= {name: None for name in _TRAINING if name in found}
     return found
 
 
