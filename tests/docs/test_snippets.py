@@ -54,7 +54,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(prediction_rules, "STEPS", 100)  # a third of them shows the same
+    monkeypatch.setattr(prediction_rules, "STEPS", 50)  # a sixth of them shows the same
     namespace = {"__name__": "__main__"}
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         if cell["cell_type"] == "code":

@@ -202,6 +202,7 @@ def test_parameters_set_later_are_for_all_members(three, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("onnx_operators")
 def test_export_has_all_members_in_one_graph():
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
