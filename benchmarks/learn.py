@@ -29,7 +29,7 @@ from lmrc import LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
 
 SIDE = (500, 400)  # of a photograph that is made
-WIDTH = 1280  # of features
+WIDTH = 1792  # of features
 
 
 def main() -> None:

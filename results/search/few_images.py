@@ -34,7 +34,7 @@ from lmrc.statistics.update import add_task
 from lmrc.training.features import extract
 from lmrc.training.memory import Memory
 
-BACKBONE, SIDE, WIDTH, PROJECTIONS = "efficientnet-lite0", 224, 1280, 4000
+BACKBONE, SIDE, WIDTH, PROJECTIONS = "efficientnet-lite0", 224, 192 + 320 + 1280, 4000
 TASK, HELD_OUT = 3, 0.2
 CPU = torch.device("cpu")
 
@@ -108,7 +108,7 @@ def adapted(data: Dataset, drawn: Rows, task: NDArray[Any], seed: int) -> Encode
 def features(encoder: Encoder, images: NDArray[Any]) -> Tensor:
     """Return the features of images, the mean over each and its horizontal flip."""
     x = torch.from_numpy(np.asarray(images)).permute(0, 3, 1, 2)
-    return extract(encoder, x, 1, flip=True, bf16=False)
+    return extract(encoder, x, 2, flip=True, bf16=False)
 
 
 def draw(

@@ -103,7 +103,7 @@ def test_a_model_saved_before_says_what_to_do_and_has_both_after_a_task(
     description, tensors = folder.read(tmp_path / "model")
     calibration = {**tensors.pop("calibration"), "map": torch.zeros(2, 2)}
     old = {"calibration": calibration} if other_score else {}
-    folder.write(tmp_path / "old", description, {**tensors, **old})
+    folder.write(tmp_path / "old", description | {"format": 3}, {**tensors, **old})
     old, (x, _) = load(tmp_path / "old"), known()
     assert not hasattr(old, "predict_proba")
     with pytest.raises(ValueError, match="earlier lmrc"):

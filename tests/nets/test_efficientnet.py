@@ -89,6 +89,19 @@ def test_batch_norm_follows_slowly_as_where_it_was_trained():
     assert network._bn0.running_mean.tolist() == pytest.approx([0.05] * 32)  # TensorFlow's 0.99
 
 
+def test_the_features_of_the_last_two_blocks_stand_before_the_others():
+    encoder = pretrained("efficientnet-lite0", (3, 64, 64))
+    blocks, maps = encoder.backbone._blocks, []
+    for block in blocks[-2:]:
+        block.register_forward_hook(lambda *seen: maps.append(seen[-1].mean(dim=(2, 3)) / 10))
+    x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found, last = encoder.features(x, 2), encoder(x)
+    assert found.shape == (2, 192 + 320 + 1280)
+    torch.testing.assert_close(found, torch.cat([*maps[:2], last], dim=1))
+    assert torch.equal(encoder.features(x, 1), last)
+
+
 def test_the_folded_network_computes_the_same_without_batch_norm():
     rng = torch.Generator().manual_seed(0)
     net = EfficientNetLite("efficientnet-lite0").eval()
@@ -101,6 +114,6 @@ def test_the_folded_network_computes_the_same_without_batch_norm():
     fast = for_inference(encoder)
     x = torch.rand(2, 3, 64, 64, generator=rng)
     with torch.no_grad():
-        torch.testing.assert_close(fast(x), encoder(x))
+        torch.testing.assert_close(fast.features(x, 2), encoder.features(x, 2))
     assert not [module for module in fast.modules() if isinstance(module, nn.BatchNorm2d)]
     assert [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)] == norms

@@ -191,7 +191,7 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert model.input_shape_ == (3, 224, 224)
     info = call("info", "m")[1]
     assert "backbone: efficientnet-lite0, " in info
-    assert "of 1,280 features and 4,000 random projections, growing with the images" in info
+    assert "of 1,792 features and 4,000 random projections, growing with the images" in info
     assert "no images are stored in this model" in info
     out = call("predict", "m", "week1/red/0.png", "week1/green/1.png", "week2/blue/2.png")[1]
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]

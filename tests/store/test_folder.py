@@ -100,8 +100,8 @@ def edit(model, change):
 
 
 def test_newer_formats_are_named(model):
-    edit(model, lambda manifest: manifest.update(format_version=4))
-    with pytest.raises(ModelFileError, match=r"format 4, .* upgrade lmrc"):
+    edit(model, lambda manifest: manifest.update(format_version=5))
+    with pytest.raises(ModelFileError, match=r"format 5, .* upgrade lmrc"):
         folder.read(model)
 
 

@@ -260,8 +260,8 @@ class LMRCPlusParameters(LMRCParameters):
     feature_layers: Literal[1, 2] = parameter(
         default=2,
         off=1,
-        help="Number of last layers whose features the class statistics use. ResNets have two, "
-        "other networks one.",
+        help="Number of last layers whose features the class statistics use. ResNets have two; "
+        "EfficientNet-Lite adds the features of its last two blocks; other networks have one.",
         fixed=True,
     )
     predict_with: Literal[

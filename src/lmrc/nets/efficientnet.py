@@ -27,6 +27,7 @@ _FOLDED = (
     ("_conv_head", "_bn1"),
 )
 _MOMENTUM = 0.01  # of BatchNorm: TensorFlow's 0.99
+_BEFORE = 0.1  # scale of the last two blocks' features; see results/search/layers.py
 
 #: Repeats, kernel, stride, expansion and output channels of each stage, before scaling.
 _STAGES = (
@@ -90,7 +91,7 @@ class Block(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
-        inner = n_in * expansion
+        inner, self.n_out = n_in * expansion, n_out
         self.expands, self.has_shortcut = expansion != 1, stride == 1 and n_in == n_out
         if self.expands:
             self._expand_conv = SameConv2d(n_in, inner, 1)
@@ -134,14 +135,26 @@ class EfficientNetLite(nn.Module):
                 blocks.append(Block(n_in, n_out, kernel, stride if i == 0 else 1, expansion))
                 n_in = n_out
         self._blocks = nn.Sequential(*blocks)
+        self.width_before = sum(block.n_out for block in blocks[-2:])  # see `last_two`
         self._conv_head = SameConv2d(n_in, WIDTH, 1)
         self._bn1 = _norm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features of shape (batch, 1280)."""
-        out = _relu6(self._bn0(self._conv_stem(x)))
-        out = _relu6(self._bn1(self._conv_head(self._blocks(out))))
-        return torch.mean(out, dim=(2, 3))
+        return self._last(self._blocks(self._stem(x)))
+
+    def last_two(self, x: Tensor) -> Tensor:
+        """Return the features of the last two blocks, times 0.1, then those of `forward`."""
+        before = self._blocks[:-1](self._stem(x))
+        maps = before, self._blocks[-1](before)
+        parts = [_BEFORE * part.mean(dim=(2, 3)) for part in maps]
+        return torch.cat([*parts, self._last(maps[1])], dim=1)
+
+    def _stem(self, x: Tensor) -> Tensor:
+        return _relu6(self._bn0(self._conv_stem(x)))
+
+    def _last(self, maps: Tensor) -> Tensor:
+        return _relu6(self._bn1(self._conv_head(maps))).mean(dim=(2, 3))
 
     def folded(self) -> EfficientNetLite:
         """Return a copy for inference: BatchNorm folded into the convolutions, channels last.

@@ -10,7 +10,7 @@ from typing import Any
 from lmrc.store.files import ModelFileError, as_json, checksum, is_tensor_file, read_json
 
 FORMAT = "lmrc-model"
-FORMAT_VERSION = 3  # of the newest model that it may list, see `upgrade`
+FORMAT_VERSION = 4  # of the newest model that it may list, see `upgrade`
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # a task that is being learnt, see `unfinished`
 

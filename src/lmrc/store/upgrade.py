@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 #: The format of a version's description and tensors. Format 1 has no number.
-MODEL_FORMAT = 3
+MODEL_FORMAT = 4
 
 _SETTINGS = {
     "penalty": "penalty_weight",
@@ -44,10 +44,14 @@ def upgraded(
 
     What is malformed stays so: building the classifier raises the error.
     """
-    if description.get("format", 1) not in (1, 2):
+    number = description.get("format", 1)
+    if number == 3:
         # Calibrated for another unknown score: it has probabilities again once it learns a task.
         old = "map" in groups.get("calibration", ())
-        return description, {n: g for n, g in groups.items() if not old or n != "calibration"}
+        groups = {n: g for n, g in groups.items() if not old or n != "calibration"}
+        return _of_one_layer(description), groups
+    if number not in (1, 2):
+        return description, dict(groups)
     description = _renamed(description, {"n_batches_": "n_tasks_"})
     if isinstance(settings := description.get("settings"), dict):
         settings = _renamed(settings, _SETTINGS)
@@ -70,6 +74,16 @@ def upgraded(
             for name, tensor in content[group].items()
         }
     return description, content
+
+
+def _of_one_layer(description: dict[str, Any]) -> dict[str, Any]:
+    """EfficientNet-Lite offered one layer's features before format 4, whatever was asked for."""
+    settings = description.get("settings")
+    if not isinstance(settings, dict) or "feature_layers" not in settings:
+        return description
+    if not str(settings.get("backbone")).startswith("efficientnet-lite"):
+        return description
+    return {**description, "settings": {**settings, "feature_layers": 1}}
 
 
 def without_lmrc_plus(settings: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
