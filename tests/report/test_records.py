@@ -1,6 +1,4 @@
-import errno
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,6 @@ from lmrc.report.records import (
     by_method_and_seed,
     read_description,
     read_records,
-    replace_file,
     write_description,
 )
 
@@ -69,14 +66,23 @@ def test_a_description_comes_back_and_a_damaged_one_is_named(tmp_path, descripti
             read_description(tmp_path)
 
 
-def test_a_file_that_cannot_be_replaced_stays_and_leaves_no_draft(tmp_path, monkeypatch):
-    page = tmp_path / "report.html"
-    replace_file(page, b"before")
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(type(page), "replace", full)
-    with pytest.raises(OSError, match=r"No space left .*report\.html"):
-        replace_file(page, b"after")
-    assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(page, b"before")]
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        ("method", 7, "it.method must be of type str, got 7"),
+        ("seed", True, "it.seed must be of type int, got True"),
+        ("settings", [], r"it.settings must be of type dict, got \[\]"),
+        ("record.accuracy", None, "it.record.accuracy must be of type float, got None"),
+        ("record.task_confusion", [[0.5]], r"it.record.task_confusion\[0\]\[0\] must be of type i"),
+        ("record.shares", 1, "it.record has the unknown field 'shares'"),
+    ],
+)
+def test_a_malformed_record_is_named_by_line_and_field(tmp_path, records, place, value, told):
+    write_all(tmp_path, records[:1])
+    whole = json.loads(records[1].to_json())
+    *above, last = place.split(".")
+    (whole[above[0]] if above else whole)[last] = value
+    for line, why in ((json.dumps(whole), told), ("{", "Expecting"), ("[" * 10**5, "maximum rec")):
+        (tmp_path / RECORDS).write_text(f"{records[0].to_json()}\n{line}\n")
+        with pytest.raises(ValueError, match=rf"records\.jsonl, line 2 is not a record \({why}"):
+            read_records(tmp_path)

@@ -7,6 +7,7 @@ elsewhere; records that are made twice are written once.
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from lmrc.experiments.runs import (
     unfinished,
 )
 from lmrc.methods.state import pack
-from lmrc.report.records import RunRecord, append_record
+from lmrc.report.records import RunRecord, append_record, as_type
 from lmrc.store import folder as store
 from lmrc.store.folder import Model
 
@@ -89,7 +90,7 @@ def run_on_ray(
                 del working[ready[0]]
                 failed.append(run)
                 continue
-            entry = RunRecord.from_json(line.encode())
+            entry: RunRecord = as_type(RunRecord, json.loads(line))
             ends = entry.record.task + 1 == recipe.tasks
             if model is not None and ends:
                 _save(model, trained_path(out, run))

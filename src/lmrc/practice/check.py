@@ -26,7 +26,8 @@ from lmrc.practice.thumbnails import thumbnail
 from lmrc.practice.usage import Say, count, percent, warn
 from lmrc.report import html
 from lmrc.report.page import bare_page
-from lmrc.report.records import encoded, replace_file
+from lmrc.report.records import encoded
+from lmrc.store.files import write_atomically
 from lmrc.text import csv_cell
 from lmrc.training.device import pick_device
 from lmrc.training.features import extract
@@ -133,8 +134,8 @@ def check(
     order = list(KINDS)
     findings.sort(key=lambda found: (order.index(found.kind), -found.score))
     out.mkdir(parents=True, exist_ok=True)
-    replace_file(out / "check.csv", encoded(_csv(findings)))
-    replace_file(out / "report.html", encoded(_page(source, images, findings, thumbnails)))
+    write_atomically(out / "check.csv", encoded(_csv(findings)))
+    write_atomically(out / "report.html", encoded(_page(source, images, findings, thumbnails)))
     say(f"{count(len(images.paths), 'image')} of {count(len(counts), 'class', 'classes')} checked")
     for kind, (title, _) in KINDS.items():
         of_kind = [found for found in findings if found.kind == kind]

@@ -49,9 +49,9 @@ from lmrc.report.records import (
     Description,
     encoded,
     read_description,
-    replace_file,
     write_description,
 )
+from lmrc.store.files import write_atomically
 
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
 SIMILARITY = "maximum similarity"
@@ -288,6 +288,6 @@ def _write(
         recipe=settings,
         notes=notes,
     )
-    replace_file(out / RECORDS, encoded(f"{score.to_json()}\n"))
+    write_atomically(out / RECORDS, encoded(f"{score.to_json()}\n"))
     write_description(out, description)
     return write_contents(out, *read_contents(out))

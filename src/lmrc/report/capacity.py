@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from lmrc.report import figures, html, schema
+from lmrc.report import figures, html
 from lmrc.report.html import Contents, Drawing, Section
-from lmrc.report.records import Description, read_json, read_lines
+from lmrc.report.records import Description, read_lines
 from lmrc.report.settings import environment
 from lmrc.report.summary import Spread, csv_text
 
@@ -76,24 +76,10 @@ class CapacityRecord:
         """Return the record as one line of JSON, without its end of line."""
         return json.dumps(vars(self), ensure_ascii=False, allow_nan=False)
 
-    @classmethod
-    def from_json(cls, line: bytes) -> CapacityRecord:
-        """Return the record that `to_json` wrote."""
-        whole = read_json(line)
-        schema.capacity_record(whole)
-        return cls(**whole)
-
 
 def read_capacity_records(folder: Path) -> list[CapacityRecord]:
     """Read the folder's records, in the order in which they were made."""
-    records = read_lines(folder, CapacityRecord.from_json)
-    dims = len({record.dim for record in records})
-    if dims > schema.MAX_METHODS:
-        raise ValueError(
-            f"{folder} holds records of {dims} dimensions, and {schema.MAX_METHODS} at most are "
-            "shown: remove some."
-        )
-    return records
+    return read_lines(folder, CapacityRecord)
 
 
 class Count(NamedTuple):

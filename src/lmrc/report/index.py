@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from lmrc.report import html
 from lmrc.report.page import PAGE, bare_page
-from lmrc.report.records import encoded, replace_file
+from lmrc.report.records import encoded
+from lmrc.store.files import write_atomically
 
 INDEX = "index.html"
 MAX_DEPTH = 6
@@ -72,5 +73,5 @@ def write_index(folder: Path) -> tuple[Path, list[Entry]]:
     ]
     table = html.table(f"{len(entries)} pages.", ["folder", "result"], rows, "text")
     page = bare_page("Results", Markup("<h1>Results</h1>\n{}").format(table))
-    replace_file(folder / INDEX, encoded(page))
+    write_atomically(folder / INDEX, encoded(page))
     return folder / INDEX, entries

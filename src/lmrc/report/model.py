@@ -8,10 +8,10 @@ from typing import Any
 from markupsafe import Markup
 
 from lmrc.evaluation.model import ModelScore
-from lmrc.report import html, schema, trust
+from lmrc.report import html, trust
 from lmrc.report.figures import task_confusion
 from lmrc.report.html import Contents, Drawing, Section
-from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_json, read_lines
+from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_lines
 from lmrc.report.sections import MANY_CLASSES, TASK_MEASURES
 from lmrc.report.settings import in_effect, settings_list
 from lmrc.report.summary import Spread, csv_text
@@ -23,16 +23,10 @@ MAX_MISTAKES = 20  # rows of the table of mistakes
 
 def read_score(folder: Path) -> ModelScore:
     """Read the folder's last score."""
-    scores = read_lines(folder, _score)
+    scores = read_lines(folder, ModelScore)
     if not scores:
         raise ValueError(f"{folder / RECORDS} holds no score: evaluate the model again.")
     return scores[-1]
-
-
-def _score(line: bytes) -> ModelScore:
-    whole = read_json(line)
-    schema.model_score(whole)
-    return ModelScore(**whole)
 
 
 def build(description: Description, score: ModelScore) -> Contents:

@@ -35,10 +35,10 @@ from lmrc.report.records import (
     name_runs,
     read_description,
     read_records,
-    replace_file,
 )
 from lmrc.report.settings import recipe_section
 from lmrc.report.summary import with_exemplars
+from lmrc.store.files import write_atomically
 
 PAGE = "report.html"
 
@@ -97,13 +97,13 @@ def write_contents(
     """Write the files of a report, figures as PDF, too, if wanted; return the path of its page."""
     for name, drawing in contents.drawings.items():
         svg = drawing.to_svg(name)
-        replace_file(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
-        replace_file(folder / f"{name}.png", figures.to_png(drawing.figure))
+        write_atomically(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
+        write_atomically(folder / f"{name}.png", figures.to_png(drawing.figure))
         if pdf:
-            replace_file(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
+            write_atomically(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
     for name, table in contents.tables.items():
-        replace_file(folder / f"{name}.csv", encoded(table))
-    replace_file(folder / PAGE, encoded(assemble(description, contents)))
+        write_atomically(folder / f"{name}.csv", encoded(table))
+    write_atomically(folder / PAGE, encoded(assemble(description, contents)))
     return folder / PAGE
 
 

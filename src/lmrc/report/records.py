@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from itertools import count, product, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, Protocol, TypeVar
+from types import UnionType
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from lmrc.evaluation.run import TaskRecord
-from lmrc.report import schema
+from lmrc.store.files import write_atomically
 from lmrc.store.lock import locked
+from lmrc.text import brief
 
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
-
-MAX_BYTES = 2**23  # of a line of records, and of run.json; 1,000 tasks take 2 to 3 MB
 
 #: Parameters of how to compute, not of what: an interrupted run may resume with other values.
 EXECUTION = ("compile", "deterministic")
@@ -79,13 +79,6 @@ class RunRecord:
         if not self.extra:
             del whole["extra"]
         return json.dumps(whole, ensure_ascii=False, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, line: bytes) -> RunRecord:
-        """Return the record that `to_json` wrote; its classes in ``per_class`` are text."""
-        whole = read_json(line)
-        schema.run_record(whole)
-        return cls(**{**whole, "record": TaskRecord(**whole["record"])})
 
 
 @dataclass(frozen=True)
@@ -181,61 +174,68 @@ def append_record(folder: Path, record: Line) -> None:
 
 
 def read_records(folder: Path) -> list[RunRecord]:
-    """Read the folder's records, in the order in which they were made.
+    """Read the folder's records, in the order in which they were made."""
+    return read_lines(folder, RunRecord)
+
+
+def read_lines(folder: Path, kind: type[Read]) -> list[Read]:
+    """Read records of any kind.
 
     A last line without its newline was not finished by a killed run; it is ignored.
     """
-    records = read_lines(folder, RunRecord.from_json)
-    try:
-        schema.check_together(records)
-    except ValueError as error:
-        raise ValueError(
-            f"{folder / RECORDS} holds records that do not go together ({error}); run the "
-            "experiment again into another folder."
-        ) from error
-    return records
-
-
-def read_lines(folder: Path, parse: Callable[[bytes], Read]) -> list[Read]:
-    """Read records of any kind, as `read_records` does."""
-    path = folder / RECORDS
-    found: list[Read] = []
-    with _open(path) as file:
-        # Not as text: it would also break at separators that may be inside a JSON string, and
-        # the unfinished line may end within a character.
-        for number in count(1):
-            line = file.readline(MAX_BYTES + 1)
-            if not line.endswith(b"\n") and len(line) <= MAX_BYTES:
-                return found
-            try:
-                found.append(parse(line))
-            except ValueError as error:
-                raise ValueError(
-                    f"{path}, line {number} is not a record ({error}); remove the line: the "
-                    "command that made it, given again, makes what is missing."
-                ) from error
+    path, found = folder / RECORDS, []
+    with path.open("rb") as file:  # text may hold other line separators
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                try:
+                    found.append(as_type(kind, json.loads(line)))
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(
+                        f"{path}, line {number} is not a record ({error}); remove the line: the "
+                        "command that made it, given again, makes what is missing."
+                    ) from error
     return found
 
 
-def read_json(line: bytes) -> Any:
-    """Parse a line of JSON: no more than `MAX_BYTES`, and every number finite."""
-    if len(line) > MAX_BYTES:
-        raise ValueError(f"it has {len(line):,} bytes, and {MAX_BYTES:,} at most are read")
-    try:
-        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("its brackets are nested too deeply") from None
+def as_type(kind: Any, value: Any, name: str = "it") -> Any:
+    """Return a JSON value as what a type annotation says: a dataclass, or lists, dicts and values.
+
+    Examples
+    --------
+    >>> as_type(Command, {"words": "lmrc demo", "seeds": 3})
+    Command(words='lmrc demo', methods=[], memory=[0], seeds=3)
+    >>> as_type(list[int], [1, "2"])
+    Traceback (most recent call last):
+    ValueError: it[1] must be of type int, got '2'
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any or (origin is UnionType and value is None):
+        return value
+    if origin is UnionType:  # with None
+        return as_type(parts[0], value, name)
+    if origin is list and isinstance(value, list):
+        return [as_type(parts[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: as_type(parts[1], item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
+        hints, needed = _fields(kind)
+        if unknown := value.keys() - hints.keys():
+            raise ValueError(f"{name} has the unknown field {brief(min(unknown))}")
+        if missing := needed - value.keys():
+            raise ValueError(f"{name} has no {min(missing)}")
+        parsed = {key: as_type(hints[key], item, f"{name}.{key}") for key, item in value.items()}
+        return kind(**parsed)
+    if type(value) is (origin or kind) or (kind is float and type(value) is int):
+        return value
+    wanted = getattr(origin or kind, "__name__", kind)
+    raise ValueError(f"{name} must be of type {wanted}, got {brief(value)}")
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a file for reading; refuse a pipe, say, from which nothing might ever come."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a file; remove it.")
-    return path.open("rb")
+@cache
+def _fields(kind: type) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of a dataclass's fields, and the names of those without a default."""
+    without = {f.name for f in fields(kind) if f.default is f.default_factory is MISSING}
+    return get_type_hints(kind), without
 
 
 def encoded(text: str) -> bytes:
@@ -250,22 +250,19 @@ def write_description(folder: Path, description: Description) -> None:
         if not command["methods"]:  # then memory and seeds say nothing
             del command["methods"], command["memory"], command["seeds"]
     text = json.dumps(whole, ensure_ascii=False, indent=1)
-    replace_file(folder / DESCRIPTION, encoded(f"{text}\n"))
+    write_atomically(folder / DESCRIPTION, encoded(f"{text}\n"))
 
 
 def read_description(folder: Path) -> Description:
     """Read the folder's ``run.json``."""
     path = folder / DESCRIPTION
     try:
-        with _open(path) as file:
-            whole = read_json(file.read(MAX_BYTES + 1))
-        schema.description(whole)
-    except ValueError as error:
+        found: Description = as_type(Description, json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} does not describe a run ({error}); run the experiment again."
         ) from error
-    commands = [Command(**command) for command in whole.pop("commands", [])]
-    return Description(**whole, commands=commands)
+    return found
 
 
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
@@ -321,17 +318,3 @@ def name_runs(runs: Iterable[tuple[str, int]]) -> str:
         f"{title} with seed{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
         for title, some in seeds.items()
     )
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half of either."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            draft.unlink()
-        if isinstance(error, OSError) and error.errno:
-            error.filename = str(path)  # the error of a full disk has none
-        raise
