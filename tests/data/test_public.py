@@ -1,10 +1,7 @@
-import gzip
 import io
 import os
 import pickle
-import struct
 import tarfile
-import zipfile
 
 import numpy as np
 import pytest
@@ -63,20 +60,6 @@ def test_labels_in_place_of_images_are_named(data, mnist_files, write_files):
     files["train-images-idx3-ubyte"] = files["train-labels-idx1-ubyte"]
     write_files(data, files)
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte is damaged .* 3 axes"):
-        load_dataset("mnist")
-
-
-@pytest.fixture
-def little(monkeypatch):
-    """Let no file unpack to more than 64 kB, or twenty times its size."""
-    monkeypatch.setattr("lmrc.data.unpack.MIN_LIMIT", 2**16)
-
-
-def test_an_mnist_that_unpacks_without_end_is_refused(data, mnist_files, write_files, little):
-    zeros = bytes([0, 0, 8, 3]) + struct.pack(">3I", 200, 28, 28) + bytes(200 * 28 * 28)
-    bomb = {"train-images-idx3-ubyte.gz": gzip.compress(zeros)}
-    write_files(data, {**mnist_files.gz, **bomb})
-    with pytest.raises(ValueError, match=r"gz is damaged .*unpacks to more than 65,536 bytes"):
         load_dataset("mnist")
 
 
@@ -171,36 +154,10 @@ def test_a_damaged_cifar_archive_is_named(data, cifar, write_tar):
         load_dataset("cifar100")
 
 
-@pytest.mark.parametrize("kind", ["member", "pax"])
-def test_a_cifar_archive_that_unpacks_without_end_is_refused(data, cifar, little, kind):
-    with tarfile.open(data / "cifar-100-python.tar.gz", "w:gz") as tar:
-        junk = tarfile.TarInfo("junk")
-        if kind == "pax":
-            junk.pax_headers = {"comment": "x" * 10**6}
-        else:
-            junk.size = 10**6
-        tar.addfile(junk, io.BytesIO(bytes(junk.size)))
-        for name, content in in_folder(cifar.members).items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    with pytest.raises(ValueError, match=r"gz is damaged .*unpacks to more than \d+,\d+ bytes"):
-        load_dataset("cifar100")
-
-
-def nested():
-    """Return lists within lists, each twice the same one: to visit them takes for ever."""
-    lists = [0]
-    for _ in range(200):
-        lists = [lists, lists]
-    return lists
-
-
 @pytest.mark.parametrize(
     "record",
     [
-        {b"data": nested(), b"fine_labels": [0, 1]},
-        {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": nested()},
+        {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [[0], [1]]},
         {b"data": [1, 2]},
         {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [0, 99]},
         {b"data": np.zeros((2, 3072), np.float32), b"fine_labels": [0, 1]},
@@ -333,15 +290,6 @@ def test_a_tiny_imagenet_archive_cannot_reach_outside(data, tiny_files, write_zi
     with pytest.raises(ValueError, match="secret"):
         load_dataset("imagenet200")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "home-cache", "secret.JPEG"}
-
-
-def test_a_member_that_would_fill_the_memory_is_refused(data, tiny_files, monkeypatch):
-    monkeypatch.setattr("lmrc.data.tiny_imagenet._MAX_MEMBER", 10_000)
-    with zipfile.ZipFile(data / "tiny-imagenet-200.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in tiny_files.items():
-            archive.writestr(f"t/{name}", bytes(20_000) if name == "words.txt" else content)
-    with pytest.raises(ValueError, match=r"words\.txt has 20000 bytes"):
-        load_dataset("imagenet200")
 
 
 def test_limit_takes_the_first_of_each_class_in_both_parts(data, tiny_files, write_zip):

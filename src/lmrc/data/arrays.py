@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,8 @@ import numpy as np
 
 from lmrc.data.dataset import Array, Dataset
 from lmrc.data.folders import TEST_SHARE, held_out
-from lmrc.data.unpack import MIN_LIMIT
 from lmrc.text import shorten
 
-_MAX_RATIO = 50  # of the arrays' size to the file's; np.savez has 1
-_MAX_LABEL = 4000  # bytes: 1,000 letters
 _TEST_PARTS = ("test", "val")  # the first that is there counts
 
 
@@ -89,35 +86,17 @@ def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[st
             raise ValueError("it is not a file")
         with np.load(source, allow_pickle=False) as arrays:
             names = [*needed, *(name for name in more if name in arrays)]
-            _check_sizes(source, {f"{name}.npy" for name in names})
-            return {name: _checked(arrays[name], name) for name in names}
+            found = {name: arrays[name] for name in names}
+            for name, array in found.items():
+                if not isinstance(array, np.ndarray):
+                    raise ValueError(f"{name} is no array")
+            return found
     except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{source} cannot be read as an .npz file with {' and '.join(needed)}: {_words(error)}"
         ) from error
     except (zlib.error, NotImplementedError, RuntimeError, TypeError, OverflowError) as error:
         raise ValueError(f"{source} is damaged: {_words(error)}") from error
-
-
-def _check_sizes(source: Path, members: Container[str]) -> None:
-    """Reject a small file that unpacks to a large one, before memory is allocated."""
-    with zipfile.ZipFile(source) as archive:
-        size = sum(m.file_size for m in archive.infolist() if m.filename in members)
-    if size > max(MIN_LIMIT, _MAX_RATIO * source.stat().st_size):
-        raise ValueError(
-            f"its arrays unpack to {size:,} bytes, more than {_MAX_RATIO} times the file; if they "
-            "are yours, save them with np.savez, which does not compress"
-        )
-
-
-def _checked(array: Any, name: str) -> Array:
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name} is no array")
-    if array.ndim and len(array) and not array.nbytes:
-        raise ValueError(f"{name} has the shape {array.shape} and the type {array.dtype}: nothing")
-    if array.dtype.kind in "SU" and array.itemsize > _MAX_LABEL:
-        raise ValueError(f"{name} holds text of {array.itemsize:,} bytes each, too long for labels")
-    return array
 
 
 def _words(error: Any) -> str:

@@ -6,22 +6,20 @@
       cifar100-<fingerprint of its source files>/
         X_train.npy  y_train.npy  X_test.npy  y_test.npy  class_names.json
 
-An entry is written under another name, synced, and renamed when it is whole: a reader never sees
-half of one, and of two processes that decode at the same time, one wins and both continue. The
-writer holds a lock on the folder, so leftovers of a killed process are recognised and removed.
+An entry is written under another name and renamed when it is whole: a reader never sees half of
+one. The writer holds a lock, so that no other process decodes the same, and what a killed one has
+left is recognised and removed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import platform
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +34,6 @@ FORMAT_VERSION = 1  # raise it when the same source is decoded into other arrays
 
 _NAMES = "class_names.json"
 _HALF_WRITTEN = ".half-written-"
-_OURS = (
-    f"{_HALF_WRITTEN}{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # of this machine
-)
-_A_DAY = 24 * 3600.0
 
 
 def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], None]) -> Dataset:
@@ -69,11 +63,11 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
         pass  # missing; or damaged, and then decoded again
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder)
-        if entry.exists():
-            damaged = entry.rename(_unused_name(folder))
-            shutil.rmtree(damaged, ignore_errors=True)
-        _write(entry, decode)
+        with _locked(folder) as is_locked:
+            if is_locked:
+                for left in folder.glob(f"{_HALF_WRITTEN}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            return _decoded(entry, name, decode)
     except OSError as error:
         if error.filename and Path(error.filename) in sources:  # that is not the cache's fault
             raise
@@ -81,7 +75,42 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
             f"cannot keep the decoded images of {name} in {folder}: {error}. Make room there, or "
             f"name another folder with the environment variable {CACHE_VARIABLE}."
         ) from error
+
+
+def _decoded(entry: Path, name: str, decode: Callable[[Path], None]) -> Dataset:
+    try:
+        return _open(entry, name)  # another process has decoded it in the meantime
+    except (OSError, ValueError, EOFError):
+        shutil.rmtree(entry, ignore_errors=True)
+    half_written = entry.with_name(f"{_HALF_WRITTEN}{secrets.token_hex(8)}")
+    half_written.mkdir()
+    try:
+        decode(half_written)
+        for path in half_written.iterdir():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+        half_written.rename(entry)
+    except BaseException:
+        shutil.rmtree(half_written, ignore_errors=True)
+        raise
     return _open(entry, name)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Wait for the lock of a folder, which ends with the process; yield whether there are locks.
+
+    There are none on Windows, and on some network drives.
+    """
+    with (folder / ".lock").open("ab") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+            is_locked = True
+        except (ImportError, OSError):
+            is_locked = False
+        yield is_locked
 
 
 def save_images(path: Path, shape: tuple[int, ...], images: Iterable[NDArray[np.uint8]]) -> None:
@@ -124,87 +153,3 @@ def _fingerprint(sources: Iterable[Path]) -> str:
         status = path.stat()
         digest.update(f"\0{path}\0{status.st_size}\0{status.st_mtime_ns}".encode())
     return digest.hexdigest()[:32]
-
-
-def _unused_name(folder: Path) -> Path:
-    return folder / f"{_OURS}{secrets.token_hex(8)}"
-
-
-def _write(entry: Path, decode: Callable[[Path], None]) -> None:
-    with _half_written(entry.parent) as half_written:
-        decode(half_written)
-        for path in half_written.iterdir():
-            _sync(path)
-        _sync(half_written)
-        try:
-            half_written.rename(entry)
-        except OSError:
-            if not entry.exists():  # else another process was faster, with the same result
-                raise
-    _sync(entry.parent)
-
-
-@contextlib.contextmanager
-def _half_written(folder: Path) -> Iterator[Path]:
-    """Create a folder, hold its lock, and remove it at the end."""
-    with contextlib.ExitStack() as held:
-        while True:
-            path = _unused_name(folder)
-            path.mkdir()
-            held.enter_context(_lock(path, wait=True))
-            if path.exists():  # else a cleanup had the lock first
-                break
-        try:
-            yield path
-        finally:  # unless it was renamed
-            shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _lock(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
-    """Hold the lock of a folder, which ends with the process; yield whether it was acquired.
-
-    None where there are no locks: on Windows, and on some network drives.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield None
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            has_lock: bool | None = True
-        except BlockingIOError:
-            has_lock = False
-        except OSError:
-            has_lock = None
-        yield has_lock
-    finally:
-        os.close(handle)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk, so that the renaming cannot overtake it."""
-    if path.is_file():
-        with path.open("r+b") as file:
-            os.fsync(file.fileno())
-    elif os.name == "posix":  # elsewhere folders cannot be opened
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left: its lock is free.
-
-    Locks may not work across machines: there, only what is a day old is removed.
-    """
-    for path in folder.glob(f"{_HALF_WRITTEN}*"):
-        with contextlib.suppress(OSError), _lock(path) as is_free:
-            is_old = time.time() - path.stat().st_mtime > _A_DAY
-            if is_free if path.name.startswith(_OURS) and is_free is not None else is_old:
-                shutil.rmtree(path, ignore_errors=True)

@@ -9,14 +9,16 @@ archive chooses: members are read into memory by their known names.
 
 from __future__ import annotations
 
-import math
+import gzip
 import os
 import struct
-from collections.abc import Callable
+import tarfile
+import zlib
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +27,8 @@ from lmrc.data.cache import cached_dataset, save_class_names, save_images
 from lmrc.data.dataset import Dataset
 from lmrc.data.sources import RemoteFile, data_folder, download, find_first
 from lmrc.data.tiny_imagenet import decode_tiny_imagenet, tiny_imagenet_files
-from lmrc.data.unpack import UNPACKING_ERRORS, Unpacked, read_file, read_tar
 from lmrc.data.unpickle import PlainPickleError, load_plain_pickle
 from lmrc.text import brief, shorten
-
-T = TypeVar("T")
 
 DataDir = str | os.PathLike[str] | None
 
@@ -60,8 +59,8 @@ TINY_IMAGENET = RemoteFile(
 )
 
 _CIFAR_MEMBERS = ("train", "test", "meta")
-_MAX_CIFAR = 2**29  # bytes of all its files: 186 million, and 270 as Python 3 may write them
-_MAX_IDX = {1: 2**24, 3: 2**28}  # bytes, by axes: MNIST has 60,000 labels, 47 million pixels
+#: Errors of damaged archives.
+_DAMAGED = (ValueError, EOFError, zlib.error, struct.error, gzip.BadGzipFile, tarfile.TarError)
 
 
 def mnist(data_dir: DataDir = None) -> Dataset:
@@ -115,13 +114,10 @@ def cifar100(data_dir: DataDir = None) -> Dataset:
 
     def decode(out: Path) -> None:
         if archive:
-            names = {f"cifar-100-python/{name}" for name in _CIFAR_MEMBERS}
-            members = _read(archive, partial(read_tar, names=names))
-            contents = {Path(name).name: members.pop(name) for name in names}
-            origin = str(archive)
+            contents, origin = _read_tar(archive, "cifar-100-python/", _CIFAR_MEMBERS), archive
         else:
-            contents = {path.name: _read(path, read_file) for path in unpacked}
-            origin = str(unpacked[0].parent)
+            contents = {path.name: path.read_bytes() for path in unpacked}
+            origin = unpacked[0].parent
         _decode_cifar100(contents, origin, out)
 
     return cached_dataset("cifar100", sources, decode)
@@ -169,29 +165,36 @@ def _find_idx(folder: Path, archive: str) -> Path | None:
     return find_first(folder, (".", "mnist", "MNIST", "MNIST/raw"), names)
 
 
-def _read(path: Path, read: Callable[..., T]) -> T:
+def _read_tar(path: Path, folder: str, names: Collection[str]) -> dict[str, bytes]:
+    """Read files of a folder in a tar, by their names; links are passed over."""
+    found: dict[str, bytes] = {}
     try:
-        return read(path, max_bytes=_MAX_CIFAR)
-    except (ValueError, *UNPACKING_ERRORS) as error:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./").removeprefix(folder)
+                if name in names and member.isreg() and (file := archive.extractfile(member)):
+                    found[name] = file.read()
+        if missing := sorted(set(names) - found.keys()):
+            raise ValueError(f"it has no {folder}{missing[0]}")
+    except _DAMAGED as error:
         raise _damaged(path, error) from error
+    return found
 
 
 def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """Read the format of http://yann.lecun.com/exdb/mnist: 0, 0, type, axes; lengths; bytes."""
     try:
-        with Unpacked(path, _MAX_IDX[axes]) as file:
-            if file.read(4).tolist() != [0, 0, 8, axes]:
-                raise ValueError(f"not an IDX file of bytes with {axes} axes")
-            shape = struct.unpack(f">{axes}I", file.read(4 * axes).tobytes())
-            content = file.read(math.prod(shape))
-            if not file.ends():
-                raise ValueError(f"more bytes than an array of shape {shape} has")
-            return content.reshape(shape)
-    except (ValueError, *UNPACKING_ERRORS) as error:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        if content[:4] != bytes([0, 0, 8, axes]):
+            raise ValueError(f"not an IDX file of bytes with {axes} axes")
+        shape = struct.unpack_from(f">{axes}I", content, 4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    except _DAMAGED as error:
         raise _damaged(path, error) from error
 
 
-def _decode_cifar100(contents: dict[str, bytes], origin: str, out: Path) -> None:
+def _decode_cifar100(contents: dict[str, bytes], origin: Path, out: Path) -> None:
     names: list[str] = []
     for name in ("meta", "train", "test"):
         try:
@@ -207,7 +210,7 @@ def _decode_cifar100(contents: dict[str, bytes], origin: str, out: Path) -> None
             raise PlainPickleError(f"{origin}, {name}: {error}") from error
         except (TypeError, ValueError, OverflowError) as error:
             why = f"{name} is not a record of CIFAR-100: {error}"
-            raise _damaged(Path(origin), why) from error
+            raise _damaged(origin, why) from error
     save_class_names(out, dict(enumerate(names)))
 
 

@@ -27,12 +27,10 @@ from lmrc.data.cache import save_class_names, save_images
 from lmrc.data.image_files import FORKS, in_workers
 from lmrc.data.images import Pixels, UnreadableImageError, read_image
 from lmrc.data.progress import progress
-from lmrc.data.unpack import read_file
 from lmrc.text import brief, shorten
 
 SIZE = 64
 
-_MAX_MEMBER = 2**22  # bytes: words.txt has 2.7 MB, an image 2 KB
 _LIST = re.compile(r"(?P<top>[^/]+/)?wnids\.txt")
 _TRAIN = re.compile(r"train/(?P<label>n\d+)/images/(?P=label)_(?P<number>\d+)\.JPEG")
 
@@ -93,7 +91,7 @@ class _Folder:
         self.names = ["/".join(path.parts[above:]) for path in tiny_imagenet_files(source)]
 
     def read(self, name: str) -> bytes:
-        return read_file(self.source / name, _MAX_MEMBER)
+        return (self.source / name).read_bytes()
 
 
 class _Archive:
@@ -111,9 +109,6 @@ class _Archive:
     def read(self, name: str) -> bytes:
         if os.getpid() != self._process:  # a fork shares the position in the file with its parent
             self._zip.fp, self._process = self._source.open("rb"), os.getpid()
-        size = self._zip.getinfo(self._top + name).file_size
-        if size > _MAX_MEMBER:
-            raise ValueError(f"{name} has {size} bytes")
         return self._zip.read(self._top + name)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
@@ -46,7 +45,6 @@ _PATH_COLUMNS = ("path", "file", "filename", "image")
 _LABEL_COLUMNS = ("label", "class")
 _PREDICTION_COLUMNS = ("rank", "similarity")  # written by `lmrc predict --csv`
 
-_MAX_LINE = 2**16  # characters
 _MAX_MISSING = 1000  # give up if none of so many files exists
 _COLOUR_CHECKED = 10  # files of a class that are checked for colour; all would take long
 
@@ -260,7 +258,7 @@ def _read_csv(source: Path) -> Files:
         raise ValueError(f"{source} is not a regular file: use a CSV file or a folder")
     try:
         with source.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(_lines(file))
+            rows = csv.DictReader(file)
             _refuse_predictions(source, rows.fieldnames)
             path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
             label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)
@@ -285,14 +283,6 @@ def _read_csv(source: Path) -> Files:
             "paths are relative to the folder of the CSV file"
         )
     return found
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file; a line without end, such as zeros, would fill the memory."""
-    while line := file.readline(_MAX_LINE + 1):
-        if len(line) > _MAX_LINE:
-            raise csv.Error(f"a line has more than {_MAX_LINE:,} characters")
-        yield line
 
 
 def _refuse_predictions(source: Path, names: Sequence[str] | None) -> None:
