@@ -280,15 +280,18 @@ NO_EFFECT = "has no effect with a frozen backbone: for a new model, "
 
 @pytest.mark.usefixtures("small_pretrained", "small_inputs", "small_backbone")
 def test_settings_of_training_that_have_no_effect_are_named(photographs, learn):
-    adapted = ("--backbone", "efficientnet-lite0", "--set", "freeze=later")
+    adapted = ("--set", "freeze=later")
     later = f"{' '.join(adapted)} adapts it to the first task, --from-scratch trains a network"
     assert f"--epochs {NO_EFFECT}{later}\n" in learn("week1", "--epochs", "5", "-q")[2]
     err = learn("week2", "--epochs", "5", "--learning-rate", "0.1")[2]
     assert err.startswith("lmrc: --epochs and --learning-rate have no effect with a frozen")
     assert learn("week2", "--quiet")[2] == ""
     shutil.rmtree("m")
-    err = learn("week1", "--epochs", "5", *adapted, "--set", "adaptation_epochs=1")[2]
+    _, out, err = learn("week1", "--epochs", "5", *adapted, "--set", "adaptation_epochs=1")
     assert "--epochs has no effect with --set freeze=later: --set adaptation_epochs sets" in err
+    assert "backbone efficientnet-lite0, adapted to this first task (choose another way" in out
+    model = lmrc.load("m")
+    assert (type(model), model.freeze) == (lmrc.LMRCPlusClassifier, "later")
     for words in (["--from-scratch", "--size", "64"], ["--set", "predict_with=ensemble"]):
         shutil.rmtree("m")
         assert "no effect" not in learn("week1", "--epochs", "1", *words)[2]
@@ -296,6 +299,9 @@ def test_settings_of_training_that_have_no_effect_are_named(photographs, learn):
     np.savez("v.npz", X=X, y=np.repeat(["a", "b"], 4))
     shutil.rmtree("m")
     assert f"--epochs {NO_EFFECT}--from-scratch trains" in learn("v.npz", "--epochs", "5", "-q")[2]
+    shutil.rmtree("m")
+    learn("v.npz", "--freeze", "-q")
+    assert isinstance(lmrc.load("m"), lmrc.LMRCPlusClassifier)  # not random weights, frozen
 
 
 @pytest.mark.usefixtures("small_pretrained")

@@ -46,7 +46,7 @@ from lmrc.training.ranks import current, is_lost
 
 KEEP = 2  # versions, by default
 #: Settings of a user who chooses a backbone, which no default overrules.
-CHOICES = {"backbone", "weights", "freeze", "rotations"}
+CHOICES = {"backbone", "weights", "rotations"}
 # What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
 IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
@@ -260,7 +260,8 @@ def _check_request(request: Request) -> None:
 
 def _with_defaults(place: Path, request: Request, say: Say, images: Files | None) -> Request:
     """Return the request with what a new model for photographs or vectors has by default."""
-    chosen = CHOICES & request.settings.keys()
+    freeze = request.settings.get("freeze", True)
+    chosen = freeze is False or CHOICES & request.settings.keys()
     if request.from_scratch or request.method == "lmrc" or chosen:
         return request
     # The first of several processes looks for all: others may not have access to the folder.
@@ -272,7 +273,7 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
         )
     )
     backbone = pick_frozen(shape) if shape else None
-    if backbone is None:
+    if backbone is None or (backbone == IDENTITY and freeze == "later"):  # which learns at first
         return request
     otherwise = "(choose another way with --from-scratch, --backbone or --method)"
     if backbone == IDENTITY:
@@ -280,10 +281,9 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
         return replace(request, method="lmrc+")
     on_cpu = pick_device(request.device).type == "cpu"
     per_second = IMAGES_PER_CORE * torch.get_num_threads() if on_cpu else IMAGES_ON_GPU
-    say(
-        f"photographs: LMRC+ with the pre-trained backbone {backbone}, about "
-        f"{duration(OTHER_SECONDS + n_images / per_second)} {otherwise}"
-    )
+    time = f"about {duration(OTHER_SECONDS + n_images / per_second)}"
+    how = "adapted to this first task" if freeze == "later" else time
+    say(f"photographs: LMRC+ with the pre-trained backbone {backbone}, {how} {otherwise}")
     return replace(request, method="lmrc+", settings={**request.settings, "backbone": backbone})
 
 

@@ -129,8 +129,7 @@ def without_effect(model: LMRCClassifier, X: Any, given: Collection[str]) -> str
         return f"{what} with --set freeze=later: --set adaptation_epochs sets how long it trains"
     what += " with a frozen backbone: for a new model, "
     if is_pretrained(model._backbone):
-        how = f"--backbone {model._backbone} --set freeze=later"
-        what += f"{how} adapts it to the first task, "
+        what += "--set freeze=later adapts it to the first task, "
     return f"{what}--from-scratch trains a network"
 
 
