@@ -3,19 +3,21 @@
 The pages of ``docs/`` and those of the repository that they lead to (README, results, benchmarks,
 sources) are collected in a folder, from which Sphinx makes the site. Links are written as a reader
 of the repository needs them; here they are rewritten for the site. A link that leads nowhere ends
-the build. The references of the command line and of parameters are made from the code.
+the build. The references of Python, of the command line and of parameters are made from the code.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import pkgutil
 import posixpath
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,76 @@ CONTENTS = {
     "Results": ["results", "results/index", "results/pages", "results/queue", "benchmarks"],
     "More": ["glossary", "references", "contributing", "changelog"],
 }
+#: Pages of the Python reference: title, what it says at first, and names. A name of the package
+#: that is on none of them ends the build.
+PYTHON = {
+    "lmrc": (
+        "LMRC: the paper's classifier",
+        "",
+        ["LMRCClassifier"],
+    ),
+    "lmrc-plus": (
+        "LMRC+: the stronger classifier",
+        "How it works: [LMRC+](../beyond.md).",
+        ["LMRCPlusClassifier"],
+    ),
+    "baselines": (
+        "Baselines",
+        "Used as [LMRC](lmrc.md); they share the [parameters of all methods](parameters.md).",
+        ["FineTuneClassifier", "LwFClassifier", "EWCClassifier", "JointClassifier"],
+    ),
+    "saving": (
+        "Load a model",
+        "Every classifier has `save`. What is in the file: [a model on disk](../format.md).",
+        ["load"],
+    ),
+    "data": (
+        "Data sets and streams",
+        "",
+        ["load_dataset", "Dataset", "ClassStream", "data.stream.Task"],
+    ),
+    "evaluation": (
+        "Evaluation",
+        "Formulas: [metrics](metrics.md).",
+        [
+            "evaluate",
+            "summarize",
+            "evaluation.run.TaskRecord",
+            "evaluation.metrics",
+            "evaluation.trust",
+        ],
+    ),
+    "labels": (
+        "Label vectors",
+        "How many fit: [LMRC in pictures](../paper.md).",
+        ["LabelMapping", "capacity", "labels.theory.expected"],
+    ),
+    "method": (
+        "A method of your own",
+        "Step by step: [your own method in one page](../new-method.md).",
+        [
+            "IncrementalClassifier",
+            "methods.parameters.parameter",
+            "nets.growing.GrowingLinear",
+            "nets.multihead.MultiHead",
+            "checks",
+        ],
+    ),
+    "errors": (
+        "Errors and warnings",
+        "",
+        ["CapacityError", "CapacityWarning", "ModelFileError", "TrainingError"],
+    ),
+}
+#: Members of classifiers that users need; those that methods define are on the page of these.
+USED = {
+    "lmrc": "partial_fit, fit, predict, predict_topk, similarities, decision_function, score, "
+    "forget, rename, save, exemplars_per_class",
+}
+USED["lmrc-plus"] = (
+    f"{USED['lmrc']}, predict_proba, unknown_scores, unknown_threshold, outputs, "
+    "similarities_by_rule, prediction_rule_, prediction_rules_, is_calibrated_, augmentation_"
+)
 SHOWN_AS_CODE = {".py": "python", ".toml": "toml", ".bib": "bibtex", ".cff": "yaml"}
 LINK = re.compile(r"(\]\()(?![a-z]+:|#|<)([^)#\s]+)((?:#[^)\s]*)?\))")
 
@@ -83,6 +155,7 @@ def collect(folder: Path) -> None:
     generated = {
         "reference/cli.md": "".join(_command_line()),
         "reference/parameters.md": "".join(_parameters()),
+        **dict(_python()),
         "results/pages.md": "".join(_reports()),
     }
     linked = {
@@ -219,6 +292,50 @@ def _command_line() -> Iterator[str]:
         summary = (one.help or "").partition("\n\n")[0].replace("\n", " ")
         text = re.sub(rf"^\* `{name}`: .*$", f"* `{name}`: {summary}", text, flags=re.M)
     yield re.sub(r"^# .*\n", "", text, count=1)
+
+
+def _python() -> Iterator[tuple[str, str]]:
+    """Yield the pages of the Python reference, with what they say, and their index."""
+    import lmrc
+
+    listed = {name for _, _, names in PYTHON.values() for name in names}
+    if missing := {*lmrc.__all__} - {"__version__"} - listed:
+        raise LookupError(f"no page of the Python reference has {', '.join(sorted(missing))}")
+    index = "# Python\n\nClasses and functions without a dot are imported from `lmrc` itself.\n"
+    for page, (title, text, names) in PYTHON.items():
+        entries = ""
+        index += f"\n## [{title}]({page}.md)\n\n| | |\n| --- | --- |\n"
+        for name in names:
+            found = pkgutil.resolve_name(f"lmrc.{name}")
+            kind = _kind(found)
+            full = found.__name__ if kind == "module" else f"lmrc.{name}"
+            summary = (inspect.getdoc(found) or "").partition("\n")[0]
+            index += f"| {{py:obj}}`{name} <{full}>` | {summary} |\n"
+            entries += f".. auto{kind}:: {full}\n"
+            if page in USED:
+                entries += "\n" + "".join(_members(found, USED[page].split(", ")))
+            elif page != "baselines" and kind != "function":
+                entries += "   :members:\n"
+        body = f"\n{text}\n" * bool(text) + f"\n```{{eval-rst}}\n{entries}```\n"
+        yield f"reference/{page}.md", f"# {title}\n{body}"
+    pages = "\n".join(PYTHON)
+    yield "reference/python.md", f"{index}\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+
+
+def _kind(found: Any) -> str:
+    """Return what autodoc calls an object."""
+    if inspect.ismodule(found):
+        return "module"
+    if inspect.isclass(found):
+        return "exception" if issubclass(found, BaseException) else "class"
+    return "function"
+
+
+def _members(cls: type, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        found = inspect.getattr_static(cls, name)
+        kind = "property" if isinstance(found, property) else "method"
+        yield f"   .. auto{kind}:: lmrc.{cls.__name__}.{name}\n"
 
 
 def _parameters() -> Iterator[str]:

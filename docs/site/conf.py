@@ -4,6 +4,7 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 import lmrc
+from lmrc.methods.declared import TrainingParameters
 
 project = "lmrc"
 author = "The lmrc developers"
@@ -20,13 +21,13 @@ myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 4
 smartquotes = False  # options begin with two hyphens
 
-autodoc_default_options = {"members": True, "inherited-members": False}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_class_signature = "separated"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 add_module_names = False
+default_role = "literal"  # what docstrings have in backticks
 copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
@@ -46,15 +47,44 @@ pygments_dark_style = "github-dark"
 
 
 def _skip(app, what, name, obj, skip, options):  # scikit-learn adds these to every estimator
-    return skip or name.endswith("_request") or name == "get_metadata_routing"
+    hidden = (
+        "__init__",
+        "__new__",
+        "get_metadata_routing",
+        "parameters",
+    )  # docstrings have the parameters
+    return skip or name.endswith("_request") or name in hidden
 
 
-def _mathml(writer, node):
+def _leave_out_common(app, what, name, obj, options, lines):  # they are on another page
+    own_pages = ("LMRCClassifier", "LMRCPlusClassifier")
+    declares = what == "class" and issubclass(obj, TrainingParameters)
+    if not declares or obj.__name__ in own_pages:
+        return
+    common = {n for n, p in TrainingParameters.parameters.items() if obj.parameters.get(n) == p}
+    kept, leaving_out = [], False
+    for line in lines:
+        if line and not line.startswith(" "):
+            leaving_out = line.partition(" : ")[0] in common
+        if not leaving_out:
+            kept.append(line)
+    text = "\n".join(kept)
+    lines[:] = text.replace("Parameters\n----------\n\n", "").split("\n")
+
+
+def _inline(writer, node):
     writer.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _block(writer, node):
+    formula = tex2mathml(node.astext(), as_block=True)
+    writer.body.append(f'<div class="formula">{formula}</div>')
     raise nodes.SkipNode
 
 
 def setup(app):
     """Extend Sphinx."""
-    app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-docstring", _leave_out_common, priority=400)  # before napoleon

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import lmrc
+
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "site" / "build.py")
 build = importlib.util.module_from_spec(_spec)
@@ -40,9 +42,22 @@ def test_the_reference_shows_commands_parameters_and_classes(site):
     assert "\x1b" not in commands
     parameters = (site / "reference" / "parameters.html").read_text("utf-8")
     assert {"response_weight", "rotations"} <= {*re.findall(r"\w+", parameters)}
-    python = (site / "reference" / "python.html").read_text("utf-8")
-    for name in ("LMRCPlusClassifier", "partial_fit", "ClassStream", "CapacityError"):
-        assert f"lmrc.{name}" in python or f".{name}" in python
+
+
+def test_every_public_name_is_on_a_page_of_the_python_reference(site):
+    index = (site / "reference" / "python.html").read_text("utf-8")
+    links = re.findall(r'href="([\w-]+\.html)#((?:module-)?lmrc\.[\w.]+)"', index)
+    for page, anchor in links:
+        assert f'id="{anchor}"' in (site / "reference" / page).read_text("utf-8")
+    named = {anchor.rpartition(".")[2] for _, anchor in links}
+    assert {*lmrc.__all__} - {"__version__"} <= named
+    plus = (site / "reference" / "lmrc-plus.html").read_text("utf-8")
+    assert 'id="lmrc.LMRCPlusClassifier.partial_fit"' in plus
+    baselines = (site / "reference" / "baselines.html").read_text("utf-8")
+    assert "penalty_weight" in baselines
+    assert (
+        "<strong>swa_epochs</strong>" not in baselines
+    )  # on the page of parameters, for all methods
 
 
 def test_result_pages_and_their_list_are_on_the_site(site):

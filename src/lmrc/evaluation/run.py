@@ -108,7 +108,7 @@ class TaskRecord:
 def evaluate(
     stream: ClassStream, learner: Learner, announce_classes: bool = False, *, start: int = 0
 ) -> Iterator[TaskRecord]:
-    """Teach `learner` the stream, one task after another, and yield a record after each.
+    """Train a classifier on a stream, task by task, and yield a record after each.
 
     Parameters
     ----------

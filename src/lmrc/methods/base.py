@@ -62,12 +62,12 @@ class Fitted:
     execution_: Execution
     seed_: int
 
-    #: Where an interrupted task goes on from: set on an estimator before it learns.
+    #: Where an interrupted task is resumed from; set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
     #: Whether images are learnt rotated, too; a method may have it for a parameter.
     rotations: Any = "none"
 
-    #: Whether `losses` reads ``old_outputs``: else the old network need not run.
+    #: Whether `losses` reads ``old_outputs``; if not, the old network does not run.
     needs_old_outputs: bool = True
     #: Whether `losses` reads ``batch.features`` and ``batch.old_features``.
     needs_features: bool = False

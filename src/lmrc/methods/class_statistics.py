@@ -303,7 +303,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     @property
     def prediction_rule_(self) -> str:
-        """What ``predict_with`` comes to: for "auto", by the statistics there are."""
+        """What ``predict_with`` comes to; for "auto", by the statistics there are."""
         if self.predict_with != "auto":
             return str(self.predict_with)
         if self.statistics == "none":

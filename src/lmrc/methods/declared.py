@@ -37,30 +37,34 @@ class TrainingParameters(Parameters):
     """What every method takes: network, exemplars, optimisation, computation."""
 
     epochs: int = parameter(
-        default=70,
-        constraint=integer(1),
-        help="Epochs per task.",
-        option="--epochs",
+        default=70, constraint=integer(1), help="Epochs per task.", option="--epochs", trains=True
     )
     first_epochs: int | None = parameter(
         default=None,
         constraint=integer(1, or_none=True),
         help="Epochs of the first task; None: as `epochs`.",
+        trains=True,
     )
     batch_size: int = parameter(
-        default=128, constraint=integer(2), help="Samples per mini-batch.", option="--batch-size"
+        default=128,
+        constraint=integer(2),
+        help="Samples per mini-batch.",
+        option="--batch-size",
+        trains=True,
     )
     learning_rate: float = parameter(
         default=0.05,
         constraint=real(0, closed=False),
         help="Initial learning rate.",
         option="--learning-rate",
+        trains=True,
     )
     first_learning_rate: float | None = parameter(
         default=None,
         constraint=real(0, closed=False, or_none=True),
         help="Initial learning rate of the first task, which has nothing to forget; None: as "
         "`learning_rate`.",
+        trains=True,
     )
     backbone: str | nn.Module | Factory = parameter(
         default="auto",
@@ -100,6 +104,7 @@ class TrainingParameters(Parameters):
         'epochs, "jitter+cutout" lowered accuracy on CIFAR-100. "auto": none for vectors and grey '
         "images under 28 pixels, crop for other grey images, crop and flip for colour.",
         option="--augment",
+        trains=True,
     )
     memory_per_class: int = parameter(
         default=0,
@@ -129,26 +134,36 @@ class TrainingParameters(Parameters):
         "are not weighted.",
         option="--class-weight",
         choices=(None, "balanced"),
+        trains=True,
     )
     schedule: Literal["halving", "cosine"] = parameter(
         default="halving",
         help='Learning-rate schedule. "cosine": linear warm-up over one epoch, then cosine '
         "decay to 0.",
+        trains=True,
     )
     halve_at: Sequence[float] = parameter(
         default=(50 / 70, 60 / 70),
         constraint=milestones(),
         help='When "halving" halves the learning rate: epochs (ints) or fractions of all epochs '
         "(floats).",
+        trains=True,
     )
-    momentum: float = parameter(default=0.9, constraint=real(0, 1), help="Momentum of SGD.")
+    momentum: float = parameter(
+        default=0.9, constraint=real(0, 1), help="Momentum of SGD.", trains=True
+    )
     weight_decay: float = parameter(
-        default=5e-4, constraint=real(0), help="Weight decay of SGD.", option="--weight-decay"
+        default=5e-4,
+        constraint=real(0),
+        help="Weight decay of SGD.",
+        option="--weight-decay",
+        trains=True,
     )
     swa_epochs: int = parameter(
         default=0,
         constraint=integer(0),
         help="Last epochs whose weights are averaged (stochastic weight averaging, SWA). 0: none.",
+        trains=True,
     )
     random_state: int | np.random.RandomState | None = parameter(
         default=None,
@@ -189,6 +204,7 @@ class LMRCParameters(TrainingParameters):
         constraint=real(0),
         help="Weight λ of the Response Loss. 0 is LM: Label Mapping alone.",
         option="--response-weight",
+        trains=True,
     )
     label_dim: int = parameter(
         default=100,
@@ -243,11 +259,13 @@ class LMRCPlusParameters(LMRCParameters):
         "9), the cross-entropy over the cosines to all label vectors of the head that the class "
         "belongs to, or their sum. With exemplars the last two add a logit-adjusted "
         "cross-entropy over all heads.",
+        trains=True,
     )
     scale: float = parameter(
         default=16.0,
         constraint=real(0, closed=False),
         help="Logit scale: cosines are multiplied by it before a softmax.",
+        trains=True,
     )
     statistics: Literal["none", "shared", "low-rank", "full"] = parameter(
         default="low-rank",
@@ -289,6 +307,7 @@ class LMRCPlusParameters(LMRCParameters):
         constraint=integer(0),
         help="Epochs for which a pre-trained backbone is adapted to the first task with "
         '`freeze="later"`, before it is frozen.',
+        trains=True,
     )
     members: int = parameter(
         default=1,
@@ -319,9 +338,14 @@ class LMRCPlusParameters(LMRCParameters):
         off=False,
         help='Let `augment="auto"` be "jitter+cutout" for colour images, and "cutmix" for tasks '
         "with 1,500 mini-batches or more; with fewer, CutMix lowers accuracy.",
+        trains=True,
     )
     exemplar_repeats: int = parameter(
-        default=3, off=1, constraint=integer(1), help="How often each exemplar is used per epoch."
+        default=3,
+        off=1,
+        constraint=integer(1),
+        help="How often each exemplar is used per epoch.",
+        trains=True,
     )
     epochs = parameter(
         default=60,

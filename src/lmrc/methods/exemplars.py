@@ -32,7 +32,7 @@ class Exemplars:
 
     @property
     def exemplars_per_class(self) -> int:
-        """Exemplars that each class may have: with ``memory_total`` fewer as classes arrive."""
+        """Exemplars that each class may have; with ``memory_total``, fewer as classes arrive."""
         if self.memory_total:
             return self.memory_total // max(1, len(self.classes_))
         return self.memory_per_class

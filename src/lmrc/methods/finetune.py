@@ -15,7 +15,7 @@ from lmrc.training.step import Losses
 
 
 class FineTuneClassifier(IncrementalClassifier):
-    """The baseline that forgets: cross-entropy over all classes seen, on the data at hand.
+    """Fine-tuning: cross-entropy over all classes seen, on the new task's data. It forgets.
 
     Examples
     --------

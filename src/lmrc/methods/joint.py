@@ -15,7 +15,7 @@ from lmrc.training.memory import Memory
 
 
 class JointClassifier(FineTuneClassifier):
-    """What could be reached if nothing had to be forgotten.
+    """Joint training on the data of all tasks so far: what is possible without forgetting.
 
     Keeps all data of all tasks, in the model and in its file, and with each task
     trains a new network on all of it: a reference to compare with, not a way to learn in parts.
@@ -35,7 +35,7 @@ class JointClassifier(FineTuneClassifier):
     freeze = parameter(default=False, constraint=one_of(True, False), choices=(False, True))
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
-        """Return a network that knows nothing, with room for the classes before this batch."""
+        """Return a network that knows nothing, with room for the classes before this task."""
         if not isinstance(x, Tensor):
             raise ValueError(
                 f"joint training keeps all samples in memory, and these {len(x):,} images do not "

@@ -37,13 +37,12 @@ class LabelVectors(Fitted):
 
     @default_dtype_guard()
     def forget(self, label: Any) -> Self:
-        """Take out a class: label vectors, statistics, exemplars, and how its head responds to it.
+        """Delete a class: its label vectors, statistics, exemplars, and its head's response to it.
 
-        The head goes where the class was alone in it. What prediction makes of the statistics is
-        made anew from those of the other classes, and the seed moves on (so does an int
-        ``random_state``): the class's label vectors cannot be drawn again from it. The class is
-        never predicted again. The shared weights still carry what they have learnt from its
-        images; ``docs/privacy.md`` says what that means.
+        A head that had no other class is deleted. Prediction rules are fitted again to the
+        statistics of the other classes. The seed changes (so does an int ``random_state``), so that
+        the label vectors cannot be sampled again. The class is never predicted again. Shared
+        weights still contain what they have learnt from its images: see ``docs/privacy.md``.
 
         Parameters
         ----------

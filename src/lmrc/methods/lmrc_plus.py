@@ -39,7 +39,7 @@ ADAPTED_SHARE = 0.7  # of the adapted weights
 
 
 class LMRCPlusClassifier(Ensemble):
-    """LMRC that names the right task more often, and stores no image either.
+    """LMRC+: forgets far less than LMRC, and is exemplar-free, too.
 
     What it adds to LMRC, each with a parameter that turns it off: every class has a label vector
     for each rotation of its images (``rotations``), heads learn by a softmax among their own label

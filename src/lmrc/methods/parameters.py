@@ -57,6 +57,9 @@ class Parameter:
         Whether the first task fixes it, as it shapes the network.
     off : object
         The value that switches an extension off; `UNSET` where it is none.
+    trains : bool
+        Whether it only concerns training, and so has no effect where a frozen backbone's statistics
+        predict.
     choices : tuple
         The values, where there are few.
     type : str
@@ -69,6 +72,7 @@ class Parameter:
     option: str = ""
     fixed: bool = UNSET
     off: Any = UNSET
+    trains: bool = UNSET
     choices: tuple[Any, ...] = ()
     type: str = ""
 
@@ -88,6 +92,7 @@ def parameter(
     option: str = "",
     fixed: bool = UNSET,
     off: Any = UNSET,
+    trains: bool = UNSET,
     choices: tuple[Any, ...] = (),
 ) -> Any:
     """Declare a parameter, see `Parameter`.
@@ -95,7 +100,7 @@ def parameter(
     The choices of a ``Literal`` and of a ``bool`` need no constraint. Where a class above has
     declared it, a new default is enough: the rest stays.
     """
-    return Parameter(default, constraint, help, option, fixed, off, choices)
+    return Parameter(default, constraint, help, option, fixed, off, trains, choices)
 
 
 def integer(low: int, *, or_none: bool = False) -> Constraint:
@@ -235,11 +240,11 @@ def _completed(declared: Parameter, kind: str, above: Parameter | None) -> Param
         declared = replace(declared, constraint=one_of(*declared.choices))
     declared = replace(declared, type=kind)
     if above is None:
-        return replace(declared, fixed=declared.fixed is True)
+        return replace(declared, fixed=declared.fixed is True, trains=declared.trains is True)
     changed: dict[str, Any] = {"default": declared.default}
     names = ("constraint", "help", "option", "choices", "type")
     changed |= {name: found for name in names if (found := getattr(declared, name))}
-    for name in ("fixed", "off"):
+    for name in ("fixed", "off", "trains"):
         if getattr(declared, name) is not UNSET:
             changed[name] = getattr(declared, name)
     return replace(above, **changed)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from lmrc.methods.declared import extensions_off
+from lmrc.methods.declared import LMRCPlusParameters, extensions_off
 from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
@@ -19,13 +19,6 @@ from lmrc.training.augment import flips
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
     *("settings", "by_method", "variants", "rows"),
-)
-
-#: Settings of training: without effect where a frozen backbone's statistics predict.
-_TRAINING = (
-    *("epochs", "first_epochs", "batch_size", "learning_rate", "first_learning_rate", "momentum"),
-    *("schedule", "weight_decay", "swa_epochs", "objective", "scale", "response_weight", "augment"),
-    *("strong_augment", "halve_at", "class_weight", "adaptation_epochs", "exemplar_repeats"),
 )
 
 THEN = ", then "
@@ -132,7 +125,8 @@ def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
         # Only where training flips images, too; "auto" does so for colour images.
         found["test_time_flip"] = "for colour images" if augment == "auto" else flips(augment)
     if found.get("freeze") is True and found.get("predict_with") in EXACT:
-        found |= {name: None for name in _TRAINING if name in found}
+        declared = LMRCPlusParameters.parameters
+        found |= {n: None for n in found if n in declared and declared[n].trains}
     return found
 
 
