@@ -32,10 +32,11 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.recipe import Recipe, load_recipe
 from lmrc.experiments.runs import Run, fresh_learner, title_of
-from lmrc.methods.calibrated import USUAL_SCALES, Outputs
+from lmrc.methods.calibrated import Outputs
 from lmrc.nets.network import Network
+from lmrc.statistics.calibration import USUAL_SCALES
+from lmrc.statistics.classifiers import SHRINKAGE
 from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
-from lmrc.statistics.prediction_rules import SHRINKAGE
 from lmrc.statistics.pseudo_features import pseudo_features
 from lmrc.statistics.ridge import normalised, shrinkage
 from lmrc.statistics.scatter import Scatter
@@ -162,7 +163,7 @@ def pseudo_scale(model: LMRCPlusClassifier) -> float:
     found = []
     with torch.no_grad():
         for _ in range(20):
-            scores = model._scores_of((rule,), network.head, sample(), 1, model._kept)[rule]
+            scores = model._rules(network.head).scores((rule,), sample())[rule]
             found.append(scores.float().cpu())
     each = len(found[0]) // len(model.classes_)
     y = torch.arange(len(model.classes_)).repeat_interleave(each).repeat(len(found))

@@ -39,9 +39,9 @@ def pytest_collection_finish():
     ones. What is imported by now, all of torch, is left to no more garbage collections.
     """
     if "torch" in sys.modules:  # else nothing is trained here
-        from lmrc.statistics import prediction_rules
+        from lmrc.statistics import classifiers
 
-        prediction_rules.STEPS = FEW_STEPS
+        classifiers.STEPS = FEW_STEPS
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 100)

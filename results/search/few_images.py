@@ -28,7 +28,7 @@ from torch import Tensor
 from lmrc import Dataset, LMRCPlusClassifier, load_dataset
 from lmrc.experiments.environment import hardware, versions
 from lmrc.nets.network import Encoder, build_encoder
-from lmrc.statistics import prediction_rules, ridge
+from lmrc.statistics import classifiers, prediction_rules, ridge
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import add_task
 from lmrc.training.features import extract
@@ -161,7 +161,7 @@ def variants(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     scaled = {rule: prediction_rules.standardised(scores) for rule, scores in found.items()}
     yield "ridge + lda", scaled["ridge"] + scaled["lda"]
     yield "ridge + ncm", scaled["ridge"] + scaled["ncm"]
-    fit = prediction_rules.exact(scatter, WIDTH, CPU)
+    fit = classifiers.exact(scatter, WIDTH, CPU)
     system, targets, basis = ridge._system(scatter.of(WIDTH), CPU)
     for times in (0.1, 10.0):
         shifted = system + times * fit.regression.ridge * torch.eye(len(system))
@@ -169,15 +169,15 @@ def variants(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         weights = (weights if basis is None else basis.T @ weights).T.float()
         yield f"ridge, λ × {times:g}", ridge.ridge_scores(weights, x)
     for amount in (0.05, 0.4):
-        shrunk = prediction_rules.shrunk(fit.covariance, amount)
+        shrunk = classifiers.shrunk(fit.covariance, amount)
         means = scatter.means[:, None, WIDTH : 2 * WIDTH]
-        lda = prediction_rules._discriminant(means, shrunk)
+        lda = classifiers._discriminant(means, shrunk)
         yield f"lda, {amount}", prediction_rules.linear(lda, "lda", ridge.normalised(x)[None])
 
 
 def standard(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the scores of each rule."""
-    kept = prediction_rules.exact(scatter, WIDTH, CPU).classifiers
+    kept = classifiers.exact(scatter, WIDTH, CPU).classifiers
     known = ridge.normalised(x)[None]
     yield "ncm", prediction_rules.nearest_mean(scatter.means[None, :, WIDTH : 2 * WIDTH], known)
     yield "lda", prediction_rules.linear(kept, "lda", known)

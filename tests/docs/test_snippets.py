@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from lmrc.cli import app
 from lmrc.experiments.options import one_by_one
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -54,7 +54,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(prediction_rules, "STEPS", 50)  # a sixth of them shows the same
+    monkeypatch.setattr(classifiers, "STEPS", 50)  # a sixth of them shows the same
     namespace = {"__name__": "__main__"}
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         if cell["cell_type"] == "code":

@@ -6,7 +6,7 @@ from lmrc.data.dataset import Dataset
 from lmrc.data.stream import ClassStream
 from lmrc.experiments.outputs import mean_outputs
 from lmrc.methods.lwf import LwFClassifier
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_similarities_are_left_as_they_are(stream):
 
 
 def test_outputs_of_lmrc_plus_are_cosines_though_it_predicts_by_other_scores(stream, monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 20)
+    monkeypatch.setattr(classifiers, "STEPS", 20)
     settings = {"rotations": "none", "objective": "cosine", "first_epochs": 20, "batch_size": 4}
     learner = LMRCPlusClassifier(**settings, random_state=0, device="cpu")
     for task in stream:

@@ -6,7 +6,7 @@ import torch
 
 from lmrc import LMRCClassifier, LMRCPlusClassifier, ModelFileError, load
 from lmrc.methods import calibrated
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 from lmrc.store import folder
 
 QUICK = {"epochs": 2, "first_epochs": 2, "projections": 100, "random_state": 0}
@@ -25,7 +25,7 @@ X_TEST, Y_TEST = blobs(6, 200, seed=2)
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+    monkeypatch.setattr(classifiers, "STEPS", 5)
 
 
 def learnt(rule="auto", tasks=((0, 1), (2, 3)), **settings):

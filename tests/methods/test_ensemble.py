@@ -9,7 +9,7 @@ import torch
 from lmrc import LMRCPlusClassifier, ModelFileError, load
 from lmrc.methods.ensemble import Networks
 from lmrc.practice import export
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 from lmrc.store import folder
 from lmrc.training.loop import TrainingError
 
@@ -24,7 +24,7 @@ X_TEST = np.clip(CENTRES[Y] + RNG.normal(0, 60, (len(Y), 6, 6)), 0, 255).astype(
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+    monkeypatch.setattr(classifiers, "STEPS", 5)
 
 
 def learnt(tasks=((0, 1, 2), (3, 4, 5)), **settings):
@@ -37,7 +37,7 @@ def learnt(tasks=((0, 1, 2), (3, 4, 5)), **settings):
 @pytest.fixture(scope="module")
 def three():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction_rules, "STEPS", 5)
+        patch.setattr(classifiers, "STEPS", 5)
         return learnt(members=3, calibration_share=0.1, memory_per_class=2)
 
 

@@ -9,7 +9,7 @@ import torch
 from lmrc import LabelMapping, LMRCClassifier, LMRCPlusClassifier, load
 from lmrc.data.datasets import digits
 from lmrc.methods.rng import LABELS, derived_seed
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 from lmrc.training.memory import Memory
 
 RNG = np.random.default_rng(0)
@@ -196,13 +196,13 @@ def test_what_is_left_depends_on_nothing_that_a_forgotten_class_had(statistics):
 def test_prediction_is_tuned_as_it_was_before_a_class_was_forgotten(monkeypatch):
     """On pseudo-features that are cut at 0 where those of the network are, and on exemplars'."""
     seen = []
-    tune = prediction_rules.finetune
+    tune = classifiers.finetune
 
     def noted(*given, **how):
         seen.append((how["non_negative"], {row: x.shape[1] for row, x in how["real"].items()}))
         return tune(*given, **how)
 
-    monkeypatch.setattr(prediction_rules, "finetune", noted)
+    monkeypatch.setattr(classifiers, "finetune", noted)
     plain = {"rotations": "none", "objective": "cosine", "first_epochs": 1}
     for backbone, memory in (("mlp", 2), (torch.nn.Linear(8, 4), 0)):
         model = LMRCPlusClassifier(backbone=backbone, memory_per_class=memory, **plain)
@@ -235,7 +235,7 @@ def recognised(score, label):
 
 def test_rows_of_the_others_do_not_give_a_forgotten_class_back(tmp_path, monkeypatch):
     """They were centred on the mean of all classes: minus their sum was the row that had gone."""
-    monkeypatch.setattr(prediction_rules, "STEPS", 30)
+    monkeypatch.setattr(classifiers, "STEPS", 30)
     plain = {"rotations": "none", "objective": "cosine", "freeze": False}
     model = taught_digits(LMRCPlusClassifier, first_epochs=15, epochs=10, **plain)
     for label in (0, 7):

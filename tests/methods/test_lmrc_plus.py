@@ -14,7 +14,7 @@ from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.nets import auto
 from lmrc.nets.network import Frozen
-from lmrc.statistics import covariances, gather, prediction_rules
+from lmrc.statistics import classifiers, covariances, gather
 from lmrc.statistics.prediction_rules import RULES
 from lmrc.store import folder
 from lmrc.training.batches import MiniBatch
@@ -26,7 +26,7 @@ N = 12
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Tuned heads need not be good here."""
-    monkeypatch.setattr(prediction_rules, "STEPS", 5)
+    monkeypatch.setattr(classifiers, "STEPS", 5)
 
 
 def photographs():

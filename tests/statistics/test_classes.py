@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lmrc.nets.multihead import MultiHead
-from lmrc.statistics import covariances, prediction_rules
+from lmrc.statistics import classifiers, covariances
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.covariances import COVARIANCES, RANK
 from lmrc.statistics.drift import Drift, LinearMap
@@ -277,11 +277,9 @@ def test_a_hundred_classes_take_under_ten_megabytes_with_tuned_heads_and_all(mon
     kept = {name: torch.ones(shape) for name, shape in shapes.items()}
     statistics = ClassStatistics.from_tensors("low-rank", kept)
     statistics.check(100, 4, 768)
-    monkeypatch.setattr(prediction_rules, "STEPS", 0)
+    monkeypatch.setattr(classifiers, "STEPS", 0)
     heads = MultiHead(512, 100, n_heads=10)
     settings = {"scale": 16.0, "non_negative": True, "generator": torch.Generator()}
-    kept |= prediction_rules.finetune(
-        heads, torch.zeros(100, 4, 100), statistics, [10] * 10, **settings
-    )
+    kept |= classifiers.finetune(heads, torch.zeros(100, 4, 100), statistics, [10] * 10, **settings)
     assert kept.keys() >= {"factors", "lda_weight", "head_weight"}
     assert sum(tensor.nbytes for tensor in kept.values()) < 10e6

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from lmrc.statistics import leave_one_out, prediction_rules
+from lmrc.statistics import classifiers, leave_one_out, prediction_rules
 from lmrc.statistics.ridge import expand
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import add_task
@@ -24,7 +24,7 @@ def task(each):
 def fitted(samples):
     scatter = add_task(Scatter.empty(2 * WIDTH + PROJECTIONS), samples, PROJECTIONS, CPU)
     left_out = leave_one_out.leave_out(scatter, samples, PROJECTIONS, CPU, torch.Generator())
-    return left_out, prediction_rules.exact(scatter, WIDTH, CPU)
+    return left_out, classifiers.exact(scatter, WIDTH, CPU)
 
 
 def statistics_without(left_out, i, start, stop=None):

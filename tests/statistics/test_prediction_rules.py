@@ -4,15 +4,16 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lmrc.nets.multihead import MultiHead
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers, prediction_rules
 from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.prediction_rules import PredictionRules
 
 WIDTH, SIZES = 12, [2, 1, 2]
 
 
 @pytest.fixture(autouse=True)
 def fewer_steps(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 100)
+    monkeypatch.setattr(classifiers, "STEPS", 100)
 
 
 def features(c, n=200, rotations=4):
@@ -42,7 +43,13 @@ VECTORS = F.normalize(torch.randn(5, 4, 20, generator=torch.Generator().manual_s
 def tuned(head, kept, *, sizes=SIZES, vectors=VECTORS, non_negative=False, **settings):
     generator = torch.Generator().manual_seed(3)
     settings |= {"scale": 16.0, "non_negative": non_negative, "generator": generator}
-    return prediction_rules.finetune(head, vectors, kept, sizes, **settings)
+    return classifiers.finetune(head, vectors, kept, sizes, **settings)
+
+
+def wta(head, x, kept=None):
+    """Return the scores of Winner-Take-All, by fine-tuned heads where there are some."""
+    rule = "finetuned" if kept else "wta"
+    return PredictionRules(head, VECTORS, SIZES, kept or {}).scores([rule], x)[rule]
 
 
 def accuracy(score):
@@ -52,7 +59,7 @@ def accuracy(score):
 
 def test_the_discriminant_is_bayes_rule_for_gaussians_of_one_covariance():
     kept = statistics()
-    lda = prediction_rules.discriminant(kept)
+    lda = classifiers.discriminant(kept)
     covariance = kept.covariances.mean()
     shrunk = 0.9 * covariance + 0.1 * covariance.diagonal().mean() * torch.eye(WIDTH)
     inverse = torch.linalg.inv(shrunk)
@@ -74,11 +81,8 @@ def test_tuned_heads_tell_all_classes_apart_where_the_heads_alone_do_not():
     first = tuned(head, kept)
     assert torch.equal(head.weight, before)
     assert all(torch.equal(first[name], again) for name, again in tuned(head, kept).items())
-    untuned = accuracy(lambda x: prediction_rules.winner_takes_all(head, VECTORS, x, SIZES))
-    assert (
-        accuracy(lambda x: prediction_rules.winner_takes_all(head, VECTORS, x, SIZES, first))
-        > untuned + 0.3
-    )
+    untuned = accuracy(lambda x: wta(head, x))
+    assert accuracy(lambda x: wta(head, x, first)) > untuned + 0.3
 
 
 def test_real_features_teach_what_statistics_have_wrong():
@@ -91,7 +95,7 @@ def test_real_features_teach_what_statistics_have_wrong():
     def right(real):
         found = tuned(head, wrong, real=real)
         return [
-            accuracy(lambda x: prediction_rules.winner_takes_all(head, VECTORS, x, SIZES, found)),
+            accuracy(lambda x: wta(head, x, found)),
             accuracy(lambda x: prediction_rules.linear(found, "linear", x)),
         ]
 
@@ -106,15 +110,13 @@ def test_real_features_leave_room_for_pseudo_features():
     """As where the exemplars of all classes are black images, say: they tell nothing."""
     head, kept = heads(), statistics()
     found = tuned(head, kept, real={c: torch.zeros(4, 3, WIDTH) for c in range(5)})
-    assert (
-        accuracy(lambda x: prediction_rules.winner_takes_all(head, VECTORS, x, SIZES, found)) > 0.9
-    )
+    assert accuracy(lambda x: wta(head, x, found)) > 0.9
 
 
 @pytest.mark.parametrize("non_negative", [True, False])
 def test_pseudo_features_are_cut_at_zero_where_features_are_not_negative(non_negative, monkeypatch):
     """Of features that would all be negative nothing is left, and weights learn nothing from 0."""
-    monkeypatch.setattr(prediction_rules, "STEPS", 3)
+    monkeypatch.setattr(classifiers, "STEPS", 3)
     head, kept = heads(), statistics()
     below = ClassStatistics(kept.counts, kept.means - 1000, kept.covariances)
     found = tuned(head, below, non_negative=non_negative)
@@ -122,14 +124,14 @@ def test_pseudo_features_are_cut_at_zero_where_features_are_not_negative(non_neg
 
 
 def test_the_linear_classifier_begins_as_the_discriminant(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 0)
+    monkeypatch.setattr(classifiers, "STEPS", 0)
     found = tuned(heads(), statistics())
     for part in ("weight", "bias"):
         torch.testing.assert_close(found[f"linear_{part}"], found[f"lda_{part}"])
 
 
 def test_the_rate_of_tuning_falls_to_nothing(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 20)
+    monkeypatch.setattr(classifiers, "STEPS", 20)
     rates = []
 
     def note(optimiser, *_):
@@ -146,7 +148,7 @@ def test_the_rate_of_tuning_falls_to_nothing(monkeypatch):
 
 def test_a_tuned_discriminant_knows_that_classes_spread_differently(monkeypatch):
     """One covariance for all draws the border half-way; it belongs near the narrow class."""
-    monkeypatch.setattr(prediction_rules, "STEPS", 300)
+    monkeypatch.setattr(classifiers, "STEPS", 300)
     kept = ClassStatistics.empty("full", 1, 2)
     wide, narrow = torch.tensor([4.0, 0.1]), torch.tensor([0.1, 0.1])
     for row, (middle, spread) in enumerate([(0.0, wide), (6.0, narrow)]):
@@ -166,9 +168,8 @@ def test_views_of_an_image_are_averaged():
     x, again = features(0, 6).float(), features(1, 6).float()
 
     def scores(x, **settings):
-        return prediction_rules.scores_by(
-            ("wta", "finetuned"), head, VECTORS, x, SIZES, found, **settings
-        )
+        rules = PredictionRules(head, VECTORS, SIZES, found)
+        return rules.scores(("wta", "finetuned"), x, **settings)
 
     one, other = scores(x), scores(again)
     for way, got in scores(torch.cat([x, again], dim=1), views=2).items():
@@ -178,8 +179,7 @@ def test_views_of_an_image_are_averaged():
 def test_heads_are_given_the_last_features_alone():
     head, x = heads(), features(0, 6).float()
     more = torch.cat([torch.full((4, 6, 3), 7.0), x], dim=-1)
-    (got,) = prediction_rules.scores_by(("wta",), head, VECTORS, more, SIZES, {}).values()
-    torch.testing.assert_close(got, prediction_rules.winner_takes_all(head, VECTORS, x, SIZES))
+    torch.testing.assert_close(wta(head, more), wta(head, x))
 
 
 def test_winner_takes_all_is_the_mean_over_rotations_of_each_ones_own_vector():
@@ -192,7 +192,7 @@ def test_winner_takes_all_is_the_mean_over_rotations_of_each_ones_own_vector():
         ],
         dim=1,
     )
-    torch.testing.assert_close(prediction_rules.winner_takes_all(head, VECTORS, x, SIZES), expected)
+    torch.testing.assert_close(wta(head, x), expected)
 
 
 def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_rounding():
@@ -210,7 +210,7 @@ def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_
     kept |= {name.replace("linear", "lda"): kept[name] for name in ("linear_weight", "linear_bias")}
     kept |= {"class_means": torch.randn(1, 2, WIDTH, generator=generator)}
     kept |= {"ridge_weight": torch.randn(2, WIDTH + 10, generator=generator)}
-    ways = prediction_rules.scores_by(prediction_rules.RULES[1:], head, vectors, x, [2], kept)
+    ways = PredictionRules(head, vectors, [2], kept).scores(prediction_rules.RULES[1:], x)
     for scores in ways.values():
         assert len(scores.diff(dim=1).unique()) > 50  # near and far apart are not the same
     disagree = ways["linear"].argmax(dim=1) != ways["finetuned"].argmax(dim=1)
@@ -220,11 +220,11 @@ def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_
 
 
 def test_heads_and_linear_classifier_count_alike_whatever_their_scales(monkeypatch):
-    monkeypatch.setattr(prediction_rules, "STEPS", 20)
+    monkeypatch.setattr(classifiers, "STEPS", 20)
     head, kept = heads(), statistics()
     found = tuned(head, kept)
-    ways = prediction_rules.scores_by(
-        ("finetuned", "linear", "ensemble"), head, VECTORS, features(0, 6).float(), SIZES, found
+    ways = PredictionRules(head, VECTORS, SIZES, found).scores(
+        ("finetuned", "linear", "ensemble"), features(0, 6).float()
     )
     parts = [ways["ensemble"] - ways["linear"], ways["linear"]]
     for part in parts:

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 from torch.nn import functional as F
 
-from lmrc.statistics import prediction_rules, ridge
+from lmrc.statistics import classifiers, prediction_rules, ridge
 from lmrc.statistics.ridge import (
     expand,
     normalised,
@@ -43,7 +43,7 @@ def learnt(parts):
 
 def scores(scatter, order, x):
     """Scores by each rule that is exact, columns by label."""
-    kept, normal = prediction_rules.exact(scatter, WIDTH, CPU).classifiers, normalised(x)[None]
+    kept, normal = classifiers.exact(scatter, WIDTH, CPU).classifiers, normalised(x)[None]
     found = {
         "lda": prediction_rules.comparable(prediction_rules.linear(kept, "lda", normal)),
         "ncm": prediction_rules.nearest_mean(scatter.of(WIDTH, 2 * WIDTH).means[None], normal),

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lmrc import cli, load
 from lmrc.data.datasets import digits
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 from lmrc.training.ranks import Ranks
 
 #: What torchrun --standalone does, but its processes are forked: torch is imported once for all.
@@ -58,7 +58,7 @@ from lmrc import LMRCPlusClassifier
 from lmrc.data.folders import image_files
 from lmrc.data.image_files import ImageFiles
 from lmrc.data.inputs import Streamed
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 from lmrc.training.batches import Batches
 from lmrc.training.loop import Optimisation, train
 from lmrc.training.ranks import process_group
@@ -87,7 +87,7 @@ def learnt(images, streamed):
     kept = {**model.network_.state_dict(), **model.classifiers_}
     return kept | {"scores": torch.from_numpy(model.similarities(week.__array__()))}
 
-prediction_rules.STEPS = 5
+classifiers.STEPS = 5
 with process_group() as ranks:
     images = {}
     for week in ("week1", "week2"):
@@ -248,7 +248,7 @@ def test_statistics_of_two_processes_are_over_the_shares_of_both(images, monkeyp
     (images / "program.py").write_text(PROGRAM)
     codes, said = two(program="program.py")
     assert codes == [0, 0], said
-    monkeypatch.setattr(prediction_rules, "STEPS", prediction_rules.STEPS)
+    monkeypatch.setattr(classifiers, "STEPS", classifiers.STEPS)
     runpy.run_path("program.py")
     (alone, x), (first, _), (second, _) = (
         torch.load(f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")

@@ -18,9 +18,10 @@ from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import is_pretrained
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Encoder, Network, on_device
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 from lmrc.statistics.classes import ClassStatistics
-from lmrc.statistics.prediction_rules import EXACT, Exact
+from lmrc.statistics.classifiers import Exact
+from lmrc.statistics.prediction_rules import EXACT, FINETUNED, PredictionRules, check_classifiers
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import add_task, update_statistics
 from lmrc.training.augment import flips
@@ -154,13 +155,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             device = network.encoder.mean.device
             scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
             self.scatter_ = scatter.tensors()
-        finetune = self.prediction_rule_ in prediction_rules.FINETUNED
+        finetune = self.prediction_rule_ in FINETUNED
         if self.scatter_ and not finetune:
             self.statistics_, self.classifiers_ = {}, {}
             if not self._trains_heads and len(scatter.counts) > len(earlier["counts"]):
                 n, last = self._head_sizes[-1], network.head.weight.shape[-1]
                 features = scatter.of(width - last, width)
-                prediction_rules.fit_head(network.head, self.labels_["vectors"][-n:], features)
+                classifiers.fit_head(network.head, self.labels_["vectors"][-n:], features)
             return self._fit_exact(network)
         before = ClassStatistics.empty(self.statistics, self._n_rotations, width)
         if self.n_tasks_:
@@ -202,7 +203,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     def _fit_exact(self, network: Network) -> Exact:
         """Set the classifiers that follow from exact statistics."""
         scatter, device = Scatter.from_tensors(self.scatter_), network.encoder.mean.device
-        fit = prediction_rules.exact(scatter, self._width(network), device)
+        fit = classifiers.exact(scatter, self._width(network), device)
         self.classifiers_ = self.classifiers_ | fit.classifiers
         return fit
 
@@ -234,7 +235,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             non_negative = self._rectified(self.network_, rng)
         self.statistics_ = {} if self.scatter_ else statistics.tensors()
         if finetune:
-            self.classifiers_ = prediction_rules.finetune(
+            self.classifiers_ = classifiers.finetune(
                 network.head,
                 self._vectors_by_rotation(network.head.weight.device),
                 statistics,
@@ -245,7 +246,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 generator=rng,
             )
         else:
-            self.classifiers_ = prediction_rules.discriminant(statistics)
+            self.classifiers_ = classifiers.discriminant(statistics)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""
@@ -254,7 +255,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     def _scores_by(self, rules: Sequence[str], network: Network, x: Tensor) -> dict[str, Tensor]:
         """Return the scores of some prediction rules: (n, n_classes) each."""
-        return self._scores_of(rules, network.head, *self._views(network, x), self._kept)
+        return self._rules(network.head).scores(rules, *self._views(network, x))
 
     def _views(self, network: Network, x: Tensor) -> tuple[Tensor, int]:
         """Return features, (rotations, views · n, width), and how many views there are."""
@@ -268,19 +269,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             features = network.encoder.features(inputs, self.feature_layers)
         return features.view(self._n_rotations, -1, features.shape[-1]), views
 
-    def _scores_of(
-        self,
-        rules: Sequence[str],
-        head: MultiHead,
-        features: Tensor,
-        views: int,
-        kept: Mapping[str, Tensor],
-    ) -> dict[str, Tensor]:
-        """Return the scores of some prediction rules, by what is kept for them."""
-        vectors = self._vectors_by_rotation(features.device)
-        return prediction_rules.scores_by(
-            rules, head, vectors, features, self._head_sizes, kept, views
-        )
+    def _rules(self, head: MultiHead, kept: Mapping[str, Tensor] | None = None) -> PredictionRules:
+        """Return the prediction rules by what is kept for them, or by something else."""
+        vectors = self._vectors_by_rotation(head.weight.device)
+        kept = self._kept if kept is None else kept
+        return PredictionRules(head, vectors, self._head_sizes, kept)
 
     @property
     def _kept(self) -> dict[str, Tensor]:  # what prediction rules need; Winner-Take-All nothing
@@ -318,11 +311,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         where a task is learnt with one of them, "ridge" where all were with a frozen backbone.
         """
         check_is_fitted(self)
-        return prediction_rules.possible(self._kept)
+        return self._rules(self.network_.head).possible
 
     def _check_prediction_rule(self) -> None:
         """Refuse, with a ValueError, a ``predict_with`` that is none of ``prediction_rules_``."""
-        prediction_rules.check_possible((self.prediction_rule_,), self._kept)
+        self._rules(self.network_.head).check(self.prediction_rule_)
 
     @default_dtype_guard()
     def similarities_by_rule(self, X: Any) -> dict[str, NDArray[np.float32]]:
@@ -352,7 +345,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 raise ValueError("it holds exact statistics and others")
         else:
             self._class_statistics({}).check(*shape)
-        prediction_rules.check(self.classifiers_, shape, self.network_.head, n_ridge)
+        check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

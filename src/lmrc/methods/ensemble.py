@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from lmrc.data.validation import read_dataset
-from lmrc.methods.calibrated import AT_ONCE, EPS, Basis, Calibrated, held_out_sums
+from lmrc.methods.calibrated import AT_ONCE, EPS, Calibrated
 from lmrc.methods.rng import CALIBRATION, MEMBER, derived_seed
 from lmrc.methods.state import pack, refuse_diverged, unpack
 from lmrc.nets.network import Network
+from lmrc.statistics import calibration
+from lmrc.statistics.calibration import Basis, Sums
 from lmrc.statistics.prediction_rules import comparable
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.memory import Memory
@@ -113,7 +115,7 @@ class Ensemble(Calibrated):
             learnt.append(member)
         self._become(learnt)
         self.execution_ = learnt[-1].execution_
-        self._calibrate(learnt, learnt[-1]._held_out)
+        self._calibrate(learnt, calibration.sums_of(self.calibration_), learnt[-1]._held_out)
 
     def _seed(self, *purpose: int) -> int:
         if purpose == (CALIBRATION,) and self._held_out_seed is not None:
@@ -127,8 +129,10 @@ class Ensemble(Calibrated):
             self._held_out = self._hold_out(samples)[1]
 
     @torch.no_grad()
-    def _calibrate(self, members: Sequence[Calibrated], held_out: Memory | None = None) -> None:
-        """Calibrate the ensemble: by what it is for images that were held out, if there are any."""
+    def _calibrate(
+        self, members: Sequence[Calibrated], sums: Sums, held_out: Memory | None = None
+    ) -> None:
+        """Calibrate the ensemble, by sums over held-out images and by more images, if there are."""
         own = [member.calibration_ for member in members]
         rules = [n.removesuffix(".scale") for n in own[0] if n.endswith(".scale")]
         if not rules:
@@ -144,8 +148,9 @@ class Ensemble(Calibrated):
             ]
             off = torch.cat([residuals for _, residuals in parts]).cpu()
             scores = {r: torch.cat([s[r] for s, _ in parts]).cpu() / units[r] for r in rules}
-            self._add(held_out_sums(scores, off, held_out.y))
-        self._derive(Basis({}, units, own[0]["factors"], own[0]["sizes"]))
+            sums = calibration.joined(sums, calibration.summed(scores, off, held_out.y))
+        basis = Basis({}, units, own[0]["factors"], own[0]["sizes"])
+        self.calibration_ = calibration.calibrated(sums, basis)
 
     # --- Prediction ------------------------------------------------------------------------------
 
@@ -183,8 +188,8 @@ class Ensemble(Calibrated):
         row, members = self._row_of(label), [member.forget(label) for member in self.members_]
         draft = copy.copy(self)
         draft._become(members)
-        draft._set_held({rule: found.without(row) for rule, found in self._held.items()})
-        draft._calibrate(members)
+        sums = calibration.sums_of(self.calibration_)
+        draft._calibrate(members, {rule: found.without(row) for rule, found in sums.items()})
         self.__dict__ = draft.__dict__
         return self
 
@@ -209,7 +214,7 @@ def _of_means(rules: Sequence[str], member: Calibrated) -> dict[str, Tensor]:
     """Return by rule the standardised score of an image that is as its class's mean."""
     head, means = member.network_.head, member._class_statistics({}).means
     features = means.transpose(0, 1).to(head.weight.device)
-    found = member._scores_of(rules, head, features, 1, member._kept)
+    found = member._rules(head).scores(rules, features)
     return {rule: comparable(scores).diagonal().mean() for rule, scores in found.items()}
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmrc.statistics.prediction_rules import Exact, comparable, shrunk
+from lmrc.statistics.classifiers import Exact, shrunk
+from lmrc.statistics.prediction_rules import comparable
 from lmrc.statistics.ridge import Regression, expand
 from lmrc.statistics.scatter import Scatter
 from lmrc.training.memory import Memory

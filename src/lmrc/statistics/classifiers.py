@@ -1,0 +1,214 @@
+"""Classifiers from class statistics: in closed form, and fine-tuned on pseudo-features.
+
+Pseudo-features are samples of the classes' Gaussians (Gaussian replay). Where there are exemplars,
+their features are used, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmrc.nets.multihead import MultiHead
+from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.prediction_rules import linear_scores, similarities
+from lmrc.statistics.pseudo_features import partly_real, pseudo_features
+from lmrc.statistics.ridge import Regression, ridge_regression, shrinkage
+from lmrc.statistics.scatter import Scatter
+
+SHRINKAGE = 0.1  # of the covariance towards a sphere
+STEPS, RATE = 300, 2e-3  # of Adam; its first rate
+EPS = 1e-12
+
+
+def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
+    """Return Fisher's linear discriminant.
+
+    Returns
+    -------
+    dict of Tensor
+        ``lda_weight``, (rotations, classes, width), and ``lda_bias``, (rotations, classes).
+    """
+    return _discriminant(statistics.means, shrunk(statistics.covariances.mean(), SHRINKAGE))
+
+
+class Exact(NamedTuple):
+    """Classifiers from exact statistics, and what they were computed by."""
+
+    classifiers: dict[str, Tensor]
+    covariance: Tensor  # of normalised features, around the class means
+    shrinkage: float  # of it
+    regression: Regression
+
+
+def exact(scatter: Scatter, width: int, device: torch.device) -> Exact:
+    """Return the discriminant of normalised features, and ``ridge_weight``, (classes, inputs).
+
+    The discriminant's shrinkage depends on the number of images.
+
+    Parameters
+    ----------
+    scatter : Scatter
+        Of what `ridge.expand` returns.
+    width : int
+        How many of these are features.
+    device : torch.device
+        Where to compute.
+    """
+    features = scatter.of(width, 2 * width)
+    covariance = features.covariance()
+    amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))
+    found = _discriminant(features.means[:, None], shrunk(covariance, amount))
+    regression = ridge_regression(scatter.of(width), device)
+    found["ridge_weight"] = regression.weight
+    return Exact(found, covariance, amount, regression)
+
+
+def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Return a covariance shrunk towards a sphere."""
+    size = covariance.diagonal().mean() + EPS
+    found = (1 - shrinkage) * covariance
+    found.diagonal().add_(shrinkage * size)
+    return found
+
+
+def _discriminant(means: Tensor, covariance: Tensor) -> dict[str, Tensor]:
+    """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
+
+    The score of class c for features x in rotation r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
+    μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
+    """
+    means = means.double().transpose(0, 1)  # (rotations, classes, width)
+    middle = means.mean(dim=1, keepdim=True)
+    away = means - middle
+    weight = torch.linalg.solve(covariance, away.flatten(0, 1).T).T.view_as(means)
+    bias = -(weight * (away / 2 + middle)).sum(dim=-1)
+    return {"lda_weight": weight.float().contiguous(), "lda_bias": bias.float()}
+
+
+def fit_head(head: MultiHead, vectors: Tensor, scatter: Scatter) -> None:
+    """Fit the last head by least squares: its responses to its own classes' label vectors.
+
+    With features that do not change, this takes no training. Other heads stay as they are.
+
+    Parameters
+    ----------
+    head : MultiHead
+        Changed in place.
+    vectors : Tensor of shape (n, dim)
+        Label vectors of its classes, the last of all.
+    scatter : Scatter
+        Of the features that the heads are given.
+    """
+    n, covariance = len(vectors), scatter.covariance()
+    amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))
+    means = scatter.means[-n:].double()
+    middle = means.mean(dim=0)
+    away = means - middle
+    weight = torch.linalg.solve(shrunk(covariance + away.T @ away / n, amount), away.T).T / n
+    bias = 1 / n - weight @ middle
+    vectors = vectors.cpu().double()
+    with torch.no_grad():
+        head.weight[-1] = vectors.T @ weight
+        head.bias[-1] = vectors.T @ bias
+
+
+def finetune(
+    head: MultiHead,
+    vectors: Tensor,
+    statistics: ClassStatistics,
+    sizes: Sequence[int],
+    *,
+    scale: float,
+    non_negative: bool,
+    generator: torch.Generator,
+    real: Mapping[int, Tensor] = MappingProxyType({}),
+) -> dict[str, Tensor]:
+    """Return the discriminant, and heads and a linear classifier that tell all classes apart.
+
+    Both are trained on pseudo-features, and on real ones where there are any: the
+    heads begin as they are, the classifier as the discriminant. All classes take part in one
+    softmax here: pseudo-features of all of them are at hand, so none is suppressed.
+
+    Parameters
+    ----------
+    head : MultiHead
+        Left as it is.
+    vectors : Tensor of shape (classes, rotations, dim)
+        Label vectors.
+    statistics : ClassStatistics
+        Of the features that the heads are given, or of more that come before them.
+    sizes : sequence of int
+        Classes of each head.
+    scale : float
+        What cosines are multiplied with before the softmax.
+    non_negative : bool
+        Whether features end in a ReLU, and pseudo-features shall, too.
+    generator : torch.Generator
+        RNG.
+    real : mapping of int to Tensor of shape (rotations, n, width), optional
+        By class, features of its images: they take part of the pseudo-features' place.
+
+    Returns
+    -------
+    dict of Tensor
+        What `discriminant` returns, ``head_weight`` and ``head_bias`` of the heads' shapes, and
+        ``linear_weight`` and ``linear_bias`` of the discriminant's.
+    """
+    lda = discriminant(statistics)
+    rng = torch.Generator(head.weight.device)
+    rng.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    pseudo = pseudo_features(statistics, non_negative, rng)
+    if real:
+        pseudo = partly_real(pseudo, real, len(statistics.counts), rng)
+
+    weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
+
+    def of_heads(x: Tensor) -> Tensor:
+        return scale * similarities(x[..., -weight.shape[-1] :], weight, bias, vectors, sizes)
+
+    weights, biases = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
+    size = weights.norm(dim=-1).mean() + EPS  # Adam's steps are of one size: weights are, too
+    weights, biases = ((part / size).requires_grad_() for part in (weights, biases))
+    log_scale = size.log().requires_grad_()
+
+    def of_classifier(x: Tensor) -> Tensor:
+        scores: Tensor = log_scale.exp() * linear_scores(x, weights, biases)
+        return scores
+
+    parts = [weight, bias, weights, biases, log_scale]
+    # Two in one go: no part is in both.
+    _minimise([of_heads, of_classifier], parts, pseudo, len(statistics.counts))
+    with torch.no_grad():
+        weights, biases = (log_scale.exp() * part for part in (weights, biases))
+    found = {"head_weight": weight, "head_bias": bias}
+    found |= {"linear_weight": weights, "linear_bias": biases}
+    return lda | {name: part.detach().cpu() for name, part in found.items()}
+
+
+def _minimise(
+    scorers: Sequence[Callable[[Tensor], Tensor]],
+    parts: list[Tensor],
+    pseudo: Callable[[], Tensor],
+    n_classes: int,
+) -> None:
+    """Minimise the cross-entropy of each scorer's logits on pseudo-features."""
+    optimiser = torch.optim.Adam(parts, lr=RATE)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
+    for _ in range(STEPS):
+        x = pseudo()
+        with torch.enable_grad():
+            rotations, n, _ = x.shape
+            y = torch.arange(n_classes, device=x.device).repeat_interleave(n // n_classes)
+            y = y.repeat(rotations)
+            each = [F.cross_entropy(logits(x).flatten(0, 1), y) for logits in scorers]
+            loss = torch.stack(each).sum()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        falling.step()
