@@ -63,7 +63,7 @@ def learn(page: Page) -> None:
     """Learn what was added, and keep it."""
     page.get_by_role("button", name="Learn").click()
     page.get_by_role("button", name="Keep").click()
-    page.locator("#ask-drop").wait_for()
+    page.locator("#classify-drop").wait_for()
 
 
 def save(page: Page, name: str, out: Path) -> None:
@@ -77,11 +77,11 @@ def save(page: Page, name: str, out: Path) -> None:
 
 def photograph(page: Page, out: Path, suffix: str = "") -> None:
     """Make a screenshot of each view; the model knows four shapes by then."""
-    page.get_by_role("tab", name="Ask").click()
+    page.get_by_role("tab", name="Classify").click()
     asked = [draw(shape, 99) for shape in ("star", "circle", "triangle", UNKNOWN)]
-    page.locator("#ask-files").set_input_files(asked)
-    page.locator(".answer .scores").nth(len(asked) - 1).wait_for()
-    save(page, f"serve-ask{suffix}", out)
+    page.locator("#classify-files").set_input_files(asked)
+    page.locator(".prediction .scores").nth(len(asked) - 1).wait_for()
+    save(page, f"serve-classify{suffix}", out)
     teach(page, ("hexagon", "square"), 8)
     page.locator(".class-card").nth(0).locator("input[type=file]").set_input_files(
         [draw("hexagon", 2)]

@@ -91,7 +91,7 @@ def opened(browser, address):
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text))
     page.goto(address)
-    page.locator("#ask-drop").wait_for(timeout=60_000)
+    page.locator("#classify-drop").wait_for(timeout=60_000)
     yield page
     context.close()
     assert not errors
@@ -151,12 +151,12 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def test_page_shows_answers_as_text(page):
     black = content(Image.new("RGB", (50, 50), (120, 120, 120)), "PNG")
     files = [("black.png", black), ("notes.png", b"no picture")]
-    page.locator("#ask-files").set_input_files(
+    page.locator("#classify-files").set_input_files(
         [{"name": name, "mimeType": "image/png", "buffer": data} for name, data in files]
     )
-    page.locator(".answer .problem").wait_for()
-    assert "cannot read the file" in page.locator(".answer").nth(1).inner_text()
-    assert "<b>grey</b>" in page.locator(".answer").nth(0).inner_text()
+    page.locator(".prediction .problem").wait_for()
+    assert "cannot read the file" in page.locator(".prediction").nth(1).inner_text()
+    assert "<b>grey</b>" in page.locator(".prediction").nth(0).inner_text()
     page.get_by_role("button", name="Use the webcam").click()
     sync_api.expect(page.locator("figcaption")).not_to_be_empty()
     page.get_by_role("button", name="Stop the webcam").click()

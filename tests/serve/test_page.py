@@ -97,7 +97,7 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     address, _ = site(place)
     page.goto(address)
     page.get_by_role("tab", name="Teach").click()
-    assert "gone after" in page.locator("#teach .hint").first.inner_text()
+    sync_api.expect(page.locator("#teach .hint").first).to_contain_text("never written to its disk")
     page.get_by_role("button", name="Add a class").click()
     for number, label in enumerate(TAUGHT):
         card = teach(page, number, label, named(pictures, label))
@@ -105,9 +105,11 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     page.get_by_role("button", name="Learn").click()
     expect_later(page.locator("#accuracy")).to_contain_text("held-out pictures of new classes")
     page.get_by_role("button", name="Keep").click()
-    sync_api.expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
-    page.locator("#ask-files").set_input_files([named(pictures, n, 1)[0] for n in TAUGHT])
-    answers = page.locator(".answer h3")
+    sync_api.expect(page.get_by_role("tab", name="Classify")).to_have_attribute(
+        "aria-selected", "true"
+    )
+    page.locator("#classify-files").set_input_files([named(pictures, n, 1)[0] for n in TAUGHT])
+    answers = page.locator(".prediction h3")
     sync_api.expect(answers).to_have_text([re.compile("^[a-z]+$")] * 3)
     right = [found == label for found, label in zip(answers.all_inner_texts(), TAUGHT, strict=True)]
     assert sum(right) >= 2  # learnt from twelve pictures each, with a seed of its own
@@ -115,7 +117,7 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     page.get_by_role("tab", name="Model").click()
     rows = page.locator("#class-list li")
     sync_api.expect(rows).to_have_count(7)
-    sync_api.expect(page.locator("#stored")).to_have_text("0 images stored in this model")
+    sync_api.expect(page.locator("#stored")).to_have_text("0 pictures stored in this model")
     page.get_by_role("button", name="Roll back").click()
     page.locator("dialog").get_by_role("button", name="Roll back").click()
     sync_api.expect(rows).to_have_count(4)
@@ -136,15 +138,17 @@ def test_probabilities_and_unknown(page, site, calibrated, pictures):
     held_back = []
     page.route("**/v1/models", lambda route: held_back.append(route))
     page.goto(address)
-    page.locator("#ask-files").set_input_files([named(pictures, n, 1)[0] for n in ("one", "six")])
-    answers = page.locator(".answer")
+    page.locator("#classify-files").set_input_files(
+        [named(pictures, n, 1)[0] for n in ("one", "six")]
+    )
+    answers = page.locator(".prediction")
     sync_api.expect(answers.locator("h3")).to_have_text(["…", "…"])  # the models are not known yet
     while not held_back:
         page.wait_for_timeout(10)
     held_back.pop().continue_()
     sync_api.expect(answers.locator("h3")).to_have_text(["one", "unknown"])
     sync_api.expect(answers.nth(0).locator(".scores li").first).to_contain_text(" %")
-    sync_api.expect(answers.nth(1)).to_contain_text("Like none of its classes")
+    sync_api.expect(answers.nth(1)).to_contain_text("Not like any known class")
 
 
 @pytest.fixture
@@ -157,8 +161,8 @@ def quick(site, place):
 
 def test_broken_upload(page, quick, pictures):
     page.goto(quick)
-    page.locator("#ask-files").set_input_files([upload("notes.png", b"no image")])
-    sync_api.expect(page.locator(".answer .problem")).to_contain_text("no known image format")
+    page.locator("#classify-files").set_input_files([upload("notes.png", b"no image")])
+    sync_api.expect(page.locator(".prediction .problem")).to_contain_text("no known image format")
     page.get_by_role("tab", name="Teach").click()
     card = teach(page, 0, "five", [*named(pictures, "five", 2), upload("notes.png", b"no image")])
     sync_api.expect(card.locator(".problems li")).to_contain_text("notes.png")
@@ -196,7 +200,7 @@ def test_two_tabs(page, quick, pictures):
     sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
     page.get_by_role("button", name="Learn").click()
     sync_api.expect(page.locator("#accuracy")).to_contain_text("75 % of 8 pictures")
-    other.get_by_role("tab", name="Ask").click()
+    other.get_by_role("tab", name="Classify").click()
     other.get_by_role("tab", name="Teach").click()
     other.get_by_role("button", name="Discard").click()
     for tab in (page, other):
@@ -235,7 +239,7 @@ def test_dropped_connection_while_learning(page, site, place, pictures, tmp_path
 def test_webcam(page, quick):
     page.goto(quick)
     page.get_by_role("button", name="Use the webcam").click()
-    sync_api.expect(page.locator("#ask-live figcaption")).to_contain_text("similarity")
+    sync_api.expect(page.locator("#classify-live figcaption")).to_contain_text("similarity")
     page.get_by_role("button", name="Stop the webcam").click()
     page.get_by_role("tab", name="Teach").click()
     card = page.locator(".class-card").first
@@ -248,7 +252,7 @@ def test_webcam(page, quick):
 def test_keyboard_and_names(page, quick):
     """Everything can be reached by the keyboard, and has a name for screen readers."""
     page.goto(quick)
-    page.get_by_role("tab", name="Ask").focus()
+    page.get_by_role("tab", name="Classify").focus()
     page.keyboard.press("ArrowRight")
     sync_api.expect(page.get_by_role("tab", name="Teach")).to_be_focused()
     page.keyboard.press("ArrowRight")
@@ -270,7 +274,7 @@ def test_phone_does_not_scroll_sideways(browser, quick):
     context = browser.new_context(viewport={"width": 320, "height": 640}, color_scheme="dark")
     page = context.new_page()
     page.goto(quick)
-    for name in ("Ask", "Teach", "Model"):
+    for name in ("Classify", "Teach", "Model"):
         page.get_by_role("tab", name=name).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= 320, name
     context.close()

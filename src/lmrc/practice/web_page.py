@@ -30,7 +30,7 @@ INTEGRITY = (  # SHA-512 of the package, as npm states it
 SCRIPT, GLUE, WASM = "ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"
 NPM_SECONDS = 600
 #: The page's modules, each after those that it imports: of `lmrc serve`, and its own.
-MODULES = ("dom.js", "pictures.js", "ask.js", "pixels.js", "start.js")
+MODULES = ("dom.js", "pictures.js", "classify.js", "pixels.js", "start.js")
 #: Licences of ONNX Runtime; the npm package does not contain them.
 LICENCES = ("LICENSE", "ThirdPartyNotices.txt")
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)

@@ -1,1 +1,1 @@
-"""``lmrc serve``: teach and ask models in a browser or over HTTP. Needs the extra ``serve``."""
+"""``lmrc serve``: a model in a browser or over HTTP: teach it, predict with it. Extra ``serve``."""

@@ -35,7 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="lmrc",
         version=__version__,
-        description="Teach and ask class-incremental models.",
+        description="Teach class-incremental models, and predict with them.",
         lifespan=lifespan,
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,

@@ -27,7 +27,7 @@ def findings(images: Sequence[Image]) -> list[dict[str, Any]]:
             text = f"the same image is in {' and in '.join(labels)}"
             found.append(_finding("two_classes", text, ids))
         else:
-            text = f"the same image is {len(rows)} times in {labels[0]}"
+            text = f"{labels[0]} has the same image {len(rows)} times"
             found.append(_finding("duplicate", text, ids[1:]))
     for first, second, kind, _ in duplicates(prints) if len(images) <= MAX_COMPARED else ():
         one, other = images[first], images[second]

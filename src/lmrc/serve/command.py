@@ -54,7 +54,7 @@ def serve(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Teach and ask a model in a browser, or over HTTP.
+    """Teach a model and predict with it in a browser, or over HTTP.
 
     Images that are sent stay in memory, and are gone when they are learnt. Needs additional
     packages: pip install '.[serve]' in lmrc's folder

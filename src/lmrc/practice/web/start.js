@@ -2,7 +2,7 @@
 // runtime.js and model.js.
 /* global ort, RUNTIME, MODEL */
 
-import { startAsk } from "./ask.js";
+import { startClassify } from "./classify.js";
 import { attempt, count, find } from "./dom.js";
 import { pixelsOf } from "./pixels.js";
 
@@ -54,10 +54,10 @@ attempt(null, async () => {
       for (const file of files) predictions.push(await predictOne(session, file, top));
       return predictions;
     };
-    startAsk(predict).show({ empty: false });
+    startClassify(predict).show({ empty: false });
     window.lmrc = { predict, pixelsOf: (file) => pixelsOf(file, MODEL) };  // for other scripts
   } finally {
-    find("#ask-empty").hidden = true;
+    find("#classify-empty").hidden = true;
   }
   find("#about").textContent = `It knows ${count(MODEL.classes.length, "class", "classes")}: ${MODEL.classes.slice(0, 50).join(", ")}${MODEL.classes.length > 50 ? ", …" : ""}.`;
   for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());

@@ -1,18 +1,18 @@
 // The page: which model, which view.
 
 import { call, form } from "./api.js";
-import { startAsk } from "./ask.js";
+import { startClassify } from "./classify.js";
 import { attempt, find, make, say } from "./dom.js";
 import { startModel } from "./model.js";
 import { shrink } from "./pictures.js";
 import { startTeach } from "./teach.js";
 
-const TABS = ["ask", "teach", "model"];
+const TABS = ["classify", "teach", "model"];
 const panel = (view) => find(view === "model" ? "#model-view" : `#${view}`);
 const tab = (view) => find(`#tab-${view}`);
 
 const state = {
-  name: "", model: null, readOnly: false, view: "ask", chosen: false,
+  name: "", model: null, readOnly: false, view: "classify", chosen: false,
   ready: null,  // a promise: kept once the models are known
   get address() { return `/v1/models/${encodeURIComponent(this.name)}`; },
   async refresh() {
@@ -41,7 +41,7 @@ async function predict(files, top) {
   return predictions;
 }
 
-const views = { ask: startAsk(predict), teach: startTeach(state), model: startModel(state) };
+const views = { classify: startClassify(predict), teach: startTeach(state), model: startModel(state) };
 
 function choose(name) {
   state.chosen = true;  // the page does not choose another one when the models are known
@@ -76,11 +76,11 @@ state.ready = attempt(null, async () => {
   choice.addEventListener("change", () => {
     state.name = choice.value;
     views.teach.reset();
-    find("#answers").replaceChildren();
+    find("#predictions").replaceChildren();
     state.open(state.view);
   });
   state.name = models[0].name;
   document.title = models.length === 1 ? `${state.name} · lmrc` : "lmrc";
-  const first = models[0].empty && !readOnly ? "teach" : "ask";
+  const first = models[0].empty && !readOnly ? "teach" : "classify";
   await state.open(state.chosen ? state.view : first);
 });

@@ -10,7 +10,7 @@ export function startModel(state) {
   });
 
   find("#roll-back").addEventListener("click", async () => {
-    const text = "Delete the newest version, and go back to the one before?";
+    const text = "Delete the newest version, and use the previous one again?";
     if ((await ask(text, "Roll back")) !== null) await change("rollback");
   });
 
@@ -23,7 +23,7 @@ export function startModel(state) {
     });
     const forget = make("button", { type: "button", textContent: "Forget", "aria-label": `Forget ${label}` });
     forget.addEventListener("click", async () => {
-      const text = `Forget ${label}? It is removed from all versions, and cannot be brought back.`;
+      const text = `Forget ${label}? It is deleted from all versions, and cannot be restored.`;
       if ((await ask(text, "Forget")) !== null) await change("forget", { class: label });
     });
     const buttons = state.readOnly ? [] : [rename, forget];
@@ -36,7 +36,7 @@ export function startModel(state) {
       count(version.classes, "class", "classes")];
     if (version.images) parts.push(`learnt from ${count(version.images, "picture")}`);
     for (const [key, name] of [["new", "new"], ["old", "known"]]) {
-      if (`${key}_accuracy` in version) parts.push(`${percent(version[`${key}_accuracy`])} on ${name} classes`);
+      if (`${key}_accuracy` in version) parts.push(`accuracy ${percent(version[`${key}_accuracy`])} on ${name} classes`);
     }
     return make("li", {}, make("span", { textContent: parts.join(" · ") }));
   }
@@ -56,7 +56,7 @@ export function startModel(state) {
       find("#model-facts").textContent = facts.join(" · ");
       const stored = find("#stored");
       stored.classList.toggle("some", model.exemplars > 0);
-      stored.textContent = `${count(model.exemplars, "image")} stored in this model`;
+      stored.textContent = `${count(model.exemplars, "picture")} stored in this model`;
       if (model.earlier_versions_with_exemplars) {
         stored.textContent += `, some in ${count(model.earlier_versions_with_exemplars, "earlier version")}`;
       }

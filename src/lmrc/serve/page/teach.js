@@ -6,7 +6,7 @@ import { acceptDrops, Camera, pasted, shrink } from "./pictures.js";
 
 const AT_ONCE = 8;  // pictures of a request
 const STAGES = {
-  starting: "Starting…", preparing: "Reading the pictures…", "computing features": "Looking at the pictures…",
+  starting: "Starting…", preparing: "Reading the pictures…", "computing features": "Processing the pictures…",
   learning: "Learning…", writing: "Saving…", discarding: "Discarding…",
 };
 
@@ -275,7 +275,7 @@ export function startTeach(state) {
     }
     if (last?.state !== "kept") attempt(null, again);  // the pictures go into a new task
     await state.refresh();
-    if (last?.state === "kept" && state.view === "teach") state.open("ask");
+    if (last?.state === "kept" && state.view === "teach") state.open("classify");
   }
 
   function showJob(found) {
@@ -302,7 +302,7 @@ export function startTeach(state) {
 
   function showAccuracy(result) {
     const rows = [];
-    for (const [key, name] of [["new", "new classes"], ["old", "classes it knew"]]) {
+    for (const [key, name] of [["new", "new classes"], ["old", "known classes"]]) {
       if (`${key}_accuracy` in result) {
         rows.push([`Accuracy on held-out pictures of ${name}`,
           `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}`]);
@@ -325,6 +325,8 @@ export function startTeach(state) {
   return {
     async show() {
       ready();
+      find("#exemplars").textContent = state.model.exemplars
+        ? "The model stores some of them." : "They are never written to its disk, nor into the model.";
       const { jobs } = await call("GET", "/v1/jobs");  // perhaps another window has started one
       const active = jobs.find((j) => j.model === state.name && ["learning", "waiting"].includes(j.state));
       if (active) attempt(null, () => watch(active.id));

@@ -1,4 +1,4 @@
-// Ask: the best classes of pictures.
+// Classify: the best classes of pictures.
 
 import { attempt, find, make, pause, percent, say } from "./dom.js";
 import { acceptDrops, Camera, pasted } from "./pictures.js";
@@ -7,19 +7,19 @@ const AT_ONCE = 16;  // pictures of a request
 const TOP = 3;
 
 // `predict` returns a promise of the predictions of files, with so many classes each.
-export function startAsk(predict) {
-  const list = find("#answers");
-  const live = find("#ask-live");
-  const button = find("#ask-camera");
+export function startClassify(predict) {
+  const list = find("#predictions");
+  const live = find("#classify-live");
+  const button = find("#classify-camera");
   const camera = new Camera(live.querySelector("video"));
 
-  async function answer(files) {
+  async function classify(files) {
     say("");
     for (let first = 0; first < files.length; first += AT_ONCE) {
       const part = files.slice(first, first + AT_ONCE);
       const cards = part.map((file) => card(file));
       list.prepend(...cards.map((c) => c.element));
-      find("#ask-clear").hidden = false;
+      find("#classify-clear").hidden = false;
       try {
         const predictions = await predict(part, TOP);
         predictions.forEach((prediction, i) => cards[i].show(prediction));
@@ -29,17 +29,17 @@ export function startAsk(predict) {
     }
   }
 
-  find("#ask-files").addEventListener("change", (event) => {
-    answer([...event.target.files]);
+  find("#classify-files").addEventListener("change", (event) => {
+    classify([...event.target.files]);
     event.target.value = "";
   });
-  acceptDrops(find("#ask-drop"), answer);
+  acceptDrops(find("#classify-drop"), classify);
   document.addEventListener("paste", (event) => {
-    if (!find("#ask").hidden && pasted(event).length) answer(pasted(event));
+    if (!find("#classify").hidden && pasted(event).length) classify(pasted(event));
   });
-  find("#ask-clear").addEventListener("click", () => {
+  find("#classify-clear").addEventListener("click", () => {
     list.replaceChildren();
-    find("#ask-clear").hidden = true;
+    find("#classify-clear").hidden = true;
   });
 
   const stop = () => {
@@ -76,8 +76,8 @@ export function startAsk(predict) {
 
   return {
     show(model) {
-      find("#ask-empty").hidden = !model.empty;
-      find("#ask-tools").hidden = model.empty;
+      find("#classify-empty").hidden = !model.empty;
+      find("#classify-tools").hidden = model.empty;
     },
     hide: stop,
   };
@@ -93,7 +93,7 @@ function card(file) {
   image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
   const name = make("h3", { textContent: "…" });
   const body = make("div", {}, name);
-  const element = make("li", { className: "answer" }, image, body);
+  const element = make("li", { className: "prediction" }, image, body);
   return {
     element,
     fail(message) {
@@ -108,7 +108,7 @@ function card(file) {
       name.textContent = title(prediction);
       image.alt = file.name;
       if (!prediction.known) {
-        body.append(make("p", { className: "hint", textContent: "Like none of its classes. The nearest ones:" }));
+        body.append(make("p", { className: "hint", textContent: "Not like any known class. The nearest:" }));
       }
       body.append(make("ul", { className: "scores" }, ...prediction.best.map(score)));
     },
