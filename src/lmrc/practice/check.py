@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +25,8 @@ from lmrc.practice.usage import Say, count, percent, warn
 from lmrc.report import html
 from lmrc.report.page import bare_page
 from lmrc.report.records import encoded
+from lmrc.report.summary import csv_text
 from lmrc.store.files import write_atomically
-from lmrc.text import csv_cell
 from lmrc.training.device import pick_device
 from lmrc.training.features import extract
 
@@ -266,14 +264,12 @@ def _known_classes(images: _Images, path: Path, device: str) -> list[Finding]:
 
 
 def _csv(findings: list[Finding]) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["kind", "score", "class", "other_class", "file", "other_file"])
-    for found in findings:
-        files = [*found.files, "", ""][:2]
-        cells = [found.kind, f"{found.score:.3f}", found.label, found.other, *files]
-        rows.writerow([csv_cell(cell) for cell in cells])
-    return text.getvalue()
+    head = ["kind", "score", "class", "other_class", "file", "other_file"]
+    rows = [
+        [found.kind, f"{found.score:.3f}", found.label, found.other, *[*found.files, "", ""][:2]]
+        for found in findings
+    ]
+    return csv_text(head, rows)
 
 
 def _page(source: Path, images: _Images, findings: list[Finding], thumbnails: bool) -> str:

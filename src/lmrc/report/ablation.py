@@ -16,14 +16,17 @@ from lmrc.report.records import Description, RunRecord
 from lmrc.report.sections import Cost
 from lmrc.report.summary import (
     MethodSummary,
+    as_markdown,
     best,
     csv_text,
+    in_columns,
     name_best,
     percent,
     style_indices,
     summarize_methods,
+    with_deviations,
 )
-from lmrc.text import brief, markdown_cell
+from lmrc.text import brief
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -223,40 +226,27 @@ def _seconds(row: Row) -> str:
 
 
 def _markdown(rows: Sequence[Row]) -> str:
-    lines = [
-        "| row | average incremental accuracy (%) | after the last task (%) "
-        "| task-ID accuracy (%) | training (s) | stored (kB per class) |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    head = ["row", "average incremental accuracy (%)", "after the last task (%)"]
+    head += ["task-ID accuracy (%)", "training (s)", "stored (kB per class)"]
+    lines = []
     for row in rows:
         s = row.summary
-        cells = [markdown_cell(s.method), percent(s.average), percent(s.final)]
-        cells += [percent(s.task_id_accuracy), _seconds(row), sections.kilobytes(row.stored)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", sections.CLOCK])
+        cells = [s.method, *map(percent, (s.average, s.final, s.task_id_accuracy))]
+        lines.append([*cells, _seconds(row), sections.kilobytes(row.stored)])
+    return f"{as_markdown(head, lines)}\n\n{sections.CLOCK}"
 
 
 def _csv(rows: Sequence[Row]) -> str:
     """Return the rows, shares from 0 to 1, each followed by its deviation (``_sd``)."""
-    shares = [
-        "average_incremental_accuracy",
-        "final_accuracy",
-        "task_id_accuracy",
-        "task_aware_accuracy",
-    ]
-    head = ["row", "seeds", *(name + end for name in shares for end in ("", "_sd"))]
-    head += ["training_seconds", "stored_bytes_per_class"]
+    shares = ["average_incremental_accuracy", "final_accuracy"]
+    shares += ["task_id_accuracy", "task_aware_accuracy"]
+    head = ["row", "seeds", *with_deviations(shares), "training_seconds", "stored_bytes_per_class"]
     lines = []
     for row in rows:
         s = row.summary
-        spreads = [
-            spread or ("", "")
-            for spread in (s.average, s.final, s.task_id_accuracy, s.task_aware_accuracy)
-        ]
+        spreads = in_columns([s.average, s.final, s.task_id_accuracy, s.task_aware_accuracy])
         training = "" if row.shares_network or not row.cost.training else row.cost.training.mean
-        lines.append(
-            [s.method, s.n_complete, *(x for pair in spreads for x in pair), training, row.stored]
-        )
+        lines.append([s.method, s.n_complete, *spreads, training, row.stored])
     return csv_text(head, lines)
 
 
@@ -283,11 +273,7 @@ def _findings(ends: Sequence[MethodSummary]) -> list[str]:
 
 def _bars(rows: Sequence[MethodSummary]) -> Figure:
     """Draw average incremental and final accuracy of each row, the first row on top."""
-    from matplotlib.figure import Figure
-
-    with figures.theme():
-        figure = Figure(figsize=(5.6, 1.0 + 0.46 * len(rows)), layout="constrained")
-        axes = figure.add_subplot()
+    with figures.panel(5.6, 1.0 + 0.46 * len(rows)) as (figure, axes):
         measures = (
             ("average over the tasks", [row.average for row in rows], 1.0),
             ("after the last task", [row.final for row in rows], 0.5),

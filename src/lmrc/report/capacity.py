@@ -15,7 +15,7 @@ from lmrc.report import figures, html
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, read_lines
 from lmrc.report.settings import environment
-from lmrc.report.summary import Spread, csv_text
+from lmrc.report.summary import Spread, as_markdown, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,14 +191,11 @@ def _headline(counts: Sequence[Count]) -> str:
 
 
 def _markdown(counts: Sequence[Count]) -> str:
-    lines = [
-        f"| d | T | found | {' | '.join(LAWS.values())} |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    rows = []
     for c in counts:
-        laws = " | ".join(number(c.log10_expected[law]) for law in LAWS)
-        lines.append(f"| {c.dim} | {c.threshold:g} | {_found(c)} | {laws} |")
-    return "\n".join(lines)
+        laws = [number(c.log10_expected[law]) for law in LAWS]
+        rows.append([str(c.dim), f"{c.threshold:g}", _found(c), *laws])
+    return as_markdown(["d", "T", "found", *LAWS.values()], rows, texts=0)
 
 
 def _csv(counts: Sequence[Count]) -> str:

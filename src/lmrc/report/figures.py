@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,12 +121,9 @@ def over_tasks(
     curves: Sequence[Curve], *, ylabel: str, legend: str | None = None, columns: int = 2
 ) -> Figure:
     """Draw shares in percent over the tasks, with bands of one standard deviation."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with theme():
-        figure = Figure(figsize=(4.9, 3.8), layout="constrained")
-        axes = figure.add_subplot()
+    with panel(4.9, 3.8) as (figure, axes):
         by_task = not all(grows(curve.classes_seen) for curve in curves)
         if by_task:
             curves = [c._replace(classes_seen=range(1, len(c.classes_seen) + 1)) for c in curves]
@@ -234,12 +231,9 @@ def task_confusion(
         Above the figure.
     """
     from matplotlib.colors import LinearSegmentedColormap, to_rgba
-    from matplotlib.figure import Figure
 
     shares = [[n / (sum(row) or 1) for n in row] for row in counts]
-    with theme():
-        figure = Figure(figsize=(3.2, 3.2), layout="constrained")
-        axes = figure.add_subplot()
+    with panel(3.2, 3.2) as (figure, axes):
         heat = LinearSegmentedColormap.from_list(
             "heat", [to_rgba(HEAT, 0.0), to_rgba(HEAT, HEAT_OPACITY)]
         )
@@ -325,6 +319,16 @@ def to_pdf(figure: Figure) -> bytes:
     with theme():
         figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
     return buffer.getvalue()
+
+
+@contextmanager
+def panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Begin a figure of one panel, of so many inches, with our settings."""
+    from matplotlib.figure import Figure
+
+    with theme():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.add_subplot()
 
 
 def theme() -> AbstractContextManager[None]:

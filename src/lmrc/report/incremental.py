@@ -19,6 +19,7 @@ from lmrc.report.records import Description, RunRecord
 from lmrc.report.summary import (
     MethodSummary,
     Spread,
+    as_markdown,
     best,
     csv_text,
     metric_name,
@@ -27,7 +28,6 @@ from lmrc.report.summary import (
     percent,
     summarize_methods,
 )
-from lmrc.text import markdown_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -263,14 +263,12 @@ def _heads_headline(summaries: Sequence[MethodSummary]) -> str:
 
 
 def _heads_markdown(summaries: Sequence[MethodSummary]) -> str:
-    lines = [
-        "| method | task-ID accuracy (%) | task-aware accuracy (%) | accuracy (%) |",
-        "| --- | ---: | ---: | ---: |",
+    head = ["method", "task-ID accuracy (%)", "task-aware accuracy (%)", "accuracy (%)"]
+    rows = [
+        [s.method, *map(percent, (s.task_id_accuracy, s.task_aware_accuracy, s.final))]
+        for s in summaries
     ]
-    for s in summaries:
-        cells = [percent(x) for x in (s.task_id_accuracy, s.task_aware_accuracy, s.final)]
-        lines.append(f"| {markdown_cell(s.method)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return as_markdown(head, rows)
 
 
 def _confusion_csv(summaries: Sequence[MethodSummary]) -> str:

@@ -14,8 +14,7 @@ from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_lines
 from lmrc.report.sections import MANY_CLASSES, TASK_MEASURES
 from lmrc.report.settings import in_effect, settings_list
-from lmrc.report.summary import Spread, csv_text
-from lmrc.text import markdown_cell
+from lmrc.report.summary import Spread, as_markdown, csv_text
 
 EXPERIMENT = "model"
 MAX_MISTAKES = 20  # rows of the table of mistakes
@@ -132,9 +131,6 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
 
 
 def _markdown(score: ModelScore) -> str:
-    lines = ["| class | images | accuracy (%) |", "| --- | ---: | ---: |"]
-    lines += [
-        f"| {markdown_cell(label)} | {n} | {100 * share:.1f} |"
-        for label, n, share in score.per_class
-    ]
-    return "\n".join([*lines, f"| **all** | {score.n} | {100 * score.accuracy:.1f} |"])
+    found = [*score.per_class, ["**all**", score.n, score.accuracy]]
+    rows = [[label, str(n), f"{100 * share:.1f}"] for label, n, share in found]
+    return as_markdown(["class", "images", "accuracy (%)"], rows)

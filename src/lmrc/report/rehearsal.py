@@ -13,6 +13,7 @@ from lmrc.report.records import Description, RunRecord
 from lmrc.report.summary import (
     MethodSummary,
     Spread,
+    as_markdown,
     best,
     memory_unit,
     metric_name,
@@ -23,7 +24,6 @@ from lmrc.report.summary import (
     style_indices,
     summarize_methods,
 )
-from lmrc.text import markdown_cell
 
 
 @dataclass(frozen=True)
@@ -110,22 +110,18 @@ def _markdown(table: Table1) -> str:
     head = ["method"]
     for size in table.sizes:
         head += [f"{size} {table.unit} (%)", *(["paper (%)"] if table.paper else [])]
-    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
+    rows = []
     for method in table.methods:
-        cells = [markdown_cell(method)]
+        cells = [method]
         for size in table.sizes:
             cells.append(percent(table.ours.get((method, size))))
             cells += [percent_of(table.paper.get((method, size)))] if table.paper else []
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return as_markdown(head, rows)
 
 
 def _drawing(table: Table1, metric: str) -> Drawing:
-    from matplotlib.figure import Figure
-
-    with figures.theme():
-        figure = Figure(figsize=(4.9, 3.6), layout="constrained")
-        axes = figure.add_subplot()
+    with figures.panel(4.9, 3.6) as (figure, axes):
         for method in table.methods:
             style = figures.line_style(table.styles[method])
             mine = [(p, s) for p in table.sizes if (s := table.ours.get((method, p)))]

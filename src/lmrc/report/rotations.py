@@ -9,8 +9,14 @@ from lmrc.report import figures, html, sections
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord
 from lmrc.report.sections import Cost
-from lmrc.report.summary import MethodSummary, Spread, metric_name, percent, summarize_methods
-from lmrc.text import markdown_cell
+from lmrc.report.summary import (
+    MethodSummary,
+    Spread,
+    as_markdown,
+    metric_name,
+    percent,
+    summarize_methods,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,16 +40,12 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
     # Accuracies alone: wall-clock time depends on what else ran.
     parts = [f"{s.method}: {100 * s.average.mean:.1f} %" for s in summaries if s.average]
-    lines = [
-        "| method | average incremental accuracy (%) | after the last task (%) "
-        "| training (s) | testing (s) |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    head = ["method", "average incremental accuracy (%)", "after the last task (%)"]
+    rows = []
     for s in summaries:
-        cost = by_method[s.method]
-        cells = [markdown_cell(s.method), percent(s.average), percent(s.final)]
-        cells += [sections.seconds(cost.training), sections.seconds(cost.testing)]
-        lines.append(f"| {' | '.join(cells)} |")
+        seconds = map(sections.seconds, (by_method[s.method].training, by_method[s.method].testing))
+        rows.append([s.method, percent(s.average), percent(s.final), *seconds])
+    table = as_markdown([*head, "training (s)", "testing (s)"], rows)
     return sections.gather(
         description,
         records,
@@ -51,7 +53,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         headline=f"{'; '.join(parts)} average incremental {metric_name(metric)}." if parts else "",
         findings=[],
         sections=[result, sections.cost_section(summaries, by_method)],
-        markdown="\n".join([*lines, "", sections.CLOCK]),
+        markdown=f"{table}\n\n{sections.CLOCK}",
         drawings={"cost": chart},
     )
 
@@ -59,12 +61,9 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 def _cost_drawing(
     summaries: Sequence[MethodSummary], by_method: Mapping[str, Cost], metric: str
 ) -> Drawing:
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with figures.theme():
-        figure = Figure(figsize=(4.9, 3.8), layout="constrained")
-        axes = figure.add_subplot()
+    with figures.panel(4.9, 3.8) as (figure, axes):
         for s in summaries:
             if spread := by_method[s.method].training:
                 _points(axes, spread, s)

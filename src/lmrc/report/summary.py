@@ -300,21 +300,29 @@ def markdown_table(
     head = ["method", f"average incremental {kind} (%)"]
     head += ["in the paper (%)"] if paper else []
     head += [f"{kind} after the last task (%)"]
-    lines = [_row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+    rows = []
     for s in summaries:
         printed = [percent_of(paper.get(s.method))] if paper else []
-        cells = [markdown_cell(s.method), percent(s.average), *printed, percent(s.final)]
-        lines.append(_row(cells))
-    return "\n".join(lines)
+        rows.append([s.method, percent(s.average), *printed, percent(s.final)])
+    return as_markdown(head, rows)
+
+
+def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+    r"""Return a Markdown table, of which the first columns are text and the others numbers.
+
+    >>> print(as_markdown(["method", "%"], [["a|b", "50.0"]]))
+    | method | % |
+    | --- | ---: |
+    | a\|b | 50.0 |
+    """
+    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
+    body = [[markdown_cell(cell) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
 
 
 def percent_of(share: float | None) -> str:
     """Return a share without a deviation, such as the paper's, in percent."""
     return percent(None if share is None else Spread(share, None))
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def csv_table(
@@ -329,19 +337,27 @@ def csv_table(
     columns += [f"average_incremental_{top5}accuracy", f"final_{top5}accuracy"]
     columns += ["old_accuracy", "new_accuracy"]
     columns += ["forgetting", "task_id_accuracy", "task_aware_accuracy"]
-    head = ["method", "seeds", *(c + end for c in columns for end in ("", "_sd"))]
+    head = ["method", "seeds", *with_deviations(columns)]
     rows = []
     for s in summaries:
         missing = [None] * (tasks - len(s.accuracy))
         spreads = [*s.accuracy, *missing, s.average, s.final, s.old, s.new]
         spreads += [s.forgetting, s.task_id_accuracy, s.task_aware_accuracy]
-        rows.append(
-            [s.method, s.n_complete, *(cell for spread in spreads for cell in spread or ("", ""))]
-        )
+        rows.append([s.method, s.n_complete, *in_columns(spreads)])
     if paper:
         head.append(f"paper_average_incremental_{top5}accuracy")
         rows = [[*row, paper.get(s.method, "")] for row, s in zip(rows, summaries, strict=True)]
     return csv_text(head, rows)
+
+
+def with_deviations(columns: Iterable[str]) -> list[str]:
+    """Return the head of columns that `in_columns` fills: a mean, and its deviation (``_sd``)."""
+    return [column + end for column in columns for end in ("", "_sd")]
+
+
+def in_columns(spreads: Iterable[Spread | None]) -> list[Any]:
+    """Return means and deviations, two columns each."""
+    return [cell for spread in spreads for cell in spread or ("", "")]
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

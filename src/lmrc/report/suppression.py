@@ -13,7 +13,14 @@ from markupsafe import Markup
 from lmrc.report import figures, html, sections
 from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import Description, RunRecord, by_method_and_seed, class_names
-from lmrc.report.summary import MethodSummary, Spread, csv_text, summarize_methods
+from lmrc.report.summary import (
+    MethodSummary,
+    Spread,
+    as_markdown,
+    csv_text,
+    in_columns,
+    summarize_methods,
+)
 from lmrc.text import markdown_cell
 
 CAPTION = "Mean outputs after the second task. Each panel holds the test samples of one class."
@@ -214,21 +221,18 @@ def _findings(outputs: Sequence[Outputs], summaries: Sequence[MethodSummary]) ->
 
 def _markdown(outputs: Sequence[Outputs]) -> str:
     classes = outputs[0].classes
-    lines = [
-        f"| method | samples of | {' | '.join(map(markdown_cell, classes))} |",
-        f"| --- | --- |{' ---: |' * len(classes)}",
+    rows = [
+        [one.title, true, *(f"{spread.mean:.2f}" if spread else "–" for spread in one.means[i])]
+        for i, true in enumerate(classes)
+        for one in outputs
     ]
-    for true, row in ((true, i) for i, true in enumerate(classes)):
-        for one in outputs:
-            cells = [f"{spread.mean:.2f}" if spread else "–" for spread in one.means[row]]
-            names = f"{markdown_cell(one.title)} | {markdown_cell(true)}"
-            lines.append(f"| {names} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    head = ["method", "samples of", *map(markdown_cell, classes)]
+    return as_markdown(head, rows, texts=2)
 
 
 def _csv(outputs: Sequence[Outputs]) -> str:
     rows = [
-        [one.method, one.kind, true, position, *(spread or ("", ""))]
+        [one.method, one.kind, true, position, *in_columns([spread])]
         for one in outputs
         for true, spreads in zip(one.classes, one.means, strict=True)
         for position, spread in zip(one.classes, spreads, strict=True)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from lmrc.evaluation.model import ModelScore
 from lmrc.report import html
-from lmrc.report.figures import HEAT, LINE_STYLES, declutter, legend_below, theme
+from lmrc.report.figures import HEAT, LINE_STYLES, declutter, legend_below, panel
 from lmrc.report.html import Drawing, Section
 
 if TYPE_CHECKING:
@@ -135,11 +135,7 @@ def _unknown(unknown: Mapping[str, Any], drawing: Drawing) -> Section:
 
 
 def _figure(draw: Callable[[Axes], None], *, legend: bool = False) -> Figure:
-    from matplotlib.figure import Figure
-
-    with theme():
-        figure = Figure(figsize=(4.9, 3.4), layout="constrained")
-        axes = figure.add_subplot()
+    with panel(4.9, 3.4) as (figure, axes):
         draw(axes)
         declutter(axes)
         if legend:
