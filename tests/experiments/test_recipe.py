@@ -235,13 +235,13 @@ def test_settings_that_the_paper_leaves_open_may_be_chosen():
 
 OWN = """
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier
+from lmrc.methods.parameters import parameter
 
 class Keeping(LMRCClassifier):
     "With defaults of its own."
-    def __init__(self, *, memory_per_class=10, epochs=9, first_epochs=11, **settings):
-        super().__init__(
-            memory_per_class=memory_per_class, epochs=epochs, first_epochs=first_epochs, **settings
-        )
+    memory_per_class = parameter(default=10)
+    epochs = parameter(default=9)
+    first_epochs = parameter(default=11)
 
 class Plus(LMRCPlusClassifier):
     "As it is."

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
@@ -559,17 +558,6 @@ def test_pickling_and_deep_copies_go_on_alike():
     expected = model.partial_fit(X2, Y2).similarities(X)
     for twin in twins:
         np.testing.assert_array_equal(twin.partial_fit(X2, Y2).similarities(X), expected)
-
-
-def test_own_parameters_need_not_be_keyword_only():
-    class Own(FineTuneClassifier):
-        def __init__(self, pull=1.0, **settings):
-            super().__init__(**settings)
-            self.pull = pull
-
-    model = Own(2.0, epochs=3)
-    assert model.get_params()["pull"] == 2.0
-    assert clone(model).set_params(pull=4.0).get_params() == model.get_params() | {"pull": 4.0}
 
 
 # --- What the losses see --------------------------------------------------------------------------

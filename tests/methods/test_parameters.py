@@ -81,40 +81,11 @@ def test_the_docstring_has_the_parameters_before_its_other_sections():
     assert "epochs : int, default=3\n    Epochs per task." in text
 
 
-def test_an_init_of_ones_own_takes_the_parameters_above():
-    class Explicit(LMRCClassifier):
-        def __init__(self, *, more=1, **settings):
-            super().__init__(**settings)
-            self.more = more
-
-    model = Explicit(more=2, label_dim=7)
-    assert model.get_params()["label_dim"] == 7
-    assert clone(model).more == 2
-
-
-def test_an_init_of_ones_own_is_inherited():
-    class Explicit(LMRCClassifier):
-        def __init__(self, *, more=1, **settings):
-            super().__init__(**settings)
-            self.more = more
-
-    class Below(Explicit):
-        pass
-
-    class Adds(Explicit):
-        extra: int = parameter(default=5, help="More.")
-
-    assert Below(more=3, epochs=2).get_params()["more"] == 3
-    model = clone(Adds(more=3, extra=6, epochs=2))
-    assert (model.more, model.extra, model.epochs) == (3, 6, 2)
-
-
 def test_what_would_be_ignored_is_refused():
     with pytest.raises(TypeError, match=r"write epochs = parameter\(default=…\)"):
         type("Plain", (LMRCClassifier,), {"epochs": 5})
-    both = {"__init__": lambda self, **settings: None, "extra": parameter(default=1)}
-    with pytest.raises(TypeError, match="has an __init__"):
-        type("Both", (LMRCClassifier,), both)
+    with pytest.raises(TypeError, match=r"declare them as name: type = parameter\(default=…\)"):
+        type("Explicit", (LMRCClassifier,), {"__init__": lambda self, **settings: None})
 
 
 def test_a_new_default_leaves_the_rest_as_it_was():

@@ -173,8 +173,7 @@ def milestones() -> Constraint:
 class Parameters:
     """A class whose parameters are those declared in it and in the classes above.
 
-    ``__init__`` is made from them. A class may have one of its own, in which ``**settings`` stands
-    for the parameters of the classes above.
+    ``__init__`` is made from them.
     """
 
     #: All parameters by name, those of the class itself first.
@@ -194,12 +193,12 @@ class Parameters:
         cls._own = own  # type: ignore[attr-defined]
         cls.parameters = own | {n: above[n] for n in above if n not in own}
         _refuse_plain_values(cls, above)
-        if "__init__" not in vars(cls):
-            _write_init(cls)
-        elif own:
-            raise TypeError(f"{cls.__name__} has an __init__: its parameters are declared there")
-        else:
-            _write_out_settings(cls)
+        if "__init__" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} has an __init__, which is made from its parameters: declare them "
+                "as name: type = parameter(default=…)"
+            )
+        _write_init(cls)
         _document(cls)
 
     def _check_parameters(self) -> None:
@@ -258,36 +257,21 @@ def _refuse_plain_values(cls: type, above: Mapping[str, Parameter]) -> None:
 
 
 def _write_init(cls: Any) -> None:
-    """Write ``__init__``, unless a class above has one of its own and there is nothing to add."""
-    inherited = next(vars(base)["__init__"] for base in cls.__mro__[1:] if "__init__" in vars(base))
-    by_hand = inherited is not object.__init__ and not hasattr(inherited, "is_generated")
-    if by_hand and not cls._own:
-        return
-    signature = {
-        name: inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=declared.default,
-            annotation=declared.type,
-        )
-        for name, declared in (cls._own if by_hand else cls.parameters).items()
-    }
+    """Write ``__init__``, with a signature as scikit-learn and people read it."""
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    own = [
+        inspect.Parameter(name, kind, default=declared.default, annotation=declared.type)
+        for name, declared in cls.parameters.items()
+    ]
 
     def __init__(self: Any, **settings: Any) -> None:  # noqa: N807
-        if by_hand:
-            rest = {name: value for name, value in settings.items() if name not in signature}
-            inherited(self, **rest)
-        else:
-            _refuse_unknown(cls, settings)
-        for name, declared in signature.items():
+        _refuse_unknown(cls, settings)
+        for name, declared in cls.parameters.items():
             setattr(self, name, settings.get(name, declared.default))
 
-    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    above = inspect.signature(inherited).parameters if by_hand else {"self": this}
-    in_order = sorted({**above, **signature}.values(), key=lambda parameter: parameter.kind)
-    __init__.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
+    __init__.__signature__ = inspect.Signature([this, *own])  # type: ignore[attr-defined]
     __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
-    __init__.is_generated = True  # type: ignore[attr-defined]
     cls.__init__ = __init__
 
 
@@ -297,20 +281,6 @@ def _refuse_unknown(cls: Any, settings: Mapping[str, Any]) -> None:
             close = difflib.get_close_matches(name, cls.parameters, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {name!r}{hint}")
-
-
-def _write_out_settings(cls: Any) -> None:
-    """Put the parameters of the class above in the place of ``**settings`` in ``__init__``.
-
-    scikit-learn reads an estimator's parameters off that signature, and so do people.
-    """
-    own = inspect.signature(cls.__init__).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in own.values()):
-        inherited = inspect.signature(super(cls, cls).__init__).parameters
-        merged = {**inherited, **{n: p for n, p in own.items() if p.kind is not p.VAR_KEYWORD}}
-        # An own parameter need not be keyword-only, and must stand before those that are.
-        in_order = sorted(merged.values(), key=lambda parameter: parameter.kind)
-        cls.__init__.__signature__ = inspect.Signature(in_order)
 
 
 def _document(cls: Any) -> None:
