@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 def test_costs(description, steady, records, rows_of):
     rows = rows_of(render(description, steady))
-    assert rows["steady"][2] == ["4.50", "0.50", "4.00", "2.00"]
+    assert rows["steady"][3] == ["4.50", "0.50", "4.00", "2.00"]
     older = rows_of(render(description, records))  # without stored bytes
     assert older["steady"][2] == ["4.50", "0.50"]
     mixed = [*steady, *(r for r in records if r.method != "steady")]

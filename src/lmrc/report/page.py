@@ -22,6 +22,7 @@ from lmrc.report import (
     rotations,
     suppression,
 )
+from lmrc.report.beside import Beside, compared, find_beside
 from lmrc.report.html import Contents, Section, joined, prose
 from lmrc.report.records import (
     DESCRIPTION,
@@ -36,8 +37,9 @@ from lmrc.report.records import (
     read_description,
     read_records,
 )
+from lmrc.report.sections import metric_of
 from lmrc.report.settings import recipe_section
-from lmrc.report.summary import with_exemplars
+from lmrc.report.summary import summarize_methods, with_exemplars
 from lmrc.store.files import write_atomically
 
 PAGE = "report.html"
@@ -88,7 +90,8 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
         return description, capacity.build(description, capacity.read_capacity_records(folder))
     if description.experiment == model.EXPERIMENT:
         return description, model.build(description, model.read_score(folder))
-    return description, build(description, read_records(folder))
+    records = read_records(folder)
+    return description, build(description, records, find_beside(folder, description, records))
 
 
 def write_contents(
@@ -166,7 +169,9 @@ def _section(section: Section) -> Markup:
 # --- Contents of runs over tasks ------------------------------------------------------------------
 
 
-def build(description: Description, records: Sequence[RunRecord]) -> Contents:
+def build(
+    description: Description, records: Sequence[RunRecord], beside: Beside | None = None
+) -> Contents:
     """Return the contents of the report of runs over tasks.
 
     There is no headline before all runs are finished.
@@ -177,6 +182,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         What was run; its experiment decides about the sections.
     records : sequence of RunRecord
         What was measured; at least one.
+    beside : Beside or None
+        Runs of other methods to compare a single one with.
     """
     if not by_method_and_seed(records):
         raise ValueError("there are no records to report; run the experiment first.")
@@ -185,9 +192,14 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     notes = list(dict.fromkeys(note for r in records if (note := r.extra.get("data_note"))))
     shown = replace(description, paper={}) if notes else description
     ordered = in_recipe_order(records, description.recipe)
-    contents = BUILDERS.get(description.experiment, incremental.build)(shown, ordered)
+    builder = BUILDERS.get(description.experiment, incremental.build)
+    contents = builder(shown, ordered)
     if not _is_finished(description, records):
         contents = replace(contents, headline="", findings=[])
+    metric = metric_of(description)
+    own = summarize_methods(ordered, metric)
+    if len(own) == 1 and builder in (incremental.build, rehearsal.build):
+        contents = compared(contents, beside, own[0], metric)
     notes += dropped
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
 

@@ -1,0 +1,66 @@
+"""The page of a single method has something to compare it with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lmrc.report.page import read_contents, render
+from lmrc.report.records import append_record, write_description
+
+
+@pytest.fixture
+def folder(tmp_path, description):
+    """Write records to a folder, and return it."""
+
+    def write(name, records, **recipe):
+        place = tmp_path / name
+        place.mkdir()
+        for record in records:
+            append_record(place, record)
+        recipe = {"dataset": "pets", **recipe}
+        new = replace(description, experiment="incremental", commands=[], recipe=recipe)
+        write_description(place, new)
+        return place
+
+    return write
+
+
+def renamed(records, method, title):
+    return [replace(r, method=title) for r in records if r.method == method]
+
+
+def test_a_single_method_is_beside_those_of_the_same_stream(folder, records):
+    mine = renamed(records, "steady", "LMRC+")
+    lost = [r for r in records if r.method != "steady"]
+    joint = [replace(r, method="Joint") for r in lost if r.seed == 0]
+    page = folder("mine", mine)
+    folder("other-data", [*mine, *lost], dataset="plants")
+    shuffled = [replace(r, record=replace(r.record, classes=["x"])) for r in mine + lost]
+    folder("other-order", shuffled)
+    folder("unfinished", [r for r in records if r.record.task < 2])
+    (folder("damaged", mine) / "records.jsonl").write_text("no record\n")
+    folder("fewer", mine)
+    folder("theirs", [*mine, *(replace(r, method="LMRC") for r in lost), *joint])
+    _, contents = read_contents(page)
+    assert contents.headline == (
+        "LMRC+: 89.6 % average incremental accuracy; LMRC+ (theirs): 89.6 %; LMRC: 48.6 %; "
+        "joint training (keeps all data): 63.9 %."
+    )
+    _, section, *_ = contents.sections
+    assert "theirs: same classes, tasks, seeds." in section.body
+    assert section.body.count("<tr>") == 1 + 5  # with chance
+
+
+def test_without_such_a_folder_it_is_beside_chance(folder, records):
+    mine = [r for r in records if r.method == "steady"]
+    _, contents = read_contents(folder("mine", mine))
+    assert contents.headline.endswith("; chance: 61.1 %.")  # of 1, 1/2 and 1/3
+
+
+def test_several_methods_need_none(folder, records, description):
+    page = folder("mine", records)
+    folder("theirs", records)
+    _, contents = read_contents(page)
+    assert "theirs" not in json.dumps(contents.headline)
+    assert "In comparison" not in render(description, records)
