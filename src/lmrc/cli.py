@@ -19,13 +19,13 @@ import typer
 
 from lmrc import __version__, interrupts
 from lmrc.experiments.options import one_by_one
-from lmrc.experiments.warned import in_one_line
+from lmrc.experiments.recipe import EXPERIMENTS
 from lmrc.interrupts import INTERRUPTED
 from lmrc.practice.commands import COMMANDS
 from lmrc.practice.options import Flag
 from lmrc.practice.usage import options_given
 from lmrc.serve.command import serve
-from lmrc.text import say, shorten
+from lmrc.text import in_one_line, say, shorten
 
 app = typer.Typer(
     name="lmrc",
@@ -88,18 +88,7 @@ def demo(
     run_demo(out, seeds=seeds, epochs=epochs, quiet=quiet)
 
 
-class Experiment(StrEnum):
-    """Experiments in the order of the paper, then those beyond it."""
-
-    softmax_suppression = "softmax-suppression"
-    incremental = "incremental"
-    rehearsal = "rehearsal"
-    capacity = "capacity"
-    consolidation = "consolidation"
-    heads = "heads"
-    ablation = "ablation"
-    rotations = "rotations"
-    pretrained = "pretrained"
+Experiment = StrEnum("Experiment", [(name.replace("-", "_"), name) for name in EXPERIMENTS])  # type: ignore[misc]
 
 
 @app.command()

@@ -63,6 +63,11 @@ def say(*lines: str, file: TextIO | None = None) -> None:
         print(escape(line), file=file or sys.stdout, flush=True)
 
 
+def in_one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """Return a warning as one line, without the line of code that Python shows."""
+    return f"lmrc: warning: {escape(shorten(' '.join(str(message).split())))}\n"
+
+
 def markdown_cell(text: str) -> str:
     r"""Return text as a cell of a Markdown table.
 

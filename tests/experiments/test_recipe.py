@@ -13,7 +13,7 @@ from lmrc.experiments.runs import check_settings, plan, settings_of
 from lmrc.methods.declared import switched_off
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.lmrc_plus import LMRCPlusClassifier
-from lmrc.training.schedule import halving
+from lmrc.training.loop import halving
 
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])

@@ -57,7 +57,7 @@ def test_a_lazy_module_is_imported_when_used(tmp_path, monkeypatch):
     (tmp_path / "lazy_package" / "__init__.py").write_text("value = 3")
     (tmp_path / "lazy_package" / "part.py").write_text("from lazy_package import value")
     monkeypatch.syspath_prepend(tmp_path)
-    import_lazily("lazy_package", "no_such_package")
+    import_lazily(["lazy_package", "no_such_package"])
     assert "no_such_package" not in sys.modules
     import lazy_package
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from lmrc.data.images import thumbnail
 from lmrc.evaluation.model import score_model
 from lmrc.evaluation.trust import (
     Threshold,
@@ -20,7 +21,6 @@ from lmrc.evaluation.trust import (
     score_unknown,
     thinned,
 )
-from lmrc.practice.thumbnails import thumbnail
 from lmrc.report import figures
 from lmrc.report.capacity import CapacityRecord
 from lmrc.report.page import (

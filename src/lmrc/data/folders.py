@@ -28,6 +28,7 @@ from lmrc.data.image_files import (
     ImageFiles,
     available_memory,
     in_workers,
+    progress,
     read_or_error,
 )
 from lmrc.data.images import (
@@ -41,7 +42,6 @@ from lmrc.data.images import (
     name_of,
 )
 from lmrc.data.names import Names
-from lmrc.data.progress import progress
 
 TEST_SHARE = 0.2
 FEW_IMAGES = 5  # of a class: more make it more reliable

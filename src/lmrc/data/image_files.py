@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from multiprocessing import get_all_start_methods
 from pathlib import Path
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lmrc.data.images import ImageFile, Mode, Pixels, Size, UnreadableImageError, read_image
-from lmrc.data.progress import progress
 
 MEMORY_SHARE = 0.5  # of the available memory that decoded images may take
 AT_ONCE = 1024  # images from which on worker processes decode them
@@ -75,6 +75,17 @@ def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:
     )
     for items in loader:
         yield from items
+
+
+def progress(items: Iterable[T], title: str, total: int) -> Iterator[T]:
+    """Pass items on; on a terminal, and nowhere else, show how many have passed."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, title, total=total, console=Console(stderr=True), transient=True)
 
 
 def read_or_error(path: ImageFile, size: Size, mode: Mode) -> Pixels | UnreadableImageError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
+from base64 import b64encode
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -25,6 +27,7 @@ NOT_READ = frozenset(
     (".arw", ".avif", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd")
 )
 DEFAULT_SIZE = 64  # that of Tiny-ImageNet
+THUMBNAIL = 96  # pixels a side
 MAX_KEPT = 256  # pixels a side; networks for small images are no use above
 
 # Named one by one, since Pillow knows formats that start other programs, such as EPS.
@@ -273,6 +276,27 @@ def pixels_of(image: Image.Image) -> NDArray[Any]:
     """
     plain = image.mode in ("L", "RGB", "RGBA", "F") or image.mode.startswith("I")
     return np.asarray(image if plain else _convert(image, "L" if _is_grey(image) else "RGB"))
+
+
+def thumbnail(pixels: NDArray[Any]) -> str:
+    """Return an image, (height, width) or (height, width, channels), as a small JPEG in base64.
+
+    Empty for inputs that are no image. Values are 0 … 255, or 0 … 1 if they are not whole numbers.
+    """
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 3, 4)):
+        return ""
+    if pixels.dtype != np.uint8:
+        whole = np.issubdtype(pixels.dtype, np.integer)
+        pixels = np.clip(pixels if whole else 255 * pixels, 0, 255).astype(np.uint8)
+    if pixels.ndim == 3:
+        pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels[..., :3]
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    times = max(1, THUMBNAIL // max(image.size))
+    image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=80)
+    return b64encode(data.getvalue()).decode()
 
 
 def name_of(path: Any) -> str:

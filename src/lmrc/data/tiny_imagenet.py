@@ -24,9 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from lmrc.data.cache import save_class_names, save_images
-from lmrc.data.image_files import FORKS, in_workers
+from lmrc.data.image_files import FORKS, in_workers, progress
 from lmrc.data.images import Pixels, UnreadableImageError, read_image
-from lmrc.data.progress import progress
 from lmrc.text import brief, shorten
 
 SIZE = 64

@@ -19,9 +19,8 @@ from lmrc.data.folders import size_of
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
-from lmrc.experiments.warned import in_one_line
 from lmrc.report.records import RECORDS, RunRecord, read_records
-from lmrc.text import say, shorten
+from lmrc.text import in_one_line, say, shorten
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 from lmrc.training.rotations import check_square

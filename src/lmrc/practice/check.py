@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from lmrc.data.duplicates import Thumbprint, duplicates, thumbprint
 from lmrc.data.folders import FEW_IMAGES, SET_ASIDE
 from lmrc.data.image_files import ImageFiles, in_workers
-from lmrc.data.images import UnreadableImageError, name_of, read_image
+from lmrc.data.images import THUMBNAIL, UnreadableImageError, name_of, read_image, thumbnail
 from lmrc.evaluation.label_errors import confused_pairs, cross_validate
 from lmrc.nets.network import build_encoder
 from lmrc.practice.models import open_to_predict
 from lmrc.practice.source import image_form, labelled_files, refuse_inside
-from lmrc.practice.thumbnails import SIZE as THUMBNAIL
-from lmrc.practice.thumbnails import thumbnail
 from lmrc.practice.usage import Say, count, percent, warn
 from lmrc.report import html
 from lmrc.report.page import bare_page

@@ -120,9 +120,9 @@ def learn(
 
     Example: lmrc learn pets.lmrc week1/ --val 0.1
     """
-    from lmrc.practice.lazy_imports import HEAVY, import_lazily
+    from lmrc.practice.lazy_imports import import_lazily
 
-    import_lazily(*HEAVY)
+    import_lazily()
     from lmrc.experiments import options
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
@@ -200,9 +200,9 @@ def predict(
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3 --unknown
     """
-    from lmrc.practice.lazy_imports import HEAVY, import_lazily
+    from lmrc.practice.lazy_imports import import_lazily
 
-    import_lazily(*HEAVY)
+    import_lazily()
     from lmrc.methods.calibrated import UNKNOWN_SHARE
     from lmrc.practice import predict as work
     from lmrc.practice.models import open_to_predict
@@ -264,9 +264,9 @@ def evaluate(
 
     Example: lmrc evaluate pets.lmrc test/ --unknown other-animals/
     """
-    from lmrc.practice.lazy_imports import HEAVY, import_lazily
+    from lmrc.practice.lazy_imports import import_lazily
 
-    import_lazily(*HEAVY)
+    import_lazily()
     from lmrc.practice.evaluate import evaluate as run
 
     folder = out or Path("runs") / f"evaluate-{model.absolute().stem}"

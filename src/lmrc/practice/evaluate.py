@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lmrc.data.folders import describe_skipped
-from lmrc.data.images import UnreadableImageError, list_images, read_image
+from lmrc.data.images import UnreadableImageError, list_images, read_image, thumbnail
 from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.evaluation.trust import (
     Threshold,
@@ -38,7 +38,6 @@ from lmrc.practice.source import (
     read_source,
     refuse_inside,
 )
-from lmrc.practice.thumbnails import thumbnail
 from lmrc.practice.usage import Say, percent, warn
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.page import read_contents, write_contents

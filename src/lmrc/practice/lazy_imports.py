@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -22,7 +23,7 @@ class _LazyModule(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-def import_lazily(*names: str) -> None:
+def import_lazily(names: Iterable[str] = HEAVY) -> None:
     """Let ``import`` return a placeholder that imports the module when an attribute is read.
 
     Only for a process of our own: others may look into modules in ways that we do not know.

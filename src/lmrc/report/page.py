@@ -19,7 +19,6 @@ from lmrc.report import (
     incremental,
     model,
     rehearsal,
-    rotations,
     suppression,
 )
 from lmrc.report.beside import Beside, compared, find_beside
@@ -51,7 +50,6 @@ BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
     "consolidation": incremental.build_consolidation,
     "heads": incremental.build_heads,
     "ablation": ablation.build,
-    "rotations": rotations.build,
     "pretrained": ablation.build_pretrained,
 }
 

@@ -61,10 +61,10 @@ def serve(
 
     Example: lmrc serve pets.lmrc
     """
-    from lmrc.practice.lazy_imports import HEAVY, import_lazily
+    from lmrc.practice.lazy_imports import import_lazily
     from lmrc.serve.settings import MEGA, Settings
 
-    import_lazily(*HEAVY)
+    import_lazily()
     if token_file is not None:
         token = token_file.read_text(encoding="utf-8").strip()
     settings = Settings(

@@ -50,12 +50,12 @@ def tell(**what: Any) -> None:
 
 def main() -> NoReturn:
     """Learn the task that standard input describes."""
-    from lmrc.practice.lazy_imports import HEAVY, import_lazily
+    from lmrc.practice.lazy_imports import import_lazily
 
-    import_lazily(*HEAVY)
+    import_lazily()
     # First, since it takes long: the server may start this process before there is a task.
-    from lmrc.experiments.warned import in_one_line
     from lmrc.practice.learn import Request, learn
+    from lmrc.text import in_one_line
 
     pipe = sys.stdin.buffer
     head = pipe.readline()

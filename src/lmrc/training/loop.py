@@ -17,11 +17,13 @@ from lmrc.training.compiling import accelerate, uncompiled
 from lmrc.training.device import Execution
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
-from lmrc.training.schedule import cosine, halving
 from lmrc.training.step import Losses, Step
 from lmrc.training.swa import load_average, update_average, update_bn
 
 EpochRecord = dict[str, float]
+
+WARM_UP = 1  # epochs of warm-up in the cosine schedule,
+MAX_WARM_UP = 0.2  # but at most this share of all
 
 
 class TrainingError(ArithmeticError):
@@ -54,6 +56,31 @@ class Optimisation:
     def rates(self, epoch: int, n_steps: int) -> list[float]:
         """Learning rate of each step of an epoch: that of the step's middle."""
         return [self.rate(epoch + (step + 0.5) / n_steps) for step in range(n_steps)]
+
+
+def halving(at: float, epochs: int, milestones: Sequence[float]) -> float:
+    """Return the factor of the rate after ``at`` epochs: halved at each milestone.
+
+    Milestones are epochs (ints) or fractions of them (floats).
+
+    >>> [halving(at, 70, (50 / 70, 60)) for at in (0, 49.5, 50, 60)]
+    [1.0, 1.0, 0.5, 0.25]
+    """
+    passed = (m if isinstance(m, int) else round(m * epochs) for m in milestones)
+    factor: float = 0.5 ** sum(at >= milestone for milestone in passed)
+    return factor
+
+
+def cosine(at: float, epochs: int) -> float:
+    """Return the factor of the rate after ``at`` epochs: linear warm-up, then a cosine to 0.
+
+    >>> [round(cosine(at, 11), 3) for at in (0, 0.5, 1, 6, 11)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    warm_up = min(WARM_UP, MAX_WARM_UP * epochs)
+    if at < warm_up:
+        return at / warm_up
+    return 0.5 + 0.5 * math.cos(math.pi * (at - warm_up) / (epochs - warm_up))
 
 
 def train(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lmrc.practice.thumbnails import SIZE, thumbnail
+from lmrc.data.images import THUMBNAIL, thumbnail
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_images_of_all_kinds_become_small(shape, size, dtype):
     pixels = np.full(shape, 200 if dtype == np.uint8 else 200 / 255, dtype)
     image = Image.open(io.BytesIO(b64decode(thumbnail(pixels))))
     assert image.size == size
-    assert max(image.size) <= SIZE
+    assert max(image.size) <= THUMBNAIL
     assert abs(int(np.asarray(image).mean()) - 200) <= 2
 
 
