@@ -31,11 +31,8 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
     path : path
         The file: images (n, height, width[, channels]) or vectors (n, features), and their labels.
 
-    Examples
-    --------
     >>> import tempfile
     >>> import numpy as np
-    >>> from lmrc.data.arrays import npz
     >>> with tempfile.TemporaryDirectory() as place:
     ...     np.savez(f"{place}/own.npz", X=np.zeros((20, 3)), y=np.repeat([0, 1], 10))
     ...     npz(f"{place}/own.npz")

@@ -23,8 +23,6 @@ def assign_samples(
     blurry, disjoint, seed
         As `lmrc.ClassStream` takes them.
 
-    Examples
-    --------
     >>> y = np.repeat([0, 1], 10)
     >>> for rows in assign_samples(y, [np.array([0]), np.array([1])], 0.2, 0.0, seed=0):
     ...     print(np.bincount(y[rows]))

@@ -61,10 +61,7 @@ def duplicates(prints: list[Thumbprint]) -> list[Pair]:
 
     Images with the same pixels are paired with the first of them, and only that one with others.
 
-    Examples
-    --------
     >>> import numpy as np
-    >>> from lmrc.data.duplicates import duplicates, thumbprint
     >>> image = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
     >>> other = np.random.default_rng(1).integers(0, 255, (32, 32, 3), dtype=np.uint8)
     >>> pairs = duplicates([thumbprint(i) for i in (image, other, image[:, ::-1], image)])

@@ -89,12 +89,9 @@ def folder(
     Dataset
         Images of shape (height, width, 3), or (height, width) if all are grey.
 
-    Examples
-    --------
     >>> import tempfile
     >>> from pathlib import Path
     >>> from PIL import Image
-    >>> from lmrc.data.folders import folder
     >>> with tempfile.TemporaryDirectory() as place:
     ...     for colour in ("red", "green"):
     ...         Path(place, colour).mkdir()

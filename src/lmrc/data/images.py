@@ -140,17 +140,11 @@ def read_image(
     ndarray of shape (height, width, 3) or (height, width), uint8
         The pixels.
 
-    Raises
-    ------
-    UnreadableImageError
-        An `OSError`: if the file is missing, damaged, not an image, or absurdly large (Pillow's
-        limit for decompression bombs).
+    Raises `UnreadableImageError`, an `OSError`, if the file is missing, damaged, not an image, or
+    absurdly large (Pillow's limit for decompression bombs).
 
-    Examples
-    --------
     >>> import io
     >>> from PIL import Image
-    >>> from lmrc.data.images import read_image
     >>> file = io.BytesIO()
     >>> Image.new("RGB", (300, 200), "teal").save(file, "PNG")
     >>> read_image(file, size=32).shape

@@ -24,21 +24,11 @@ class DatasetNotFoundError(FileNotFoundError):
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file that its publishers offer for download.
+    """A file that its publishers offer for download."""
 
-    Parameters
-    ----------
-    name : str
-        What it is called, there and here.
-    urls : tuple of str
-        Its addresses, the best first.
-    checksum : str
-        Such as ``"md5:…"`` or ``"sha256:…"``: what is downloaded must match.
-    """
-
-    name: str
-    urls: tuple[str, ...]
-    checksum: str
+    name: str  # what it is called, there and here
+    urls: tuple[str, ...]  # its addresses, the best first
+    checksum: str  # such as "md5:…" or "sha256:…": what is downloaded must match
 
 
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -50,9 +40,6 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
         The folder; it must exist. None: the environment variable ``LMRC_DATA``, or else
         `cache_folder`.
 
-    Examples
-    --------
-    >>> from lmrc.data.sources import data_folder
     >>> data_folder("/no/such/folder")
     Traceback (most recent call last):
         ...
@@ -97,10 +84,8 @@ def download(title: str, files: Sequence[RemoteFile], folder: Path) -> None:
     folder : Path
         Where to put it, under its own name.
 
-    Raises
-    ------
-    DatasetNotFoundError
-        If that fails: names each file, its address and the place where it is looked for.
+    Raises `DatasetNotFoundError` if that fails: names each file, its address and the place where it
+    is looked for.
     """
     for done, file in enumerate(files):
         if reasons := _try_addresses(file, folder):

@@ -39,13 +39,8 @@ def load_plain_pickle(content: bytes) -> Any:
     A pickle is a program: it may name any importable function and have it called. Anything but what
     builds arrays is refused before it is looked up. Strings of Python 2 come as bytes.
 
-    Raises
-    ------
-    PlainPickleError
-        A `pickle.UnpicklingError`: if the pickle names anything else, or is damaged.
+    Raises `PlainPickleError`, a `pickle.UnpicklingError`, if it names anything else, or is damaged.
 
-    Examples
-    --------
     >>> load_plain_pickle(pickle.dumps({"fine_labels": [19, 29]}))
     {'fine_labels': [19, 29]}
     >>> load_plain_pickle(pickle.dumps(eval))

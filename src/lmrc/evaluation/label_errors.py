@@ -20,18 +20,11 @@ CONFUSED = 0.15  # share of a class's images that others take
 
 
 class CrossValidated(NamedTuple):
-    """Of each sample: the class that the others suggest, and the margin by which they do.
+    """Of each sample: the class that the others suggest, and the margin by which they do."""
 
-    Attributes
-    ----------
-    suggested : array of shape (n,)
-        The likeliest class.
-    margin : array of shape (n,)
-        Probability of the label less that of the likeliest other class, from −1 to 1: the lower,
-        the more suspicious.
-    """
-
-    suggested: NDArray[np.str_]
+    suggested: NDArray[np.str_]  # (n,): the likeliest class
+    #: (n,): probability of the label less that of the likeliest other class, from −1 to 1: the
+    #: lower, the more suspicious.
     margin: NDArray[np.float64]
 
 

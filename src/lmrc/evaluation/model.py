@@ -16,61 +16,36 @@ from lmrc.evaluation import metrics
 
 @dataclass(frozen=True)
 class ModelScore:
-    """Scores of a model on labelled images. Shares from 0 to 1; all values are plain ones.
+    """Scores of a model on labelled images. Shares from 0 to 1; all values are plain ones."""
 
-    Attributes
-    ----------
-    n : int
-        Number of images.
-    accuracy, top5 : float
-        The true class is first, or among the first five (or all, if there are fewer).
-    task_id_accuracy, task_aware_accuracy : float
-        How often the predicted class is of the true class's task; accuracy with the task known.
-    heads : list of list of str
-        The classes of each head.
-    task_confusion : list of list of int
-        Entry [i][j]: how many images of head i's classes were predicted as a class of head j.
-    per_class : list of [str, int, float]
-        Class, number of images and accuracy; in order of arrival, those without images left out.
-    mistakes : list of [str, str, int]
-        True class, predicted class and number of images, most frequent first.
-    seconds : float
-        Time that predicting took.
-    settings : dict
-        Of the model.
-    made_with : str
-        Versions and hardware, in words.
-    reliability : list of [int, float, float]
-        Bins of predictions by confidence: their number, mean confidence and accuracy; empty for a
-        model without probabilities.
-    coverage : list of [float, float]
-        Share of the images, the most confident first, and accuracy on them. Confidence is the
-        probability of the predicted class, or its similarity where there are no probabilities.
-    ece : float or None
-        Expected calibration error; None for a model without probabilities.
-    unknown : dict or None
-        What `score_unknown` returns; None if there were no images of unknown classes.
-    images : dict
-        By "mistakes", the most confident ones, and "doubtful", the hits of lowest confidence: a
-        list of [name, true class, predicted class, confidence, thumbnail].
-    """
-
-    n: int
+    n: int  # number of images
+    #: The true class is first, or among the first five (or all, if there are fewer).
     accuracy: float
     top5: float
+    #: How often the predicted class is of the true class's task; accuracy with the task known.
     task_id_accuracy: float
     task_aware_accuracy: float
-    heads: list[list[str]]
+    heads: list[list[str]]  # the classes of each head
+    #: Entry [i][j]: how many images of head i's classes were predicted as a class of head j.
     task_confusion: list[list[int]]
+    #: Class, number of images and accuracy; in order of arrival, those without images left out.
     per_class: list[list[Any]]
+    #: True class, predicted class and number of images, most frequent first.
     mistakes: list[list[Any]]
-    seconds: float = 0.0
-    settings: dict[str, Any] = field(default_factory=dict)
-    made_with: str = ""
+    seconds: float = 0.0  # time that predicting took
+    settings: dict[str, Any] = field(default_factory=dict)  # of the model
+    made_with: str = ""  # versions and hardware, in words
+    #: Bins of predictions by confidence: their number, mean confidence and accuracy; empty for a
+    #: model without probabilities.
     reliability: list[list[Any]] = field(default_factory=list)
+    #: Share of the images, the most confident first, and accuracy on them. Confidence is the
+    #: probability of the predicted class, or its similarity where there are no probabilities.
     coverage: list[list[float]] = field(default_factory=list)
-    ece: float | None = None
+    ece: float | None = None  # expected calibration error; None for a model without probabilities
+    #: What `score_unknown` returns; None if there were no images of unknown classes.
     unknown: dict[str, Any] | None = None
+    #: By "mistakes", the most confident ones, and "doubtful", the hits of lowest confidence: a list
+    #: of [name, true class, predicted class, confidence, thumbnail].
     images: dict[str, list[list[Any]]] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -94,8 +69,6 @@ def score_model(
     seconds : float
         Time that predicting took.
 
-    Examples
-    --------
     >>> heads = [np.array(["cat", "dog"]), np.array(["fox"])]
     >>> score = score_model(np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.7]]), heads, ["cat", "dog"])
     >>> score.accuracy, score.task_id_accuracy, score.mistakes
@@ -142,8 +115,6 @@ def reject_threshold(known: NDArray[Any], unknown: NDArray[Any]) -> tuple[float,
         The threshold for which the mean of the two shares is highest: that of known images at or
         above it, and that of unknown ones below.
 
-    Examples
-    --------
     >>> reject_threshold(np.array([0.9, 0.8, 0.7]), np.array([0.2, 0.5]))
     (0.6, 1.0, 1.0)
     """

@@ -17,24 +17,15 @@ Scored = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs for n samples.
+    """The outputs for n samples."""
 
-    Attributes
-    ----------
-    predicted : array of shape (n,)
-        What `predict` returns.
-    scored : tuple of arrays, or None
-        Scores of shape (n, n_classes) and the label of each column, where there are any.
-    top5 : array or None
-        The five likeliest labels of each sample, or all, if the learner knows fewer.
-    by_rule : dict of arrays
-        Scores by each of the learner's prediction rules, where there are several and they are
-        wanted.
-    """
-
-    predicted: NDArray[Any]
+    predicted: NDArray[Any]  # (n,): what `predict` returns
+    #: Scores of shape (n, n_classes) and the label of each column, where there are any.
     scored: Scored | None
+    #: The five likeliest labels of each sample, or all, if the learner knows fewer.
     top5: NDArray[Any] | None
+    #: Scores by each of the learner's prediction rules, where there are several and they are
+    #: wanted.
     by_rule: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 

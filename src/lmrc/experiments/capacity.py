@@ -20,34 +20,17 @@ from lmrc.report.records import RECORDS, append_record
 
 @dataclass(frozen=True)
 class CapacityRecipe:
-    """The counts to make: every dimension with every threshold and every seed.
+    """The counts to make: every dimension with every threshold and every seed."""
 
-    Attributes
-    ----------
-    title, question : str
-        For the report.
-    dims : list of int
-        Dimensions d of a label vector.
-    thresholds : list of float
-        Highest cosines T.
-    seeds : int
-        Seeds 0, 1, ….
-    max_tries : int
-        Tries γ for one vector.
-    confidence : float
-        τ of Eq. 4.
-    limit : int
-        The search stops at this many label vectors.
-    """
-
+    #: For the report.
     title: str
     question: str
-    dims: list[int]
-    thresholds: list[float]
-    seeds: int
-    max_tries: int
-    confidence: float
-    limit: int
+    dims: list[int]  # dimensions d of a label vector
+    thresholds: list[float]  # highest cosines T
+    seeds: int  # seeds 0, 1, …
+    max_tries: int  # tries γ for one vector
+    confidence: float  # τ of Eq. 4.
+    limit: int  # the search stops at this many label vectors
 
     @property
     def settings(self) -> dict[str, Any]:

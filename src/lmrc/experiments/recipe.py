@@ -28,81 +28,47 @@ RECIPES = resources.files("lmrc.experiments") / "recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an experiment runs: every method with every seed and every number of exemplars.
-
-    Attributes
-    ----------
-    experiment, dataset : str
-    title, question : str
-        For the report.
-    methods : list of str
-        Short names, or dotted paths.
-    seeds : int
-        Seeds 0, 1, ….
-    order : "natural", "per-seed", int, list of labels, or list of lists of labels
-        Order of the classes: their own, shuffled by the run's seed, or by one seed for all, or as
-        listed; or the classes of each task, where some may recur.
-    memory : list of int
-        Numbers of exemplars per class.
-    total : bool or None
-        Whether they are totals over all classes instead.
-    tasks : int
-        Number of tasks.
-    metric : {"accuracy", "top5"}
-        The metric of the paper on this data set.
-    settings : dict
-        Parameters of the learners; each takes those that it has.
-    by_method : dict
-        Parameters of single methods, by short name, in place of those in `settings`; also for a
-        method's variants.
-    variants : dict
-        Methods with settings of their own, as `lmrc.methods.catalog.find_method` takes them.
-    rows : list of dict
-        Of the reports of `ablation` and `pretrained`, each with a ``name``, the ``method`` by its
-        title, and the prediction ``rule``, unless it is the method's own.
-    size : int, (height, width) or None
-        To which the images of a folder are resized; None: as `lmrc.load_dataset` does by default.
-    limit : int or None
-        Images per class, all where None.
-    validate : float or None
-        Share of each class's training images that are held out and used as the test set, to choose
-        settings by; None: the test set.
-    classes : int or None
-        Use only the first classes of the order; all where None.
-    first_classes : int or None
-        Classes of the first task; the other tasks are equally large.
-    record_outputs : bool
-        Whether the mean output at each position is recorded after the last task (Fig. 1).
-    announce_classes : bool or None
-        Whether learners get a list of all classes at their first task, as scikit-learn's own need
-        it.
-    blurry, disjoint : float or None
-        Blurry task boundaries, as in `lmrc.ClassStream`; None: clear ones.
-    """
+    """What an experiment runs: every method with every seed and every number of exemplars."""
 
     experiment: str
     dataset: str
+    #: For the report.
     title: str
     question: str
-    methods: list[str]
-    seeds: int
+    methods: list[str]  # short names, or dotted paths
+    seeds: int  # seeds 0, 1, …
+    #: "natural", "per-seed", int, list of labels, or list of lists of labels: order of the classes:
+    #: their own, shuffled by the run's seed, or by one seed for all, or as listed; or the classes
+    #: of each task, where some may recur.
     order: str | int | list[Any]
-    memory: list[int]
-    tasks: int
-    metric: str
-    settings: dict[str, Any]
+    memory: list[int]  # numbers of exemplars per class
+    tasks: int  # number of tasks
+    metric: str  # "accuracy", "top5": the metric of the paper on this data set
+    settings: dict[str, Any]  # parameters of the learners; each takes those that it has
+    #: To which the images of a folder are resized; None: as `lmrc.load_dataset` does by default.
     size: int | tuple[int, int] | None = None
-    limit: int | None = None
+    limit: int | None = None  # images per class, all where None
+    #: Share of each class's training images that are held out and used as the test set, to choose
+    #: settings by; None: the test set.
     validate: float | None = None
-    classes: int | None = None
-    first_classes: int | None = None
+    classes: int | None = None  # use only the first classes of the order; all where None
+    first_classes: int | None = None  # classes of the first task; the other tasks are equally large
+    #: Whether the mean output at each position is recorded after the last task (Fig. 1).
     record_outputs: bool = False
+    #: Whether learners get a list of all classes at their first task, as scikit-learn's own need
+    #: it.
     announce_classes: bool | None = None
-    total: bool | None = None
+    total: bool | None = None  # whether they are totals over all classes instead
+    #: Blurry task boundaries, as in `lmrc.ClassStream`; None: clear ones.
     blurry: float | None = None
     disjoint: float | None = None
+    #: Parameters of single methods, by short name, in place of those in `settings`; also for a
+    #: method's variants.
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Methods with settings of their own, as `lmrc.methods.catalog.find_method` takes them.
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Of the reports of `ablation` and `pretrained`, each with a ``name``, the ``method`` by its
+    #: title, and the prediction ``rule``, unless it is the method's own.
     rows: list[dict[str, str]] = field(default_factory=list)
 
     def settings_of(self, method: str) -> dict[str, Any]:

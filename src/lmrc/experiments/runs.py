@@ -56,24 +56,13 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One method with one seed and one number of exemplars.
+    """One method with one seed and one number of exemplars."""
 
-    Attributes
-    ----------
-    method : str
-        Its short name, or a dotted path.
-    seed, memory : int
-    title : str
-        Its name in tables and records: ``LMRC + 20 per class``.
-    keep_model : bool
-        Whether the final model is kept.
-    """
-
-    method: str
+    method: str  # its short name, or a dotted path
     seed: int
     memory: int
-    title: str
-    keep_model: bool = False
+    title: str  # its name in tables and records: ``LMRC + 20 per class``
+    keep_model: bool = False  # whether the final model is kept
 
     @property
     def name(self) -> str:

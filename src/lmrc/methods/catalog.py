@@ -26,25 +26,14 @@ ENTRY_POINTS = "lmrc.methods"
 
 @dataclass(frozen=True)
 class Method:
-    """A method as tables show it.
-
-    Attributes
-    ----------
-    title : str
-    path : str
-        Of its class: ``package.module.Class``.
-    settings : dict
-        Parameters that make it what it is.
-    defaults : dict
-        Parameters for those that nothing else says.
-    options : type or None
-        The parameters that ``lmrc learn`` offers; None where it does not offer the method.
-    """
+    """A method as tables show it."""
 
     title: str
-    path: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    path: str  # of its class: ``package.module.Class``
+    settings: Mapping[str, Any] = field(default_factory=dict)  # parameters that make it what it is
+    #: Parameters for those that nothing else says.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    #: The parameters that ``lmrc learn`` offers; None where it does not offer the method.
     options: type[Parameters] | None = None
 
     @property
@@ -127,9 +116,6 @@ def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxy
 
     So a page can be made where a method of one's own is not installed.
 
-    Examples
-    --------
-    >>> from lmrc.methods.catalog import title_of
     >>> title_of("lwf-mt"), title_of("package.module:Class")
     ('LwF.MT', 'package.module.Class')
     """
@@ -146,9 +132,6 @@ def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxy
 def nearest(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
     """Return the name under which a method has settings: one derived from ours shares those of it.
 
-    Examples
-    --------
-    >>> from lmrc.methods.catalog import nearest
     >>> nearest("lwf-mt"), nearest("lmrc.LMRCPlusClassifier")
     ('lwf-mt', 'lmrc+')
     """

@@ -25,24 +25,12 @@ MIN_SIZE = 32  # pixels a side: the last feature maps are 32 times smaller
 
 @dataclass(frozen=True)
 class Packaged:
-    """Where the weights are, and what they expect.
+    """Where the weights are, and what they expect."""
 
-    Attributes
-    ----------
-    package : str
-        The Python package, as pip and import know it.
-    file : str
-        In the package's folder: a state dict that was pickled.
-    sha256 : str
-        Of the file.
-    size : int
-        Pixels a side of the images that they were trained on.
-    """
-
-    package: str
-    file: str
-    sha256: str
-    size: int
+    package: str  # the Python package, as pip and import know it
+    file: str  # in the package's folder: a state dict that was pickled
+    sha256: str  # of the file
+    size: int  # pixels a side of the images that they were trained on
 
 
 def _lite(number: int, sha256: str, size: int) -> Packaged:
@@ -87,10 +75,7 @@ def packaged(backbone: object) -> tuple[str, int] | None:
 def weights_file(name: str) -> Path:
     """Return the file of a backbone's weights.
 
-    Raises
-    ------
-    MissingPackageError
-        If its package is not installed.
+    Raises `MissingPackageError` if its package is not installed.
     """
     entry = PACKAGED[name]
     spec = find_spec(entry.package)

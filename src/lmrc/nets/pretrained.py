@@ -38,10 +38,8 @@ def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
         (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model
         (``backbone-….safetensors`` if that was frozen).
 
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or a weight is missing or of another shape: says which.
+    Raises `ValueError` if the file cannot be read, or a weight is missing or of another shape: says
+    which.
     """
     with _understood(path):
         tensors = load_file(path)
@@ -74,10 +72,7 @@ def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
 def channels_of(path: str | os.PathLike[str]) -> int | None:
     """Return the input channels of weights; None if they have no ``conv1``.
 
-    Raises
-    ------
-    ValueError
-        If the file cannot be read.
+    Raises `ValueError` if the file cannot be read.
     """
     with _understood(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is not a dict

@@ -53,30 +53,14 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to look at.
+    """Something to look at."""
 
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`.
-    files : tuple of str
-        The images; empty where it is about a class.
-    label : str
-        The class.
-    other : str
-        Another class, where there is one.
-    score : float
-        The higher, the worse: from 0 to 1.
-    text : str
-        In words.
-    """
-
-    kind: str
-    files: tuple[str, ...]
-    label: str
-    other: str
-    score: float
-    text: str
+    kind: str  # one of `KINDS`
+    files: tuple[str, ...]  # the images; empty where it is about a class
+    label: str  # the class
+    other: str  # another class, where there is one
+    score: float  # the higher, the worse: from 0 to 1
+    text: str  # in words
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,11 +146,8 @@ def to_onnx(model: LMRCClassifier) -> bytes:
 def check_outputs(model: LMRCClassifier, content: bytes) -> None:
     """Compare the outputs of onnxruntime with those of torch, for several batch sizes.
 
-    Raises
-    ------
-    ExportError
-        If a similarity differs by more than 1e-4, or a score, a probability or an unknown score by
-        more than 1e-3, or if another class has the highest score and it is not a tie.
+    Raises `ExportError` if a similarity differs by more than 1e-4, or a score, a probability or an
+    unknown score by more than 1e-3, or if another class has the highest score and it is not a tie.
     """
     try:
         import onnxruntime

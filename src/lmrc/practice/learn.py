@@ -54,36 +54,19 @@ FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few opt
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `lmrc learn`, as `--resume` needs them again.
+    """The arguments of `lmrc learn`, as `--resume` needs them again."""
 
-    Attributes
-    ----------
-    source : str
-        Absolute path of the folder or file.
-    settings : dict
-        Parameters of the classifier that were given; the others are the model's.
-    size : int, (height, width) or None
-        Image size; for the first task only.
-    val : float
-        Share of the images to hold out for validation.
-    keep : int or None
-        Versions to keep; None for as many as last time, at first `KEEP`.
-    device : str
-        Device to compute on.
-    method : {"lmrc", "lmrc+"} or None
-        Method of a new model; None is "lmrc", or "lmrc+" for photographs and with a pre-trained
-        backbone.
-    from_scratch : bool
-        Whether a new model for photographs begins without pre-trained weights.
-    """
-
-    source: str
+    source: str  # absolute path of the folder or file
+    #: Parameters of the classifier that were given; the others are the model's.
     settings: dict[str, Any] = field(default_factory=dict)
-    size: Size | None = None
-    val: float = 0.0
-    keep: int | None = None
-    device: str = "auto"
+    size: Size | None = None  # image size; for the first task only
+    val: float = 0.0  # share of the images to hold out for validation
+    keep: int | None = None  # versions to keep; None for as many as last time, at first `KEEP`
+    device: str = "auto"  # device to compute on
+    #: "lmrc", "lmrc+": method of a new model; None is "lmrc", or "lmrc+" for photographs and with a
+    #: pre-trained backbone.
     method: str | None = None
+    #: Whether a new model for photographs begins without pre-trained weights.
     from_scratch: bool = False
 
 

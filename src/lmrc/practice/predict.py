@@ -34,44 +34,22 @@ CHUNK = 256  # images in memory at a time
 
 @dataclass(frozen=True)
 class ScoredClass:
-    """A candidate class of an image.
-
-    Attributes
-    ----------
-    label : object
-    similarity : float
-    head : int
-        Counted from 1.
-    probability : float or None
-        None if the model has no probabilities.
-    """
+    """A candidate class of an image."""
 
     label: Any
     similarity: float
-    head: int
-    probability: float | None = None
+    head: int  # counted from 1
+    probability: float | None = None  # None if the model has no probabilities
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The best classes of one image, or the error if it could not be read.
+    """The best classes of one image, or the error if it could not be read."""
 
-    Attributes
-    ----------
-    path : str
-        The image.
-    best : list of ScoredClass
-        Best first.
-    known : bool
-        Whether it is taken for an image of a known class.
-    error : str
-        Why the image could not be read; empty if it could.
-    """
-
-    path: str
-    best: list[ScoredClass]
-    known: bool = True
-    error: str = ""
+    path: str  # the image
+    best: list[ScoredClass]  # best first
+    known: bool = True  # whether it is taken for an image of a known class
+    error: str = ""  # why the image could not be read; empty if it could
 
 
 #: An input image: a path, a name with the bytes of a file or with pixels, or an error already.

@@ -53,37 +53,22 @@ InputShape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class LabelledSamples:
-    """Labelled samples for training, and those held out for validation or testing.
+    """Labelled samples for training, and those held out for validation or testing."""
 
-    Attributes
-    ----------
-    X, y : ndarray
-        Training samples.
-    X_val, y_val : ndarray
-        Held-out samples; may be empty.
-    held_out_in : str
-        The sub-folder or array that the held-out samples come from; empty if they were split off.
-    unreadable : list of UnreadableImageError
-        Files that were left out.
-    unsupported : dict of str to int
-        Number of image files by suffix, for formats that lmrc does not read.
-    mode : {"RGB", "L"} or None
-        Mode in which image files were read; None for arrays.
-    greyed : Path, binary file or None
-        The first colour file that was converted to grey, if any.
-    files : mapping of str to sequence of Path or binary file
-        Those of the held-out samples, or of all if none are held out; empty for arrays.
-    """
-
+    #: Training samples.
     X: Array
     y: Array
+    #: Held-out samples; may be empty.
     X_val: Array
     y_val: Array
+    #: The sub-folder or array that the held-out samples come from; empty if they were split off.
     held_out_in: str = ""
-    unreadable: list[UnreadableImageError] = field(default_factory=list)
+    unreadable: list[UnreadableImageError] = field(default_factory=list)  # files that were left out
+    #: Number of image files by suffix, for formats that lmrc does not read.
     unsupported: dict[str, int] = field(default_factory=dict)
-    mode: Mode | None = None
-    greyed: ImageFile | None = None
+    mode: Mode | None = None  # "RGB", "L": mode in which image files were read; None for arrays
+    greyed: ImageFile | None = None  # the first colour file that was converted to grey, if any
+    #: Those of the held-out samples, or of all if none are held out; empty for arrays.
     files: Files = field(default_factory=dict)
 
     def warn_about_files(self) -> None:

@@ -35,34 +35,20 @@ _DASHES: dict[str, Literal["-", ":", "--"]] = {"beta": "-", "normal": ":", "pape
 
 @dataclass(frozen=True)
 class CapacityRecord:
-    """How many label vectors Algorithm 1 found, and how many Eq. 4 expects.
+    """How many label vectors Algorithm 1 found, and how many Eq. 4 expects."""
 
-    Attributes
-    ----------
-    dim, threshold : int, float
-        d and T.
-    seed : int
-        Of Algorithm 1.
-    found : int
-        Label vectors found.
-    settings : dict
-        ``max_tries`` γ, ``confidence`` τ, and the ``limit`` at which the search stops.
-    log10_expected : dict of str to float
-        Decimal logarithm of Eq. 4's count under each law: "beta" (exact), "normal" (its
-        approximation, σ = 1/√d) and "paper" (as printed, σ = 1/d).
-    seconds : float
-        Wall-clock time of the search.
-    versions, hardware, threads
-        As in a `RunRecord`.
-    """
-
+    #: The d and T of the paper.
     dim: int
     threshold: float
-    seed: int
-    found: int
+    seed: int  # of Algorithm 1
+    found: int  # label vectors found
+    #: ``max_tries`` γ, ``confidence`` τ, and the ``limit`` at which the search stops.
     settings: dict[str, Any]
+    #: Decimal logarithm of Eq. 4's count under each law: "beta" (exact), "normal" (its
+    #: approximation, σ = 1/√d) and "paper" (as printed, σ = 1/d).
     log10_expected: dict[str, float]
-    seconds: float
+    seconds: float  # wall-clock time of the search
+    #: As in a `RunRecord`.
     versions: dict[str, str]
     hardware: str
     threads: int
@@ -144,9 +130,6 @@ def summarize_counts(records: Sequence[CapacityRecord]) -> list[Count]:
 def number(log10: float) -> str:
     """Return a count as text, given its logarithm.
 
-    Examples
-    --------
-    >>> from lmrc.report.capacity import number
     >>> number(2.0492), number(4.65), number(51.32)
     ('112', '44,668', '2.1e51')
     """

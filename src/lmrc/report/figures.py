@@ -173,9 +173,6 @@ def shortened(label: str, maximum: int) -> str:
 
     The end of a dotted path is its class.
 
-    Examples
-    --------
-    >>> from lmrc.report.figures import shortened
     >>> shortened("package.module.NearestMean", 16), shortened("LMRC", 16)
     ('…ule.NearestMean', 'LMRC')
     """

@@ -52,36 +52,19 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """All of a report but its description, whatever the experiment.
+    """All of a report but its description, whatever the experiment."""
 
-    Attributes
-    ----------
-    headline : str
-        The result in one sentence; empty while the run is not finished.
-    findings : list of str
-        Further results, one sentence each.
-    sections : list of Section
-        Of the page, in order.
-    settings, environment : Markup
-        How the records were made.
-    drawings : dict of str to Drawing
-        Figures, also written to files of these names.
-    tables : dict of str to str
-        CSV, written to files of these names.
-    markdown : str
-        The main table, to print and to paste.
-    notes : list of str
-        What a reader must know about the data and the runs.
-    """
-
-    headline: str
-    findings: list[str]
-    sections: list[Section]
+    headline: str  # the result in one sentence; empty while the run is not finished
+    findings: list[str]  # further results, one sentence each
+    sections: list[Section]  # of the page, in order
+    #: How the records were made.
     settings: Markup
     environment: Markup
-    markdown: str
+    markdown: str  # the main table, to print and to paste
+    #: Figures, also written to files of these names.
     drawings: dict[str, Drawing] = field(default_factory=dict)
-    tables: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)  # CSV, written to files of these names
+    #: What a reader must know about the data and the runs.
     notes: list[str] = field(default_factory=list)
 
 
@@ -111,9 +94,6 @@ def value(thing: Any) -> Markup:
 def breakable(name: str) -> Markup:
     """Return a name as HTML with line breaks allowed after dots and underscores and in CamelCase.
 
-    Examples
-    --------
-    >>> from lmrc.report.html import breakable
     >>> print(breakable("near_mean.NearMean"), breakable("<LwF>"))
     near_<wbr>mean.<wbr>Near<wbr>Mean &lt;LwF&gt;
     """

@@ -63,9 +63,6 @@ class Countdown:
 def duration(seconds: float) -> str:
     """Return a time as text.
 
-    Examples
-    --------
-    >>> from lmrc.report.live import duration
     >>> duration(41.2), duration(250), duration(7300)
     ('41 s', '4 min', '2.0 h')
     """

@@ -38,39 +38,21 @@ Runs = dict[str, dict[int, list["RunRecord"]]]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The scores after one task, and all that it takes to measure them again.
+    """The scores after one task, and all that it takes to measure them again."""
 
-    Attributes
-    ----------
-    method : str
-        Name of the method as tables show it.
-    seed : int
-        The ``random_state`` of the learner.
-    settings : dict
-        Data set, tasks and every parameter of the learner; plain JSON values.
-    record : TaskRecord
-        What `lmrc.evaluate` measured.
-    versions : dict
-        Versions of Python and of the packages that matter.
-    hardware : str
-        The machine, in words.
-    threads : int
-        Number of threads torch computed with.
-    extra : dict
-        Optional values: ``execution`` (device, precision, CUDA graph and compiler in use),
-        ``stored_bytes`` beside the network (images, statistics), ``prediction_rules`` (accuracy,
-        task_id_accuracy and task_aware_accuracy by each rule), ``class_names`` of the task's
-        classes, ``data`` (a digest of the data set), ``data_note``, and what a single experiment
-        measures. Plain JSON values.
-    """
-
-    method: str
-    seed: int
+    method: str  # name of the method as tables show it
+    seed: int  # the ``random_state`` of the learner
+    #: Data set, tasks and every parameter of the learner; plain JSON values.
     settings: dict[str, Any]
-    record: TaskRecord
-    versions: dict[str, str]
-    hardware: str
-    threads: int
+    record: TaskRecord  # what `lmrc.evaluate` measured
+    versions: dict[str, str]  # versions of Python and of the packages that matter
+    hardware: str  # the machine, in words
+    threads: int  # number of threads torch computed with
+    #: Optional values: ``execution`` (device, precision, CUDA graph and compiler in use),
+    #: ``stored_bytes`` beside the network (images, statistics), ``prediction_rules`` (accuracy,
+    #: task_id_accuracy and task_aware_accuracy by each rule), ``class_names`` of the task's
+    #: classes, ``data`` (a digest of the data set), ``data_note``, and what a single experiment
+    #: measures. Plain JSON values.
     extra: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -83,24 +65,13 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that wrote to a folder, and its runs: all combinations of the attributes.
+    """A command that wrote to a folder, and its runs: all combinations of the attributes."""
 
-    Attributes
-    ----------
-    words : str
-        As it was typed.
-    methods : list of str
-        Short names, or dotted paths; none where the command has no choice of methods.
-    memory : list of int
-        Numbers of exemplars.
-    seeds : int
-        Seeds 0, 1, ….
-    """
-
-    words: str
+    words: str  # as it was typed
+    #: Short names, or dotted paths; none where the command has no choice of methods.
     methods: list[str] = field(default_factory=list)
-    memory: list[int] = field(default_factory=lambda: [0])
-    seeds: int = 1
+    memory: list[int] = field(default_factory=lambda: [0])  # numbers of exemplars
+    seeds: int = 1  # seeds 0, 1, …
 
     @classmethod
     def of(cls, words: str, recipe: Mapping[str, Any]) -> Command:
@@ -116,37 +87,22 @@ class Command:
 
 @dataclass(frozen=True)
 class Description:
-    """What a folder's runs are about, and what they show.
+    """What a folder's runs are about, and what they show."""
 
-    Attributes
-    ----------
-    experiment : str
-        Which experiment the folder belongs to.
-    title, question : str
-        Its name, and the question that it answers.
-    commands : list of Command
-        The exact commands that run it again, in their order.
-    headline : str
-        The result in one sentence; empty until the run is finished.
-    findings : list of str
-        Further results, one sentence each; empty until the run is finished.
-    recipe : dict
-        Settings that all runs of the folder share; methods, numbers of exemplars and seeds are
-        those of all commands together.
-    notes : list of str
-        Where the records come from, if not from these commands.
-    paper : dict of str to float
-        Average incremental accuracy that the paper prints, by method as tables show it.
-    """
-
-    experiment: str
+    experiment: str  # which experiment the folder belongs to
+    #: Its name, and the question that it answers.
     title: str
     question: str
-    commands: list[Command]
-    headline: str = ""
+    commands: list[Command]  # the exact commands that run it again, in their order
+    headline: str = ""  # the result in one sentence; empty until the run is finished
+    #: Further results, one sentence each; empty until the run is finished.
     findings: list[str] = field(default_factory=list)
+    #: Settings that all runs of the folder share; methods, numbers of exemplars and seeds are those
+    #: of all commands together.
     recipe: dict[str, Any] = field(default_factory=dict)
+    #: Where the records come from, if not from these commands.
     notes: list[str] = field(default_factory=list)
+    #: Average incremental accuracy that the paper prints, by method as tables show it.
     paper: dict[str, float] = field(default_factory=dict)
 
 
@@ -200,8 +156,6 @@ def read_lines(folder: Path, kind: type[Read]) -> list[Read]:
 def as_type(kind: Any, value: Any, name: str = "it") -> Any:
     """Return a JSON value as what a type annotation says: a dataclass, or lists, dicts and values.
 
-    Examples
-    --------
     >>> as_type(Command, {"words": "lmrc demo", "seeds": 3})
     Command(words='lmrc demo', methods=[], memory=[0], seeds=3)
     >>> as_type(list[int], [1, "2"])

@@ -161,20 +161,11 @@ def band(summaries: Sequence[MethodSummary]) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one method, over the seeds that learnt the whole stream.
+    """The cost of one method, over the seeds that learnt the whole stream."""
 
-    Attributes
-    ----------
-    training : Spread or None
-        Seconds, over all tasks.
-    testing : Spread or None
-        Seconds for the test samples of all classes, after the last task.
-    images, statistics : float or None
-        Bytes stored per class; None where the records do not say.
-    """
-
-    training: Spread | None
-    testing: Spread | None
+    training: Spread | None  # seconds, over all tasks
+    testing: Spread | None  # seconds for the test samples of all classes, after the last task
+    #: Bytes stored per class; None where the records do not say.
     images: float | None
     statistics: float | None
 
@@ -216,9 +207,6 @@ def cost_section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cos
 def seconds(spread: Spread | None) -> str:
     """Return a time with as many digits as it needs.
 
-    Examples
-    --------
-    >>> from lmrc.report.sections import seconds
     >>> from lmrc.report.summary import Spread
     >>> seconds(Spread(1234.5, 20.0)), seconds(Spread(0.52, None)), seconds(None)
     ('1,234', '0.52', '–')

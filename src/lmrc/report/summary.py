@@ -30,9 +30,6 @@ _STYLES = {method.title.casefold(): i for i, method in enumerate(METHODS.values(
 def with_exemplars(title: str, memory: int, total: bool | None = False) -> str:
     """Return the title of a method with exemplars: so many of each class, or in total.
 
-    Examples
-    --------
-    >>> from lmrc.report.summary import split_title, with_exemplars
     >>> with_exemplars("LMRC", 20), with_exemplars("LMRC", 0), split_title("LMRC + 20 per class")
     ('LMRC + 20 per class', 'LMRC', ('LMRC', 20))
     >>> with_exemplars("LMRC", 2000, total=True)
@@ -58,9 +55,6 @@ def style_indices(methods: Sequence[str]) -> dict[str, int]:
     A built-in method has the same style on every page, with exemplars, too, unless the page also
     shows it with another number of them. The others never take a built-in method's.
 
-    Examples
-    --------
-    >>> from lmrc.report.summary import style_indices
     >>> style_indices(["LM", "my.Method", "LMRC + 20 per class", "LMRC"])
     {'LM': 2, 'LMRC': 0, 'my.Method': 8, 'LMRC + 20 per class': 9}
     """
@@ -83,9 +77,6 @@ class Spread(NamedTuple):
     def over(cls, values: Iterable[float | None]) -> Spread | None:
         """Return the spread of those values that are there, None for none.
 
-        Examples
-        --------
-        >>> from lmrc.report.summary import Spread
         >>> Spread.over([0.5, 0.25, 0.75])
         Spread(mean=0.5, deviation=0.25)
         >>> Spread.over([0.5, None])
@@ -100,9 +91,6 @@ class Spread(NamedTuple):
 def best(found: Mapping[str, Spread]) -> dict[str, float]:
     """Return the best method, and those within one standard deviation of it; the best first.
 
-    Examples
-    --------
-    >>> from lmrc.report.summary import Spread, best
     >>> best({"a": Spread(0.70, 0.01), "b": Spread(0.72, 0.06), "c": Spread(0.60, 0.01)})
     {'b': 0.72, 'a': 0.7}
     """
@@ -135,42 +123,20 @@ def _listed(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One method over its seeds. Shares are from 0 to 1.
-
-    Attributes
-    ----------
-    method : str
-        Its name.
-    style : int
-        Index of its colour, marker and dashes, as `lmrc.report.figures.line_style` takes it.
-    runs : list of list of TaskRecord
-        One run per seed, in order of tasks.
-    n_complete : int
-        How many of them learnt the whole stream.
-    classes_seen : list of int
-        Number of classes known after each task.
-    accuracy : list of Spread
-        Accuracy over all seen classes after each task (top-5 accuracy with that metric, as are
-        `average` and `final`).
-    average, final, old, new, forgetting, task_id_accuracy, task_aware_accuracy : Spread or None
-        Average incremental accuracy; then, after the last task: accuracy over all, old and
-        new classes, forgetting, task-ID accuracy and task-aware accuracy. Over runs that learnt the
-        whole stream; None while there is none.
-    per_class : dict of str to Spread
-        Accuracy on each class after the last task, by its label, in order of arrival.
-    class_names : dict of str to str
-        Names of the classes, by label, where the labels are no names.
-    task_confusion : list of list of int
-        Test samples by true and by predicted task, after the last task, summed over the seeds;
-        empty while no run learnt the whole stream.
-    """
+    """One method over its seeds. Shares are from 0 to 1."""
 
     method: str
+    #: Index of its colour, marker and dashes, as `lmrc.report.figures.line_style` takes it.
     style: int
-    runs: list[list[TaskRecord]]
-    n_complete: int
-    classes_seen: list[int]
+    runs: list[list[TaskRecord]]  # one run per seed, in order of tasks
+    n_complete: int  # how many of them learnt the whole stream
+    classes_seen: list[int]  # number of classes known after each task
+    #: Accuracy over all seen classes after each task (top-5 accuracy with that metric, as are
+    #: `average` and `final`).
     accuracy: list[Spread]
+    #: Average incremental accuracy; then, after the last task: accuracy over all, old and new
+    #: classes, forgetting, task-ID accuracy and task-aware accuracy. Over runs that learnt the
+    #: whole stream; None while there is none.
     average: Spread | None
     final: Spread | None
     old: Spread | None
@@ -178,8 +144,11 @@ class MethodSummary:
     forgetting: Spread | None
     task_id_accuracy: Spread | None
     task_aware_accuracy: Spread | None
+    #: Accuracy on each class after the last task, by its label, in order of arrival.
     per_class: dict[str, Spread]
-    class_names: dict[str, str]
+    class_names: dict[str, str]  # names of the classes, by label, where the labels are no names
+    #: Test samples by true and by predicted task, after the last task, summed over the seeds; empty
+    #: while no run learnt the whole stream.
     task_confusion: list[list[int]]
 
     @property
@@ -200,9 +169,6 @@ def summarize_methods(
     metric : {"accuracy", "top5"}, default="accuracy"
         What `accuracy`, `average` and `final` are of.
 
-    Examples
-    --------
-    >>> from lmrc.report.summary import summarize_methods
     >>> summarize_methods([])
     []
     """
@@ -275,9 +241,6 @@ def _sum(matrices: Sequence[list[list[int]]]) -> list[list[int]]:
 def percent(spread: Spread | None) -> str:
     """Return a share for the reader: in percent, with its deviation if there is one.
 
-    Examples
-    --------
-    >>> from lmrc.report.summary import Spread, percent
     >>> percent(Spread(0.8041, 0.012)), percent(Spread(0.8041, None)), percent(None)
     ('80.4 ± 1.2', '80.4', '–')
     """

@@ -47,29 +47,17 @@ class Image:
 
 @dataclass(eq=False)
 class Job:
-    """A task: its images are collected, it is learnt, and the result is kept or discarded.
-
-    Attributes
-    ----------
-    id : str
-    served : Served
-        The model that learns it.
-    images : dict
-        Collected images by id; empty as soon as the learner has them.
-    state : str
-        "collecting", "learning", "waiting" (for the decision), "kept", "discarded", "failed" or
-        "cancelled".
-    stage : str
-        What the learner is doing.
-    done, total : int
-        Epochs.
-    """
+    """A task: its images are collected, it is learnt, and the result is kept or discarded."""
 
     id: str
-    served: Served
+    served: Served  # the model that learns it
+    #: Collected images by id; empty as soon as the learner has them.
     images: dict[str, Image] = field(default_factory=dict)
+    #: "collecting", "learning", "waiting" (for the decision), "kept", "discarded", "failed" or
+    #: "cancelled".
     state: str = COLLECTING
-    stage: str = ""
+    stage: str = ""  # what the learner is doing
+    #: Epochs.
     done: int = 0
     total: int = 0
     seconds_left: float | None = None

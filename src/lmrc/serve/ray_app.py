@@ -57,10 +57,7 @@ def build(args: Mapping[str, Any]) -> Any:
 def settings_from(args: Mapping[str, Any]) -> Settings:
     """Return the settings of a replica.
 
-    Raises
-    ------
-    UsageError
-        If an argument is missing or unknown, or if there is no token.
+    Raises `UsageError` if an argument is missing or unknown, or if there is no token.
     """
     if unknown := sorted(set(args) - set(ARGUMENTS)):
         raise UsageError(f"there is no argument {unknown[0]!r}, only {', '.join(ARGUMENTS)}")

@@ -38,27 +38,15 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """One version of a model, ready to predict.
-
-    Attributes
-    ----------
-    model : LMRCClassifier
-    version : int
-        Number of the version.
-    size, mode
-        The form of its images.
-    labels : list
-        Names of the classes.
-    head_of : list of int
-        Head of each class, counted from 1.
-    """
+    """One version of a model, ready to predict."""
 
     model: LMRCClassifier
     version: int
+    #: The form of its images.
     size: tuple[int, int]
     mode: Mode
-    labels: list[Any]
-    head_of: list[int]
+    labels: list[Any]  # names of the classes
+    head_of: list[int]  # head of each class, counted from 1
     _thresholds: dict[float, float] = field(default_factory=dict)
 
     def unknown_threshold(self, share: float) -> float:
@@ -170,10 +158,7 @@ def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Answer]:
 def find_models(settings: Settings) -> dict[str, Served]:
     """Return the models to serve, by name: one, or all in a folder.
 
-    Raises
-    ------
-    ValueError
-        If the path holds something else.
+    Raises `ValueError` if the path holds something else.
     """
     path = settings.path
     if path.is_dir() and not store.holds_model(path):

@@ -14,48 +14,26 @@ MEGA = 10**6
 
 @dataclass(frozen=True)
 class Settings:
-    """What `lmrc serve` was started with.
+    """What `lmrc serve` was started with."""
 
-    Attributes
-    ----------
-    path : Path
-        A model, or a folder of models.
-    host, port : str, int
-        Where to listen.
-    token : str
-        Needed for everything but health; empty: none, on loopback only.
-    workers : int
-        Processes; more than one only if `read_only`.
-    read_only : bool
-        Predict only.
-    device : str
-        Device to compute on.
-    hosts : tuple of str
-        More host names that requests may be addressed to.
-    max_upload, max_pixels, max_pictures : int
-        Limits: bytes of a request, pixels of an image, images of a request or of a task.
-    max_memory : int
-        Bytes of all images that are held or being received.
-    max_queue, max_batch : int
-        Images that wait for a prediction, and those computed at once.
-    request_seconds, learn_seconds, decision_seconds : float
-        Time to receive a request, to learn a task, and to decide whether to keep it.
-    """
-
-    path: Path
+    path: Path  # a model, or a folder of models
+    #: Where to listen.
     host: str = "127.0.0.1"
     port: int = 8000
-    token: str = ""
-    workers: int = 1
-    read_only: bool = False
-    device: str = "auto"
-    hosts: tuple[str, ...] = ()
+    token: str = ""  # needed for everything but health; empty: none, on loopback only
+    workers: int = 1  # processes; more than one only if `read_only`
+    read_only: bool = False  # predict only
+    device: str = "auto"  # device to compute on
+    hosts: tuple[str, ...] = ()  # more host names that requests may be addressed to
+    #: Limits: bytes of a request, pixels of an image, images of a request or of a task.
     max_upload: int = 64 * MEGA
     max_pixels: int = 25 * MEGA
     max_pictures: int = 5000
-    max_memory: int = 1000 * MEGA
+    max_memory: int = 1000 * MEGA  # bytes of all images that are held or being received
+    #: Images that wait for a prediction, and those computed at once.
     max_queue: int = 1024
     max_batch: int = 64
+    #: Time to receive a request, to learn a task, and to decide whether to keep it.
     request_seconds: float = 60.0
     learn_seconds: float = 4 * 3600.0
     decision_seconds: float = 3600.0

@@ -76,10 +76,7 @@ async def decode(
 ) -> NDArray[np.uint8]:
     """Return the pixels of an image; few images are decoded at a time.
 
-    Raises
-    ------
-    UnreadableImageError
-        If it is not an image, or too large.
+    Raises `UnreadableImageError` if it is not an image, or too large.
     """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads, _decode, content, size, mode, max_pixels)

@@ -39,21 +39,12 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """Class statistics of the features. Immutable: a change returns a new one.
+    """Class statistics of the features. Immutable: a change returns a new one."""
 
-    Attributes
-    ----------
-    counts : Tensor of shape (classes,)
-        Images that each class's statistics are of.
-    means : Tensor of shape (classes, rotations, width)
-        For each rotation of the images; one where they are not rotated.
-    covariances : Covariances
-        Of each class around these means, all rotations together.
-    """
-
-    counts: Tensor
+    counts: Tensor  # (classes,): images that each class's statistics are of
+    #: (classes, rotations, width): for each rotation of the images; one where they are not rotated.
     means: Tensor
-    covariances: Covariances
+    covariances: Covariances  # of each class around these means, all rotations together
 
     @classmethod
     def empty(cls, kind: str, rotations: int, width: int) -> Self:

@@ -86,17 +86,10 @@ class Covariances(ABC):
 
 @dataclass(frozen=True)
 class Shared(Covariances):
-    """One for all classes: the mean of theirs.
+    """One for all classes: the mean of theirs."""
 
-    Attributes
-    ----------
-    covariance : Tensor of shape (width, width)
-    averaged : Tensor of shape ()
-        How many covariances it is the mean of.
-    """
-
-    covariance: Tensor
-    averaged: Tensor
+    covariance: Tensor  # (width, width)
+    averaged: Tensor  # (): how many covariances it is the mean of
     name = "shared"
 
     @classmethod
@@ -141,14 +134,9 @@ class Shared(Covariances):
 
 @dataclass(frozen=True)
 class Full(Covariances):
-    """One for each class, whole.
+    """One for each class, whole."""
 
-    Attributes
-    ----------
-    covariance : Tensor of shape (classes, width, width)
-    """
-
-    covariance: Tensor
+    covariance: Tensor  # (classes, width, width)
     name = "full"
 
     @classmethod
@@ -193,17 +181,10 @@ class LowRank(Covariances):
     """One for each class: a few directions, and what is left of each feature's variance.
 
     Σ = U Uᵀ + diag(d). Variances are exact, and so are the largest directions.
-
-    Attributes
-    ----------
-    factors : Tensor of shape (classes, width, rank)
-        U.
-    diagonal : Tensor of shape (classes, width)
-        d.
     """
 
-    factors: Tensor
-    diagonal: Tensor
+    factors: Tensor  # (classes, width, rank): U
+    diagonal: Tensor  # (classes, width): d
     name = "low-rank"
 
     @classmethod

@@ -28,20 +28,11 @@ USUAL_SCALE, USUAL_WEIGHT = 10.0, 2.0
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Sums over held-out images, by class. Immutable: a change returns a new one.
+    """Sums over held-out images, by class. Immutable: a change returns a new one."""
 
-    Attributes
-    ----------
-    counts : Tensor of shape (classes,)
-        Held-out images.
-    losses : Tensor of shape (classes, scales)
-        Their cross-entropies at each of `SCALES`, summed.
-    unknown : Tensor of shape (classes, quantiles)
-        Quantiles of their unknown scores; 0 where there are no images.
-    """
-
-    counts: Tensor
-    losses: Tensor
+    counts: Tensor  # (classes,): held-out images
+    losses: Tensor  # (classes, scales): their cross-entropies at each of `SCALES`, summed
+    #: (classes, quantiles): quantiles of their unknown scores; 0 where there are no images.
     unknown: Tensor
 
     @classmethod

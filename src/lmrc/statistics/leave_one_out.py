@@ -26,27 +26,13 @@ MAX_IMAGES, MAX_OF_CLASS = 2000, 100  # that are left out, of a task and of a cl
 
 
 class LeftOut(NamedTuple):
-    """Images of a task, each to be scored by statistics without it. In float64.
+    """Images of a task, each to be scored by statistics without it. In float64."""
 
-    Attributes
-    ----------
-    x : Tensor of shape (n, inputs)
-        What `expand` makes of their features.
-    y : Tensor of shape (n,)
-        Rows of their classes.
-    away : Tensor of shape (n, inputs)
-        How far they are from the means of their classes.
-    scatter : Scatter
-        Exact statistics with them.
-    rows : Tensor of shape (n,)
-        Where in the task they are.
-    """
-
-    x: Tensor
-    y: Tensor
-    away: Tensor
-    scatter: Scatter
-    rows: Tensor
+    x: Tensor  # (n, inputs): what `expand` makes of their features
+    y: Tensor  # (n,): rows of their classes
+    away: Tensor  # (n, inputs): how far they are from the means of their classes
+    scatter: Scatter  # exact statistics with them
+    rows: Tensor  # (n,): where in the task they are
 
     @property
     def others(self) -> Tensor:
@@ -91,7 +77,7 @@ def leave_out(
 
 
 def scores(left_out: LeftOut, fit: Exact, width: int) -> dict[str, Tensor]:
-    """Return the scores of each rule of exact statistics, (n, classes), as `scores_by` has them.
+    """Return the scores of each rule of exact statistics, (n, classes), as `PredictionRules` does.
 
     Parameters
     ----------

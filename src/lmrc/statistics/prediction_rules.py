@@ -26,23 +26,13 @@ _NEEDS = {"wta": (), "lda": ("lda_weight",), "ncm": ("class_means",), "ridge": (
 
 @dataclass(frozen=True)
 class PredictionRules:
-    """The prediction rules of a model.
-
-    Attributes
-    ----------
-    head : MultiHead
-    vectors : Tensor of shape (classes, rotations, dim)
-        Label vectors.
-    sizes : sequence of int
-        Classes of each head.
-    kept : mapping
-        Classifiers, as those in `lmrc.statistics.classifiers`; ``class_means``, (rotations,
-        classes, width), for "ncm": of normalised features with ``ridge_weight``.
-    """
+    """The prediction rules of a model."""
 
     head: MultiHead
-    vectors: Tensor
-    sizes: Sequence[int]
+    vectors: Tensor  # (classes, rotations, dim): label vectors
+    sizes: Sequence[int]  # classes of each head
+    #: Classifiers, as those in `lmrc.statistics.classifiers`; ``class_means``, (rotations, classes,
+    #: width), for "ncm": of normalised features with ``ridge_weight``.
     kept: Mapping[str, Tensor]
 
     @property

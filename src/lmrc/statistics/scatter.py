@@ -26,25 +26,14 @@ EPS = 1e-30
 
 @dataclass(frozen=True)
 class Scatter:
-    """Exact class statistics. Immutable: a change returns a new one.
+    """Exact class statistics. Immutable: a change returns a new one."""
 
-    Attributes
-    ----------
-    counts : Tensor of shape (classes,)
-        Images of each class.
-    means : Tensor of shape (classes, width)
-    ranks : Tensor of shape (classes,)
-        Rows of each class's factor; all 0 once they are summed up.
-    factors : Tensor of shape (rows, width)
-        The factors R of all classes, one after the other.
-    within : Tensor of shape (width · (width + 1) / 2,), or (0,)
-        The sum of all scatter matrices, its upper triangle row by row, once it takes less memory.
-    """
-
-    counts: Tensor
-    means: Tensor
-    ranks: Tensor
-    factors: Tensor
+    counts: Tensor  # (classes,): images of each class
+    means: Tensor  # (classes, width)
+    ranks: Tensor  # (classes,): rows of each class's factor; all 0 once they are summed up
+    factors: Tensor  # (rows, width): the factors R of all classes, one after the other
+    #: (width · (width + 1) / 2,), or (0,): the sum of all scatter matrices, its upper triangle row
+    #: by row, once it takes less memory.
     within: Tensor
 
     @classmethod

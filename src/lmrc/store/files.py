@@ -83,10 +83,7 @@ def _holds(path: Path, content: bytes) -> bool:
 def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read and verify what `write_tensors` wrote.
 
-    Raises
-    ------
-    ModelFileError
-        If the file is missing or differs from its entry, or the entry is none.
+    Raises `ModelFileError` if the file is missing or differs from its entry, or the entry is none.
     """
     content = _verified(folder, entry)
     from safetensors.torch import load as tensors_from_bytes

@@ -68,12 +68,8 @@ Reader = Callable[[Path, Mapping[str, Any]], Content]
 def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Lock a model folder for writing; it is created if it does not exist.
 
-    Raises
-    ------
-    LockedError
-        If another process holds the lock.
-    ModelFileError
-        If the folder holds something else.
+    Raises `LockedError` if another process holds the lock, `ModelFileError` if the folder holds
+    something else.
     """
     folder = Path(folder)
     refuse_foreign(folder)
@@ -132,10 +128,7 @@ def write(
 def read(folder: str | os.PathLike[str]) -> Model:
     """Read and verify a model: its description and its tensors.
 
-    Raises
-    ------
-    ModelFileError
-        If anything is missing or differs from what was written.
+    Raises `ModelFileError` if anything is missing or differs from what was written.
     """
     return _read_newest(Path(folder), read_tensors)
 

@@ -52,12 +52,8 @@ def claimed(path: Path) -> Iterator[None]:
 
     The lock file of a killed process is taken over. Its folder is created if there is none.
 
-    Raises
-    ------
-    LockedError
-        If another process holds it: says which, and since when.
-    OSError
-        If it is a link or not a regular file.
+    Raises `LockedError` if another process holds it, with which and since when; `OSError` if it
+    is a link or not a regular file.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

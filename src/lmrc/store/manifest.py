@@ -37,10 +37,7 @@ def text_of(kept: list[Version]) -> bytes:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and verify the manifest of a model, but not what its versions describe.
 
-    Raises
-    ------
-    ModelFileError
-        If it is missing, damaged or malformed, or of a newer lmrc.
+    Raises `ModelFileError` if it is missing, damaged or malformed, or of a newer lmrc.
     """
     path = folder / MANIFEST
     try:

@@ -48,10 +48,7 @@ def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor
 def read(folder: Path) -> Checkpoint | None:
     """Return the checkpoint of an unfinished task; None if there is none.
 
-    Raises
-    ------
-    ModelFileError
-        If it is damaged, or of another version of lmrc.
+    Raises `ModelFileError` if it is damaged, or of another version of lmrc.
     """
     if (found := _read_json(folder)) is None:
         return None

@@ -26,14 +26,9 @@ def class_weights(class_weight: Mapping[Any, float] | str, y: Tensor, labels: li
     labels : list
         The label of each index, of earlier classes and those of the task.
 
-    Raises
-    ------
-    ValueError
-        If a label is text where classes are numbers, or the reverse, or if none of the labels is a
-        class: the weights would be ignored.
+    Raises `ValueError` if a label is text where classes are numbers, or the reverse, or if none of
+    the labels is a class: the weights would be ignored.
 
-    Examples
-    --------
     >>> y = torch.tensor([0, 0, 0, 2])
     >>> class_weights("balanced", y, ["ant", "bee", "cat"])
     tensor([0.6667, 2.0000, 2.0000])

@@ -33,23 +33,12 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Objective:
-    """Runs the networks on a mini-batch and passes their outputs to a method's losses.
-
-    Parameters
-    ----------
-    method : Method
-    network : Network
-        In training.
-    old : Frozen or None
-        The network before this task; None for the first.
-    class_weights : Tensor of shape (classes,) or None
-        Weight of each class; None: all 1.
-    """
+    """Runs the networks on a mini-batch and passes their outputs to a method's losses."""
 
     method: Method
-    network: Network
-    old: Frozen | None = None
-    class_weights: Tensor | None = None
+    network: Network  # in training
+    old: Frozen | None = None  # the network before this task; None for the first
+    class_weights: Tensor | None = None  # (classes,): weight of each class; None: all 1
 
     def prepare(self, batch: MiniBatch) -> MiniBatch:
         """Add the old network's outputs, if the method needs them."""

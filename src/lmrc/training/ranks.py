@@ -42,18 +42,10 @@ class FirstFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process of those that train a model together.
+    """One process of those that train a model together."""
 
-    Attributes
-    ----------
-    rank : int
-        This one's number, from 0.
-    size : int
-        How many there are.
-    """
-
-    rank: int = 0
-    size: int = 1
+    rank: int = 0  # this one's number, from 0
+    size: int = 1  # how many there are
 
     @property
     def is_first(self) -> bool:
@@ -164,10 +156,7 @@ def process_group() -> Iterator[Ranks]:
     Estimators that learn within it share the work; all processes must make the same calls with the
     same data. Gradients are reduced by NCCL on GPUs, by gloo on CPUs.
 
-    Raises
-    ------
-    LostRankError
-        If another process ends early.
+    Raises `LostRankError` if another process ends early.
     """
     global _current
     if not started_by_torchrun():
