@@ -1,8 +1,10 @@
 """The figures of README and docs are those of the records."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
@@ -15,7 +17,10 @@ MAIN, PLUS, DEMO = (
     "results/beyond/incremental",
     "results/digits/demo",
 )
-ABLATION = "results/beyond/ablation"
+ABLATION, STATISTICS = "results/beyond/ablation", "+ λ = 3, statistics"
+REHEARSAL = "results/beyond/rehearsal"
+NO_CUTMIX = "results/beyond/incremental-no-cutmix"
+RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
 PRETRAINED, LITE2 = "results/pretrained/cifar100", "results/pretrained/cifar100-lite2"
 
 #: Page, heading of the section, and for each row of its table: folder and method of the records,
@@ -84,7 +89,19 @@ TABLES = [
     (
         "docs/beyond-measured.md",
         "## Ablation",
-        {"LMRC, λ = 1": (ABLATION, "LMRC"), "LMRC+": (ABLATION, "LMRC+")},
+        {
+            "LMRC, λ = 1": (ABLATION, "LMRC"),
+            "+ cosine schedule": (ABLATION, "+ cosine schedule"),
+            "+ rotations": (ABLATION, "+ rotations"),
+            "+ softmax": (ABLATION, "+ softmax"),
+            "+ λ = 3": (ABLATION, STATISTICS, "wta"),
+            "+ statistics: LDA": (ABLATION, STATISTICS, "lda"),
+            "+ statistics: fine-tuned heads": (ABLATION, STATISTICS, "finetuned"),
+            "+ statistics: linear classifier": (ABLATION, STATISTICS, "linear"),
+            "+ statistics: ensemble": (ABLATION, STATISTICS, "ensemble"),
+            "+ long first task": (ABLATION, "+ long first task, low rate later"),
+            "LMRC+": (ABLATION, "LMRC+"),
+        },
     ),
     (
         "docs/beyond-measured.md",
@@ -92,11 +109,18 @@ TABLES = [
         {
             "LMRC": (MAIN, "LMRC"),
             "LwF.MT": (MAIN, "LwF.MT"),
-            'LMRC+, `"ensemble"`': (PLUS, "LMRC+"),
-            "LMRC+ without CutMix": ("results/beyond/incremental-no-cutmix", "LMRC+"),
+            **{f'LMRC+, `"{rule}"`': (PLUS, "LMRC+", rule) for rule in RULES},
+            "LMRC+ without CutMix": (NO_CUTMIX, "LMRC+"),
         },
     ),
+    (
+        "docs/beyond-measured.md",
+        "## Members",
+        {str(k): (f"results/digits/members/{k}", "LMRC+") for k in (1, 2, 3)},
+    ),
 ]
+#: The columns of a table, in this order, as far as it has them.
+COLUMNS = ("average", "final", "task_id_accuracy", "task_aware_accuracy")
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +143,14 @@ def measured():
 
 
 def rows_of(page, heading):
-    """Return the first two figures of each row of the first table below a heading."""
-    text = (ROOT / page).read_text("utf-8").partition(f"\n{heading}\n")[2]
-    table = re.search(r"(?:^\|.*\n)+", text, re.M)[0].replace("*", "")
-    cells = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
-    return [(row[0], row[1:3]) for row in cells[2:] if row[1]]
+    """Return label and figures of each row of the first table below a heading."""
+    text = (ROOT / page).read_text("utf-8").partition(f"\n{heading}")[2]
+    table = re.search(r"(?:^ *\|.*\n)+", text, re.M)[0].replace("*", "")
+    table = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", table)  # links
+    cells = [
+        [cell.strip() for cell in line.strip()[1:-1].split("|")] for line in table.splitlines()
+    ]
+    return [(row[0], row[1:]) for row in cells[2:] if row[1]]
 
 
 @pytest.mark.parametrize(("page", "heading", "sources"), TABLES, ids=lambda part: str(part)[:30])
@@ -133,7 +160,8 @@ def test_a_table_shows_what_its_records_say(page, heading, sources, measured):
         start = re.compile(re.escape(name) + r"(?: \(| per class|, keeps| from|,|$|\b(?= \())")
         shown = next(figures for label, figures in rows if start.match(label))
         summary = measured(*source)
-        assert shown == [percent(summary.average), percent(summary.final)], (page, name)
+        columns = COLUMNS[: len(shown)]
+        assert shown == [percent(getattr(summary, column)) for column in columns], (page, name)
 
 
 #: Pages, and runs whose "average / last" pair they name in the text.
@@ -144,7 +172,13 @@ PAIRS = [
     *(("docs/how-to/backbone.md", (LITE2, f"LMRC+, {way}")) for way in ("frozen", "adapted")),
     ("docs/reference/metrics.md", (PLUS, "LMRC+")),
     ("docs/beyond.md", (PLUS, "LMRC+")),
-    ("docs/beyond.md", ("results/beyond/incremental-no-cutmix", "LMRC+")),
+    ("docs/beyond.md", (NO_CUTMIX, "LMRC+")),
+    ("docs/beyond.md", (ABLATION, "LMRC+")),
+    ("docs/beyond-measured.md", ("results/beyond/first-run", "LMRC+")),
+    ("docs/beyond-measured.md", ("results/beyond/rehearsal-50", "LMRC+ + 50 per class")),
+    ("docs/beyond-measured.md", ("results/beyond/rehearsal-100", "LMRC+ + 100 per class")),
+    ("docs/beyond-measured.md", (REHEARSAL, "LMRC+ + 20 per class", "wta")),
+    ("docs/beyond-measured.md", (REHEARSAL, "LMRC+ + 20 per class", "lda")),
     *(
         ("docs/beyond-measured.md", (f"results/beyond/{name}", "LMRC+"))
         for name in ("tasks-5", "tasks-20", "tasks-5-no-cutmix", "tasks-20-no-cutmix", "first-50")
@@ -161,3 +195,215 @@ def test_a_page_names_the_pair_of_its_records(page, source, measured):
         percent(found).partition(" ±")[0] for found in (summary.average, summary.final)
     )
     assert f"{average} / {last}" in (ROOT / page).read_text("utf-8")
+
+
+# --- Figures in sentences, and tables of other records --------------------------------------------
+
+
+def says(page, *texts):
+    """Check that a page has texts, whatever its line breaks and its emphasis."""
+    shown = " ".join((ROOT / page).read_text("utf-8").replace("*", "").split())
+    for text in texts:
+        assert text in shown, (page, text)
+
+
+def lines_of(path, **wanted):
+    """Return the records of a file that have some values."""
+    lines = map(json.loads, (ROOT / path).read_text("utf-8").splitlines())
+    return [line for line in lines if wanted.items() <= line.items()]
+
+
+def spread(values, digits=3):
+    """Return mean ± sample standard deviation; the mean alone of one value."""
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{deviation}"
+
+
+def few(images, rule="ridge"):
+    """Return average incremental and last accuracy on Flowers-12, in percent; images=0: all."""
+    path = "results/pretrained/flowers12/few-images.jsonl"
+    found = lines_of(path, per_class=images, rule=rule, held_out=False)
+    assert len(found) == 5
+    average = fmean(fmean(line["accuracy"]) for line in found)
+    return 100 * average, 100 * fmean(line["accuracy"][-1] for line in found)
+
+
+def test_few_photographs():
+    (average, last), shown = few(10), {n: "{:.1f} / {:.1f}".format(*few(n)) for n in (1, 5, 10, 0)}
+    says("README.md", f"{last:.0f} % at the end, {average:.0f} % on average")
+    says("docs/how-to/few-images.md", f"| accuracy (%) | {' | '.join(shown.values())} |")
+    for n in (5, 10, 0):
+        average, last = few(n)
+        says("docs/tutorial.md", f"| {n or 60} | {average:.1f} % | {last:.1f} % |")
+    rows = dict(rows_of("results/README.md", "### Few photographs of a class"))
+    tested = {int(label.rpartition(" ")[2]): row for label, row in [*rows.items()][4:]}
+    for n, row in tested.items():
+        rules = [few(0 if n == 60 else n, rule) for rule in ("ncm", "lda", "ridge")]
+        assert row == [f"{average:.1f} / {last:.1f}" for average, last in rules]
+
+
+def test_seconds_for_photographs():
+    """Of the output that the page of benchmarks shows: 200 photographs, a task each."""
+    section = (ROOT / "benchmarks/README.md").read_text("utf-8").partition("(`learn.py`)")[2]
+    found = re.findall(r"^ +\d +200 +([\d.]+) ", section, re.M)
+    seconds = f"{float(found[0]):.0f} s"
+    says("README.md", f"200 in [{seconds}](benchmarks/README.md)")
+    says("docs/tutorial.md", f"200 photographs take {seconds} on")
+
+
+def test_vectors():
+    found = {
+        backbone: fmean(
+            line["accuracy"][-1]
+            for line in lines_of("results/search/vectors.jsonl", data="digits", backbone=backbone)
+        )
+        for backbone in ("identity", "mlp")
+    }
+    text = "{:.1f} % of all ten, where a network that learns has {:.1f} %"
+    says("docs/how-to/choose.md", text.format(*(100 * share for share in found.values())))
+
+
+def test_mistakes_found_by_check():
+    for line in lines_of("results/trust/check.jsonl"):
+        assert line["flipped_found_in_first_tenth"] == line["flipped"]
+        assert line["copies_found"] == line["copies"]
+        text = f"all {line['flipped']} are among the first tenth of the list, and all"
+        says("docs/how-to/check.md", f"{text} {line['copies']} copies are found")
+
+
+def test_task_id_accuracy(measured):
+    lmrc, plus = measured(MAIN, "LMRC"), measured(PLUS, "LMRC+")
+    aware, task = (percent(x).split()[0] for x in (lmrc.task_aware_accuracy, lmrc.task_id_accuracy))
+    says("docs/beyond.md", f"{aware} % of the test images correctly", f"right task for {task} %")
+    aware, task = (percent(x).split()[0] for x in (plus.task_aware_accuracy, plus.task_id_accuracy))
+    says("docs/beyond.md", f"accuracy is {task} %,", f"task-aware accuracy {aware} %")
+    says("docs/results.md", f"LMRC+ finds it for {float(task):.0f} %")
+
+
+def test_forgetting(measured):
+    lmrc, lwf = measured(MAIN, "LMRC"), measured(MAIN, "LwF.MT")
+    lost = [f"{100 * s.forgetting.mean:.0f}" for s in (lmrc, lwf)]
+    old = [f"{100 * s.old.mean:.1f} %" for s in (lmrc, lwf)]
+    says("docs/results.md", f"({lost[0]} points against {lost[1]})", f"({old[0]} against {old[1]})")
+
+
+def test_exemplars(measured):
+    rehearsal = "results/cifar100/rehearsal"
+    plus, lmrc = (
+        measured(folder, f"{method} + 20 per class").average
+        for folder, method in ((REHEARSAL, "LMRC+"), (rehearsal, "LMRC"))
+    )
+    without = (measured(MAIN, "LMRC").average, measured(PLUS, "LMRC+").average)
+    old, new, old_plus, new_plus = (
+        f"{100 * x.mean:.1f}" for x in (without[0], lmrc, without[1], plus)
+    )
+    text = f"raise LMRC from {old} to {new} and LMRC+ from {old_plus} to {new_plus}"
+    says("docs/how-to/exemplars.md", text)
+    says("docs/results.md", f"| {percent(plus)} | {percent(lmrc)} |")
+    methods = ("Fine-tuning", "EWC", "LwF.MC", "LMRC")
+    rows = dict(rows_of("docs/reproduction.md", "## Table 1: rehearsal"))
+    for n in (20, 50, 100):
+        found = [measured(rehearsal, f"{method} + {n} per class").average for method in methods]
+        assert rows[str(n)] == list(map(percent, found))
+
+
+def test_rotations(measured):
+    rows = dict(rows_of("docs/beyond-measured.md", "## Costs and limits"))
+    timed = json.loads((ROOT / "results/benchmarks/rotations-h200-compiled.json").read_text())
+    names = {"none": "no rotations", "one": "one random rotation", "all": "all rotations"}
+    for rotations, name in names.items():
+        summary = measured("results/beyond/rotations", f"LMRC+, {name}")
+        clock = timed["timed"][rotations]
+        # 100 epochs of 5,000 images, then 9 · 30; and ten times the work after the last epoch.
+        training = 1_850_000 / clock["images"] + 10 * clock["after"]
+        (shown,) = (row for label, row in rows.items() if label.startswith(f'`"{rotations}"`'))
+        assert shown[:2] == [percent(summary.average), percent(summary.final)]
+        assert abs(float(shown[2]) - training) < 1
+        assert shown[3] == f"{round(clock['predicted'], -3):,.0f}"
+
+
+def test_trust_tables():
+    tables = {
+        "### CIFAR-100, from scratch": ("cifar100", ("accuracy", "ece", "lost")),
+        "### Flowers-12, pre-trained": ("flowers12", ("accuracy", "ece", "lost")),
+        "**Heads of a frozen backbone**": ("flowers12-ensemble", EVERY),
+        "### Held-out images or pseudo-features?": ("digits-held-out", EVERY),
+    }
+    targets = [row[1] for _, row in rows_of("docs/trust.md", "## Measured")]
+    rules = [("cifar100", "ensemble", 5, 10), ("flowers12", "ridge", 2, 4)]
+    for i, (name, rule, middle, last) in enumerate(rules):
+        ends, middles = (
+            lines_of(f"results/trust/{name}.jsonl", rule=rule, task=task) for task in (last, middle)
+        )
+        assert targets[i].startswith(spread([line["ece"] for line in ends]))
+        assert targets[2 + i].startswith(
+            spread([line["unknown"]["lmrc"]["auroc"] for line in middles])
+        )
+    for heading, (name, fields) in tables.items():
+        path = f"results/trust/{name}.jsonl"
+        last = max(line["task"] for line in lines_of(path))
+        for label, cells in rows_of("docs/trust.md", heading):
+            lines = lines_of(path, task=last, rule=label.split('"')[1])
+            found = [spread([line[field] for line in lines]) for field in fields]
+            for field, cell in zip(found, cells, strict=True):
+                assert cell in (field, field.removesuffix(" ± 0.000")), (name, label)
+
+
+EVERY = ("accuracy", "ece", "ece_by_pseudo_features", "lost")
+SCORES = {
+    "LMRC+": "lmrc",
+    "maximum similarity": "max_similarity",
+    "maximum probability": "max_probability",
+    "energy": "energy",
+    "Mahalanobis": "mahalanobis",
+    "relative Mahalanobis": "relative_mahalanobis",
+    "residual of ViM": "vim_residual",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "rule", "task"),
+    [
+        ("cifar100", "### CIFAR-100, from scratch", "ensemble", 5),
+        ("flowers12", "### Flowers-12, pre-trained", "ridge", 2),
+    ],
+)
+def test_scores_for_unknown_images(name, heading, rule, task):
+    section = (ROOT / "docs/trust.md").read_text("utf-8").partition(f"\n{heading}")[2]
+    lines = lines_of(f"results/trust/{name}.jsonl", rule=rule, task=task)
+    for label, score in SCORES.items():
+        cells = re.search(rf"^\| {re.escape(label)}(?: \([^)]*\))? \|(.*)\|$", section, re.M)[1]
+        found = [
+            spread([line["unknown"][score][key] for line in lines]) for key in ("auroc", "fpr95")
+        ]
+        assert [cell.strip() for cell in cells.split("|")] == found, label
+
+
+def test_a_server_under_load():
+    for name in ("serve", "serve-one-thread"):
+        lines = (ROOT / f"results/benchmarks/{name}.txt").read_text("utf-8").splitlines()
+        rows = [line for line in lines if re.match(r"\| [a-z][\w-]+ \| \d", line)]
+        assert len(rows) == 9
+        says("benchmarks/README.md", *rows)
+        if name == "serve":
+            says("docs/serve.md", *("|".join(row.split("|")[:7]) + "|" for row in rows))
+
+
+def test_the_step():
+    for name in ("h200-compiled", "h200", "cpu"):
+        path = f"results/benchmarks/throughput-{name}.json"
+        timed = json.loads((ROOT / path).read_text("utf-8"))["timed"]
+        for row, found in timed.items():
+            ratio = timed["conventional"]["ms"] / found["ms"]
+            text = f"{row} {found['images']:,.0f} {found['ms']:.2f} {ratio:.2f}"
+            says("benchmarks/README.md", text)
+        if name == "h200-compiled":
+            ours, first = (f"{timed[row]['ms']:.2f}" for row in ("ours", "ours, no frozen pass"))
+            says("docs/scale.md", f"{ours} ms with the frozen pass, and {first} ms in the first")
+
+
+def test_label_vectors():
+    lines = lines_of("results/capacity/records.jsonl", dim=100, threshold=0.15)
+    found = [line["found"] for line in lines]
+    expected = 10 ** lines[0]["log10_expected"]["beta"]
+    says("docs/paper.md", f"expects {expected:.0f}", f"{fmean(found):.0f} ± {stdev(found):.0f}")
