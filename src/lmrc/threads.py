@@ -17,15 +17,10 @@ _controller = cache(ThreadpoolController)  # to find the libraries takes a milli
 
 
 class Threads:
-    """Worker threads with one BLAS thread each, started when first needed.
+    """Worker threads with one BLAS thread each, started when first needed: one per processor.
 
     BLAS's own threads wait for one another in every product, which is slow if other programs use
     the processor, too; and everything but the products runs in a single thread.
-
-    Parameters
-    ----------
-    max_workers : int
-        Maximum number of threads; at most one per processor is used.
     """
 
     def __init__(self, max_workers: int) -> None:

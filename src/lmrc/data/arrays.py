@@ -20,16 +20,11 @@ _TEST_PARTS = ("test", "val")  # the first that is there counts
 
 
 def npz(path: str | os.PathLike[str]) -> Dataset:
-    """Return the arrays X and y of an ``.npz`` file.
+    """Return the arrays X, images (n, height, width[, channels]) or vectors, and y of a file.
 
     Samples to test with are in X_test and y_test (or X_val and y_val). Where they are not, a fifth
     of each class's samples (at least one; chosen at random, but the same every time) is set aside.
     `note` of the data set says which.
-
-    Parameters
-    ----------
-    path : path
-        The file: images (n, height, width[, channels]) or vectors (n, features), and their labels.
 
     >>> import tempfile
     >>> import numpy as np

@@ -14,14 +14,8 @@ def assign_samples(
 ) -> list[Array] | None:
     """Return the rows of each task; None if each class is in one task only.
 
-    Parameters
-    ----------
-    y : ndarray of shape (n,)
-        Labels of the training samples.
-    tasks : sequence of ndarray
-        The classes of each task; a class may be in several.
-    blurry, disjoint, seed
-        As `lmrc.ClassStream` takes them.
+    `y` are the labels of the training samples, `tasks` the classes of each task; a class may be in
+    several. The rest is as `lmrc.ClassStream` takes it.
 
     >>> y = np.repeat([0, 1], 10)
     >>> for rows in assign_samples(y, [np.array([0]), np.array([1])], 0.2, 0.0, seed=0):

@@ -39,20 +39,9 @@ _HALF_WRITTEN = ".half-written-"
 def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], None]) -> Dataset:
     """Return a data set from the cache; decode its sources first if they are new or changed.
 
-    Parameters
-    ----------
-    name : str
-        Of the data set.
-    sources : iterable of Path
-        All files it is decoded from. A change of path, size or time counts as a new source.
-    decode : callable
-        Given an empty folder, writes ``X_train.npy``, ``y_train.npy``, ``X_test.npy``,
-        ``y_test.npy`` into it and, if need be, calls `save_class_names`.
-
-    Returns
-    -------
-    Dataset
-        With memory-mapped, read-only images.
+    A change of a source's path, size or time counts. `decode` writes ``X_train.npy``,
+    ``y_train.npy``, ``X_test.npy``, ``y_test.npy`` into an empty folder and, if need be, calls
+    `save_class_names`. Images are memory-mapped.
     """
     sources = list(sources)
     folder = cache_folder() / "decoded"
@@ -114,16 +103,9 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def save_images(path: Path, shape: tuple[int, ...], images: Iterable[NDArray[np.uint8]]) -> None:
-    """Write images one after another into a .npy file, for sets that need not fit into memory.
+    """Write images into a .npy file, some at a time, for sets that need not fit into memory.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    shape : tuple of int
-        Of the whole array; its first length must be the number of images.
-    images : iterable of ndarray
-        Each of shape ``shape[1:]``, or several at once.
+    `shape` is that of the whole array.
     """
     with path.open("wb") as file:  # not memory-mapped: a full disk would kill the process
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}

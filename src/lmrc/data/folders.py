@@ -143,20 +143,10 @@ def _form(train: Files, test: Files, limit: int | None) -> tuple[tuple[int, int]
 def image_files(root: Path, parts: Sequence[str] = SET_ASIDE) -> tuple[Files, Files, str]:
     """Return the images of each class in a folder: all, or those to learn from and to test with.
 
-    Parameters
-    ----------
-    root : Path
-        Has one sub-folder per class, or ``train`` and maybe ``test`` (or ``val``) with one
-        sub-folder per class in each.
-    parts : sequence of str
-        Those of `SET_ASIDE` to test with, the one to be preferred first.
-
-    Returns
-    -------
-    train, test : mapping of str to list of Path
-        `test` is empty where the folder does not set images aside.
-    place : str
-        The name of the sub-folder that does; empty where there is none.
+    The folder has one sub-folder per class, or ``train`` and maybe ``test`` (or ``val``) with one
+    sub-folder per class in each. `parts` are those of `SET_ASIDE` to test with, the preferred one
+    first. The last value is the name of the sub-folder that they are in; without one, it is empty,
+    and so are the images to test with.
     """
     if not root.is_dir():
         raise FileNotFoundError(
@@ -299,18 +289,9 @@ def read_files(
 ) -> tuple[Array, Array]:
     """Read images of classes: an array of pixels, and the label of each.
 
-    Parameters
-    ----------
-    files : mapping of str to sequence of Path or binary file
-        The images of each class.
-    size, mode
-        As `lmrc.data.images.read_image` takes them.
-    skipped : list
-        Files that cannot be read are left out, and their errors added to it.
-    limit : int or None, default=None
-        Read no more than the first `limit` images of each class.
-    use : str, default="to learn from"
-        Purpose, for the error if no image of a class can be read; empty: no error.
+    No more than the first `limit` images of each class are read, as `lmrc.data.images.read_image`
+    does. Files that cannot be read are left out, and their errors added to `skipped`; if there is
+    none of a class, an error names the `use`, unless that is empty.
     """
     height, width = (size, size) if isinstance(size, int) else size
     shape = (height, width, 3) if mode == "RGB" else (height, width)

@@ -55,13 +55,8 @@ def n_workers(max_workers: int = MAX_WORKERS) -> int:
 def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:
     """Yield ``read(0)`` … ``read(n - 1)`` in order; many are read by worker processes.
 
-    Not by threads: most of the work for a small JPEG holds Python's global lock.
-
-    Parameters
-    ----------
-    read : callable
-        Can be pickled, and returns errors instead of raising them.
-    n : int
+    Not by threads: most of the work for a small JPEG holds Python's global lock. `read` can be
+    pickled, and returns errors instead of raising them.
     """
     if n < AT_ONCE or get_worker_info() is not None:  # a worker starts no others
         yield from map(read, range(n))
@@ -110,17 +105,9 @@ class _Read(Dataset[Any]):
 
 
 class ImageFiles:
-    """Image files as an array of pixels, decoded when they are read.
+    """Image files, in several lists, as an array of pixels of one size, decoded when they are read.
 
     ``X[rows]`` is such an array again; ``np.asarray(X[rows])`` has the pixels.
-
-    Parameters
-    ----------
-    parts : sequence of sequence of Path or binary file
-        The files, in several lists.
-    size : (height, width)
-        To which images are resized.
-    mode : {"RGB", "L"}
     """
 
     dtype = np.dtype(np.uint8)

@@ -49,21 +49,11 @@ class UnreadableImageError(OSError):
 
 
 def list_images(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the image files in a folder and its sub-folders, in the order of their names.
+    """Return the image files in a folder and its sub-folders, sorted, the same on every machine.
 
     An image is what has the suffix of one (JPEG, PNG, BMP, GIF, WebP, TIFF), in any case. Hidden
     files and folders are left out, and links to a parent folder. A folder with several links is
     visited once.
-
-    Parameters
-    ----------
-    folder : path
-        Where to look.
-
-    Returns
-    -------
-    list of Path
-        Sorted, the same on every machine.
     """
     return [Path(folder, name) for name in walk_images(folder)]
 
@@ -172,21 +162,11 @@ def read_image(
 
 
 def common_form(paths: Iterable[ImageFile]) -> tuple[tuple[int, int], Mode]:
-    """Return the size and the mode in which to read a collection of images.
+    """Return the size and the mode in which to read a collection of images, by their headers alone.
 
-    Only the header of each file is read; files that are not images are skipped.
-
-    Parameters
-    ----------
-    paths : iterable of Path or binary file
-        The images.
-
-    Returns
-    -------
-    size : (height, width)
-        Their own, if they all have the same and it is no more than 256 pixels a side; else 64×64.
-    mode : {"RGB", "L"}
-        Grey if they all are; else colour.
+    The size (height, width) is their own, if they all have the same and it is no more than 256
+    pixels a side; else 64×64. The mode is grey if they all are; else colour. What is no image is
+    skipped.
     """
     sizes: set[tuple[int, int]] = set()
     all_grey = True

@@ -17,14 +17,8 @@ class Names(Sequence[Path]):
     """Image files under a folder, as a sequence of paths, stored as two arrays.
 
     A `Path` takes some hundred bytes more than its name, and each worker process would soon have
-    its own copy of a list of them.
-
-    Parameters
-    ----------
-    folder : path
-        Where the files are.
-    names : iterable of str, optional
-        Paths relative to it; those that `walk_images` finds, in its order, by default.
+    its own copy of a list of them. `names` are relative to the folder; by default those that
+    `walk_images` finds, in its order.
     """
 
     def __init__(self, folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:

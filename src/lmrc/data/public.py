@@ -64,15 +64,10 @@ _DAMAGED = (ValueError, EOFError, zlib.error, struct.error, gzip.BadGzipFile, ta
 
 
 def mnist(data_dir: DataDir = None) -> Dataset:
-    """Return MNIST: 70,000 handwritten digits, grey images of 28×28 pixels, ten classes.
+    """Return MNIST: 60,000 training and 10,000 test images of shape (28, 28), labels 0 to 9.
 
     Reads the four IDX files, compressed (.gz) or not, in the data folder or in its sub-folder
     ``mnist``, ``MNIST`` or ``MNIST/raw``.
-
-    Returns
-    -------
-    Dataset
-        60,000 training and 10,000 test images of shape (28, 28), labels 0 to 9.
     """
     folder = data_folder(data_dir)
     files = {part: _find_idx(folder, remote.name) for part, remote in MNIST.items()}
@@ -90,17 +85,12 @@ def mnist(data_dir: DataDir = None) -> Dataset:
 
 
 def cifar100(data_dir: DataDir = None) -> Dataset:
-    """Return CIFAR-100: 60,000 colour images of 32×32 pixels, a hundred classes.
+    """Return CIFAR-100: 50,000 training and 10,000 test images of shape (32, 32, 3), 100 classes.
 
     Reads ``cifar-100-python.tar.gz`` (the version for Python) or, unpacked from it,
     ``cifar-100-python/train``, ``test`` and ``meta``, in the data folder or in its sub-folder
-    ``cifar100`` or ``cifar-100``.
-
-    Returns
-    -------
-    Dataset
-        50,000 training and 10,000 test images of shape (32, 32, 3). The labels are the official
-        numbers of the fine classes, 0 to 99; `class_names` has their names.
+    ``cifar100`` or ``cifar-100``. Labels are the official numbers of the fine classes, 0 to 99;
+    `class_names` has their names.
     """
     folder = data_folder(data_dir)
     places = (".", "cifar100", "cifar-100")
@@ -124,18 +114,13 @@ def cifar100(data_dir: DataDir = None) -> Dataset:
 
 
 def imagenet200(data_dir: DataDir = None) -> Dataset:
-    """Return Tiny-ImageNet: 110,000 colour images of 64×64 pixels, 200 classes of ImageNet.
+    """Return Tiny-ImageNet: 100,000 training and 10,000 test images of 64×64 pixels, 200 classes.
 
     Reads ``tiny-imagenet-200.zip`` or, unpacked from it, the folder ``tiny-imagenet-200``, in the
     data folder or in its sub-folder ``tiny-imagenet``; where neither is there, an archive
     ``tiny-imagenet-*.zip`` of the same layout with fewer classes. The official validation images
-    are the test part, since the labels of the official test images were never published.
-
-    Returns
-    -------
-    Dataset
-        100,000 training and 10,000 test images of shape (64, 64, 3). The labels are WordNet's
-        numbers, such as ``"n01443537"``; `class_names` has their meaning.
+    are the test part, since the labels of the official test images were never published. Labels are
+    WordNet's numbers, such as ``"n01443537"``; `class_names` has their meaning.
     """
     folder = data_folder(data_dir)
     source = _find_tiny_imagenet(folder)

@@ -34,11 +34,8 @@ class RemoteFile:
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of the public data sets.
 
-    Parameters
-    ----------
-    data_dir : path or None, default=None
-        The folder; it must exist. None: the environment variable ``LMRC_DATA``, or else
-        `cache_folder`.
+    One that is named, by `data_dir` or by the environment variable ``LMRC_DATA``, must exist; else
+    it is `cache_folder`.
 
     >>> data_folder("/no/such/folder")
     Traceback (most recent call last):
@@ -74,15 +71,6 @@ def find_first(folder: Path, places: Sequence[str], names: Sequence[str]) -> Pat
 
 def download(title: str, files: Sequence[RemoteFile], folder: Path) -> None:
     """Download files into a folder, each checked against its checksum.
-
-    Parameters
-    ----------
-    title : str
-        What to call the data set in an error.
-    files : sequence of RemoteFile
-        What is missing.
-    folder : Path
-        Where to put it, under its own name.
 
     Raises `DatasetNotFoundError` if that fails: names each file, its address and the place where it
     is looked for.

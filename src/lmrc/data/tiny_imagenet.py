@@ -50,17 +50,10 @@ def tiny_imagenet_files(source: Path) -> list[Path]:
 
 
 def decode_tiny_imagenet(source: Path, out: Path) -> None:
-    """Decode an archive or a folder into the arrays of the cache.
+    """Decode an archive, or the folder that has ``wnids.txt``, into the arrays of the cache.
 
     Training images come in the order of ``wnids.txt`` and of their numbers, validation images in
     that of their list. Classes that ``wnids.txt`` lacks are skipped.
-
-    Parameters
-    ----------
-    source : Path
-        The archive, or the folder that has ``wnids.txt``.
-    out : Path
-        An empty folder.
     """
     try:
         files: _Folder | _Archive = _Folder(source) if source.is_dir() else _Archive(source)

@@ -58,16 +58,7 @@ def score_model(
 ) -> ModelScore:
     """Compare a model's predictions with the true classes.
 
-    Parameters
-    ----------
-    similarities : array of shape (n, n_classes)
-        Columns in the order of the heads' classes.
-    heads : sequence of arrays
-        The classes of each head.
-    y : array of shape (n,)
-        True classes, each of them in one of the heads.
-    seconds : float
-        Time that predicting took.
+    Columns of `similarities`, (n, n_classes), are in the order of the heads' classes.
 
     >>> heads = [np.array(["cat", "dog"]), np.array(["fox"])]
     >>> score = score_model(np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.7]]), heads, ["cat", "dog"])
@@ -102,18 +93,10 @@ def score_model(
 
 
 def reject_threshold(known: NDArray[Any], unknown: NDArray[Any]) -> tuple[float, float, float]:
-    """Find the similarity below which to predict "unknown".
+    """Find the similarity below which to predict "unknown", by the best similarity of images.
 
-    Parameters
-    ----------
-    known, unknown : array of shape (n,)
-        The best similarity of images of the model's classes, and of images of none of them.
-
-    Returns
-    -------
-    threshold, kept, rejected : float
-        The threshold for which the mean of the two shares is highest: that of known images at or
-        above it, and that of unknown ones below.
+    Returns the threshold for which the mean of two shares is highest, and these: that of known
+    images at or above it, and that of unknown ones below.
 
     >>> reject_threshold(np.array([0.9, 0.8, 0.7]), np.array([0.2, 0.5]))
     (0.6, 1.0, 1.0)

@@ -32,19 +32,9 @@ class Outputs:
 def compute_outputs(learner: Any, X: Any, n_seen: int, *, all_rules: bool = False) -> Outputs:
     """Compute labels and scores: in one forward pass where `predict` is the argmax of the scores.
 
-    A class says so by the attribute ``predict_is_argmax = True``, and its subclasses inherit it.
-    A subclass that overrides `predict` or the scores has to say it again; until it does, `predict`
-    is called by itself.
-
-    Parameters
-    ----------
-    learner : object with `predict`
-    X : array
-        The samples.
-    n_seen : int
-        Number of classes that have arrived.
-    all_rules : bool, default=False
-        Whether scores by each of the learner's ``prediction_rules_`` are wanted.
+    A class says so by the attribute ``predict_is_argmax = True``, and its subclasses inherit it. A
+    subclass that overrides `predict` or the scores has to say it again; until it does, `predict` is
+    called by itself. With `all_rules`, scores by each of the learner's ``prediction_rules_``, too.
     """
     several = all_rules and len(getattr(learner, "prediction_rules_", ())) > 1
     by_rule = learner.similarities_by_rule(X) if several else {}

@@ -48,16 +48,10 @@ def run_on_ray(
 ) -> Iterator[RunRecord]:
     """Run what is not in the records yet on a Ray cluster; a failed run does not stop the others.
 
-    Parameters
-    ----------
-    recipe, runs, out, data_dir, where, failed
-        As for `lmrc.experiments.workers.run_sequentially`. Each machine of the cluster needs the
-        data set's files; the run folder is on this one alone.
-    address : str, default=""
-        Of the cluster. Empty: the one that this machine belongs to, or else a new one on this
-        machine.
-    gpus : float, optional
-        Per run; with 0.25, four runs share a GPU. By default 1 where the cluster has any.
+    As `lmrc.experiments.workers.run_sequentially`. Each machine of the cluster needs the data set's
+    files; the run folder is on this one alone. Without an address, it is the cluster that this
+    machine belongs to, or else a new one on this machine. `gpus` are per run; by default 1 where
+    the cluster has any.
     """
     ray = _import_ray()
     with ExitStack() as stack:

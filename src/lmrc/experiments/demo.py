@@ -70,16 +70,7 @@ QUESTION = (
 def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) -> None:
     """Run the demo, show it, and write records, table, figure and page.
 
-    Parameters
-    ----------
-    out : Path
-        Folder for the files; made where it does not exist. An earlier demo in it is replaced.
-    seeds : int, default=1
-        Number of runs of each method, with seeds 0, 1, ….
-    epochs : int, default=12
-        Passes over each task.
-    quiet : bool, default=False
-        Show no progress.
+    An earlier demo in the folder is replaced. Each method is run with the seeds 0, 1, ….
     """
     command = _command(out, seeds, epochs)
     description = Description("demo", TITLE, QUESTION, [Command(command)])
@@ -106,11 +97,6 @@ def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
     """Train every method on the digits and yield a record after each task.
 
     All methods with one seed come first, then all with the next.
-
-    Parameters
-    ----------
-    seeds, epochs : int
-        As in `main`.
     """
     stream = ClassStream(load_dataset("digits"), tasks=TASKS)
     made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware()}

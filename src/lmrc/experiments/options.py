@@ -89,14 +89,7 @@ def one_by_one(arguments: list[str]) -> list[str]:
 
 
 def check_options(experiment: str, given: list[str]) -> None:
-    """Raise a UsageError for the first option that the experiment does not take.
-
-    Parameters
-    ----------
-    experiment : str
-    given : list of str
-        Options as typed, such as ``--memory``.
-    """
+    """Raise a UsageError for the first option, as typed, that the experiment does not take."""
     for option in given:
         if reason := REFUSED[experiment].get(option):
             raise UsageError(f"{option} makes no sense for {experiment}: {reason}")
@@ -173,12 +166,7 @@ def learner_settings(
 ) -> dict[str, Any] | None:
     """Read ``--set NAME=VALUE``; a value that is not JSON is text.
 
-    Parameters
-    ----------
-    given : list of str or None
-        As typed.
-    own_option : mapping
-        Parameters that are refused, as they have an option of their own, and that option.
+    Parameters that have an option of their own are refused, with that option.
     """
     settings = {}
     for text in given or []:

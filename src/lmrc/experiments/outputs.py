@@ -15,21 +15,11 @@ SIMILARITY, PROBABILITY, WITHIN_HEAD = "similarity", "probability", "probability
 
 
 def mean_outputs(stream: ClassStream, learner: Any) -> dict[str, Any]:
-    """Return a learner's outputs, on average over the test samples of each class.
+    """Return a learner's outputs, on average over the test samples of each class of its stream.
 
-    Parameters
-    ----------
-    stream : ClassStream
-        The stream that the learner has learnt; three classes or more.
-    learner : classifier
-        One with `similarities` (LMRC), `predict_proba` or `decision_function`.
-
-    Returns
-    -------
-    dict
-        JSON-ready. ``kind``: "similarity", "probability" or "probability within a head" (where
-        each head's outputs sum to 1); ``classes``: the labels of the positions, in order of
-        arrival; ``means``: one row per class, of the mean output at each position.
+    Returns JSON values. ``kind``: "similarity", "probability" or "probability within a head" (where
+    each head's outputs sum to 1); ``classes``: the labels of the positions, in order of arrival;
+    ``means``: one row per class, of the mean output at each position.
     """
     if not hasattr(learner, "classes_"):
         raise ValueError(

@@ -82,17 +82,10 @@ class Recipe:
 
 
 def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> Recipe:
-    """Read the recipe of an experiment on a data set.
+    """Read the recipe of an experiment on a data set, by default the one that it names.
 
-    Parameters
-    ----------
-    experiment : str
-        One of `EXPERIMENTS`, but capacity.
-    dataset : str, optional
-        As for `lmrc.load_dataset`; by default the one that the recipe names.
-    **changes
-        Values that replace the recipe's, unless they are None. ``settings``, and names that are no
-        field of a `Recipe`, replace single parameters of the learners.
+    Changes that are not None replace its values. ``settings``, and names that are no field of a
+    `Recipe`, replace single parameters of the learners.
     """
     read = read_recipe(experiment)
     default = read.pop("dataset", None)

@@ -26,20 +26,8 @@ from lmrc.text import say
 def copy_records(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path) -> list[str]:
     """Copy the records of finished runs with the same settings from another run folder.
 
-    Parameters
-    ----------
-    recipe : Recipe
-    runs : sequence of Run
-        The runs that are needed; those that the folder has already are skipped.
-    source : Path
-        The run folder to read.
-    folder : Path
-        The run folder to copy them to.
-
-    Returns
-    -------
-    list of str
-        A note on what was copied, and from where: none or one.
+    Runs that the folder has already are skipped. Returns a note on what was copied, and from where:
+    none or one.
     """
     if not (source / RECORDS).exists():
         return []

@@ -115,15 +115,7 @@ def execute(
 ) -> Iterator[RunRecord]:
     """Resume a run where its records end; add and yield a record after each task.
 
-    Parameters
-    ----------
-    recipe, run
-        What to run.
-    folder : Path
-        The run folder.
-    dataset : Dataset
-    **where
-        Parameters of the learner that do not belong to the experiment: device, compile.
+    `where` are parameters of the learner that do not belong to the experiment: device, compile.
     """
     _end_with_parent()
     with _exclusive(folder, run) if current().is_first else nullcontext():
@@ -151,22 +143,11 @@ def _resume(
 def measure(
     recipe: Recipe, run: Run, dataset: Dataset, done: int, left: Model | None, **where: Any
 ) -> Iterator[tuple[RunRecord, IncrementalClassifier | None]]:
-    """Resume a run; yield a record after each task. It needs no run folder.
+    """Resume a run from what `resume_point` found; yield a record and a model after each task.
 
-    Parameters
-    ----------
-    recipe, run, dataset, **where
-        As in `execute`.
-    done, left
-        What `resume_point` found.
-
-    Yields
-    ------
-    record : RunRecord
-        Where the saved model is older than the records, some are made again.
-    model : IncrementalClassifier or None
-        To resume the run from; None for a learner of another kind, and at the run's end unless it
-        is to be kept.
+    It needs no run folder. Where the saved model is older than the records, some are made again.
+    The model is what the run is resumed from: None for a learner of another kind, and at the run's
+    end unless it is to be kept.
     """
     cls = find_method(run.method, recipe.variants).cls
     data = dataset.as_vectors() if _is_scikit(cls) else dataset
@@ -202,14 +183,7 @@ def check_settings(
 ) -> None:
     """Refuse parameters that no learner takes, and values that a learner would refuse.
 
-    Parameters
-    ----------
-    recipe, runs
-        What to run.
-    chosen : iterable of str
-        Names of parameters that a user chose. At least one of the learners must have each.
-    **where
-        As in `execute`.
+    At least one of the learners must have each parameter that a user has `chosen`.
     """
     methods = {run.method: find_method(run.method, recipe.variants) for run in runs}
     for name in chosen:

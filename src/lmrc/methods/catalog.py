@@ -66,22 +66,15 @@ def find_method(
 ) -> Method:
     """Find a method by its short name, or a class of your own.
 
-    Parameters
-    ----------
-    name : str
-        That of a built-in method, see `METHODS`; that of an entry point of the group
-        ``lmrc.methods``; or ``package.module.Class`` (and so is ``package.module:Class``), where
-        the module may also lie in the current folder.
-    variants : mapping, optional
-        Methods with settings of their own, by short name: ``method``, of which one is a variant,
-        ``title``, and the settings that make it so. With ``starts_from = "lmrc"`` it is LMRC+
-        with its extensions switched off, but for those settings.
+    The name is that of a built-in method, see `METHODS`; that of an entry point of the group
+    ``lmrc.methods``; or ``package.module.Class`` (and so is ``package.module:Class``), where the
+    module may also lie in the current folder. Variants are methods with settings of their own, by
+    short name: ``method``, of which one is a variant, ``title``, and the settings that make it so.
+    With ``starts_from = "lmrc"`` it is LMRC+ with its extensions switched off, but for those
+    settings.
 
-    Returns
-    -------
-    Method
-        Its title tells methods apart in records and tables. That of your own class is the entry
-        point's name or the dotted path: two packages may well have a class of one name.
+    The title tells methods apart in records and tables. That of your own class is the entry point's
+    name or the dotted path: two packages may well have a class of one name.
     """
     if name in variants:
         settings = dict(variants[name])

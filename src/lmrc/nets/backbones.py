@@ -202,16 +202,10 @@ def refuse_vectors(name: str, input_shape: InputShape) -> None:
 
 
 def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Module:
-    """Build a new backbone for inputs of the given shape.
+    """Build a new backbone for inputs of shape (features,) or (channels, height, width).
 
-    Parameters
-    ----------
-    backbone : str, nn.Module or callable
-        "auto", a name in `BACKBONES`, a module (a copy is returned), or a
-        factory: a function or class that returns a module. A factory with a parameter called
-        ``input_shape`` is given it.
-    input_shape : tuple of int
-        (features,) or (channels, height, width).
+    By "auto", a name in `BACKBONES`, a module (a copy is returned), or a factory: a function or
+    class that returns a module. A factory with a parameter called ``input_shape`` is given it.
     """
     if isinstance(backbone, nn.Module):
         return copy.deepcopy(backbone)

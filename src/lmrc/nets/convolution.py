@@ -17,12 +17,8 @@ from torch.nn import functional as F
 class DetachedWeight:
     """The weight of a layer as autograd sees it: a constant, with its gradient computed elsewhere.
 
-    Parameters
-    ----------
-    value : Tensor
-        The weight, or a copy in the precision of the computation.
-    compute : callable
-        Called in the backward pass, with the arguments of `weight_gradient`.
+    `value` is the weight, or a copy in the precision of the computation; `compute` is called in the
+    backward pass, with the arguments of `weight_gradient`.
     """
 
     _by_handle: ClassVar[WeakValueDictionary[int, DetachedWeight]] = WeakValueDictionary()

@@ -151,16 +151,7 @@ def _torchvision(name: str, weights: bool = False) -> tuple[nn.Module, int]:
 
 
 class HuggingFace(nn.Module):
-    """A network of transformers that returns pooled features.
-
-    Parameters
-    ----------
-    kind : str
-        A name in `FAMILIES`.
-    config : mapping
-        Plain values.
-    model : nn.Module
-    """
+    """A network of transformers, of a kind in `FAMILIES`, that returns pooled features."""
 
     def __init__(self, kind: str, config: Mapping[str, Any], model: nn.Module) -> None:
         super().__init__()

@@ -19,19 +19,7 @@ from lmrc.nets.backbones import BasicBlock, ResNet, is_plain, pad_channels
 
 
 def fold(backbone: nn.Module, dtype: torch.dtype) -> nn.Module | None:
-    """Return a network that computes what the backbone does in evaluation mode.
-
-    Parameters
-    ----------
-    backbone : nn.Module
-    dtype : torch.dtype
-        Of the computation.
-
-    Returns
-    -------
-    nn.Module or None
-        None for other backbones.
-    """
+    """Return what computes the same as a ResNet of ours in evaluation mode; None for others."""
     return FoldedResNet(backbone, dtype) if _is_known(backbone) else None
 
 

@@ -12,15 +12,8 @@ COLOURS = 3
 class Resize(nn.Module):
     """Resize images (bicubic, with antialiasing) with values in 0…1, and repeat a grey channel.
 
-    Resizing is linear: a matrix for rows and one for columns. So it is the same on all devices,
-    has a deterministic gradient, and can be exported.
-
-    Parameters
-    ----------
-    input_shape : tuple of int
-        (channels, height, width) of the images.
-    size : tuple of int
-        Height and width of the result.
+    Resizing is linear: a matrix for rows and one for columns. So it is the same on all devices, has
+    a deterministic gradient, and can be exported.
     """
 
     rows: Tensor | None

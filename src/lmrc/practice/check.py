@@ -84,20 +84,8 @@ def check(
 ) -> list[Finding]:
     """Check labelled images; write a page and a CSV file; return what was found, worst first.
 
-    Parameters
-    ----------
-    source : Path
-        A folder or a CSV file, as `lmrc learn` takes them; test images in it are compared, too.
-    out : Path
-        Folder for the page and the CSV file.
-    model : Path or None
-        The model that shall learn them: tells whether a new class looks like a known one.
-    thumbnails : bool
-        Whether the page shows images.
-    device : str
-        Device to compute on.
-    say : callable
-        Called with each line of output.
+    Test images in the source are compared, too. With the model that shall learn the images, it
+    tells whether a new class looks like a known one.
     """
     refuse_inside(out, source, "the report", "choose another folder with --out")
     images = _read(source, device)

@@ -81,24 +81,9 @@ def evaluate(
     device: str = "auto",
     say: Say = print,
 ) -> dict[str, Any]:
-    """Score a model and write a report; return the main metrics.
+    """Score a model on labelled images and write a report; return the main metrics.
 
-    Parameters
-    ----------
-    path : Path
-        The model.
-    source : Path
-        Labelled images, as `lmrc learn` takes them.
-    out : Path
-        Folder for the report.
-    unknown : Path or None
-        Images of none of the model's classes, to measure how well they are recognised.
-    thumbnails : bool
-        Whether the page shows images.
-    device : str
-        Device to compute on.
-    say : callable
-        Called with each line of output.
+    With images of none of the model's classes (`unknown`), how well they are recognised, too.
     """
     refuse_inside(out, source, "the report", "choose another folder with --out")
     _refuse_other(out)

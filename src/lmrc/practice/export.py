@@ -59,17 +59,7 @@ class _Exported(nn.Module):
 
 
 def export(path: Path, out: Path, *, say: Say = print) -> None:
-    """Write a model as ONNX, after comparing the outputs of onnxruntime with those of torch.
-
-    Parameters
-    ----------
-    path : Path
-        The model.
-    out : Path
-        The file to write.
-    say : callable
-        Called with each line of output.
-    """
+    """Write a model as ONNX, after comparing the outputs of onnxruntime with those of torch."""
     model, content = convert(path, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)

@@ -66,19 +66,10 @@ def predict(
 ) -> Iterator[Prediction]:
     """Yield the predictions for images, in order; for unreadable ones, an error.
 
-    Parameters
-    ----------
-    model : LMRCClassifier
-    images : iterable
-        Paths; pairs of a name and the bytes of a file or its pixels; or `Prediction` objects with
-        an error, which are passed on.
-    top : int, default=1
-        Number of classes for each image.
-    reject_below : float or None
-        Images whose best similarity is lower are predicted as unknown.
-    unknown_share : float or None
-        Predict unknown by the model's score for that, so that this share of images of known classes
-        is.
+    Images are paths; pairs of a name and the bytes of a file or its pixels; or `Prediction` objects
+    with an error, which are passed on. Those whose best similarity is below `reject_below` are
+    predicted as unknown; with `unknown_share`, those that the model's own score says so of, so that
+    this share of images of known classes is.
     """
     threshold = None if unknown_share is None else unknown_threshold(model, unknown_share)
     return _predict(model, images, top, reject_below, threshold)

@@ -62,23 +62,7 @@ def with_settings(
     method: str | None = None,
     from_scratch: bool = False,
 ) -> LMRCClassifier:
-    """Return the model with a user's settings; refuse those that the first task has fixed.
-
-    Parameters
-    ----------
-    model : LMRCClassifier
-        The model as stored.
-    path : Path
-        Its folder.
-    settings : mapping
-        Parameters of the classifier.
-    size : int, (height, width) or None
-        Image size.
-    method : str or None
-        Name of the method.
-    from_scratch : bool
-        Whether its backbone has no pre-trained weights.
-    """
+    """Return a stored model with a user's settings; refuse those that the first task fixed."""
     _refuse_unknown(type(model), settings)
     settings = dict(settings)
     now: dict[str, Any] = {name: getattr(model, name) for name in fixed(type(model))}

@@ -161,18 +161,9 @@ def read_source(
 def form_of_inputs(
     source: Path, size: Size | None = None, images: Files | None = None
 ) -> tuple[tuple[int, ...], int]:
-    """Return the shape that inputs of a source will have, and how many there are.
+    """Return the shape that the inputs of a source will have, and how many there are.
 
     Only file headers are read. Of what cannot be read, it is () and 0.
-
-    Parameters
-    ----------
-    source : Path
-        As in `read_source`.
-    size : int, (height, width) or None
-        Size to which images are resized; None: chosen from the images.
-    images : mapping of str to sequence of binary file, optional
-        As in `read_source`.
     """
     if images is None and source.suffix.lower() == ".npz":
         n, *shape = shape_of_samples(source)

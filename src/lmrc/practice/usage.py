@@ -69,12 +69,8 @@ def warn(text: str) -> None:
 def progress_lines(silent: bool) -> Callable[[str, int, int], None]:
     """Return a function that prints how much of something is done: once in 30 s at most.
 
-    It takes a noun, how many are done, and how many there will be.
-
-    Parameters
-    ----------
-    silent : bool
-        Print nothing, for example because a terminal shows a progress bar.
+    It takes a noun, how many are done, and how many there will be. A terminal shows a progress bar:
+    there it is silent.
     """
     from lmrc.report.live import Countdown
 

@@ -40,16 +40,8 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 def export_page(path: Path, out: Path, package: Path | None = None, *, say: Say = print) -> None:
     """Write a model as a web page, after comparing its outputs with those of the model.
 
-    Parameters
-    ----------
-    path : Path
-        The model.
-    out : Path
-        The folder to write.
-    package : Path or None
-        Folder of the npm package onnxruntime-web; None: from the cache, or fetched by npm.
-    say : callable
-        Called with each line of output.
+    `package` is the folder of the npm package onnxruntime-web; None: from the cache, or fetched by
+    npm.
     """
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: name a folder for the web page")

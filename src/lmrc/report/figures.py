@@ -87,18 +87,11 @@ class Curve(NamedTuple):
 def accuracy_over_tasks(
     summaries: Sequence[MethodSummary], metric: str = "accuracy", *, columns: int = 2
 ) -> Figure:
-    """Draw the accuracy over all seen classes after each task (Fig. 3).
+    """Draw the accuracy over all seen classes after each task (Fig. 3), one line per method.
 
-    Parameters
-    ----------
-    summaries : sequence of MethodSummary
-        One line each; a band of one standard deviation where there are several seeds. The legend
-        gives the average incremental accuracy. A single one has a baseline beside it: all test
-        samples of the newest task right, and no other, which is what fine-tuning comes to.
-    metric : {"accuracy", "top5"}, default="accuracy"
-        What they are of.
-    columns : int, default=2
-        Of the legend.
+    With a band of one standard deviation where there are several seeds. The legend gives the
+    average incremental accuracy. A single method has a baseline beside it: all test samples of the
+    newest task right, and no other, which is what fine-tuning comes to.
     """
     kind = metric_name(metric)
     curves = [
@@ -216,17 +209,7 @@ def _line(axes: Axes, curve: Curve) -> None:
 def task_confusion(
     counts: Sequence[Sequence[int]], labels: Sequence[str], *, title: str = ""
 ) -> Figure:
-    """Draw the predicted task (columns) of samples by true task (rows), as shares of each row.
-
-    Parameters
-    ----------
-    counts : square matrix of int
-        Entry [i][j]: test samples of task i that were predicted as a class of task j.
-    labels : sequence of str
-        One for each task.
-    title : str, default=""
-        Above the figure.
-    """
+    """Draw the predicted task (columns) of samples by true task (rows), as shares of each row."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
     shares = [[n / (sum(row) or 1) for n in row] for row in counts]
@@ -260,14 +243,8 @@ def task_confusion(
 def to_svg(figure: Figure, *, name: str, description: str) -> Markup:
     """Return the figure as an ``<svg>`` element for a page.
 
-    Parameters
-    ----------
-    figure : Figure
-        Its ink becomes ``currentColor``: text and axes take the page's colour.
-    name : str
-        Prefix of every id, so that ids of two figures of a page differ.
-    description : str
-        What the figure shows, for screen readers.
+    Its ink becomes ``currentColor``: text and axes take the page's colour. Every id begins with
+    `name`, so that ids of two figures of a page differ. The description is for screen readers.
     """
     buffer = io.StringIO()
     with theme():

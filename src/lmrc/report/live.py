@@ -27,14 +27,9 @@ class Progress(Protocol):
 
 
 class Countdown:
-    """Counts what is done, and estimates the remaining time.
+    """Counts what is done of a total, and estimates the remaining time.
 
-    Parameters
-    ----------
-    total : int
-        How many records there will be.
-    done : int, default=0
-        How many there are from before: they do not count for the estimate.
+    What was `done` before does not count for the estimate.
     """
 
     def __init__(self, total: int, done: int = 0) -> None:
@@ -81,23 +76,7 @@ def show(
     metric: str = "accuracy",
     quiet: bool = False,
 ) -> Iterator[Progress]:
-    """Open the display that fits: nothing, a live table, or lines.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Rows of the table.
-    tasks : int
-        Tasks, the columns of the table.
-    total : int
-        How many records there will be.
-    done : int, default=0
-        How many there are from before.
-    metric : {"accuracy", "top5"}, default="accuracy"
-        What to show of a record.
-    quiet : bool, default=False
-        Show nothing.
-    """
+    """Open the display that fits: nothing, a live table of methods and tasks, or lines."""
     if quiet:
         yield _Nothing()
         return

@@ -63,15 +63,7 @@ TitleAndSeed = tuple[str, int]
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` and, beside it, each figure as SVG and PNG and each table as CSV.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds ``records.jsonl`` and ``run.json``; the files are written beside them.
-
-    Returns
-    -------
-    Path
-        Of the page.
+    From ``records.jsonl`` and ``run.json`` of the folder. Returns the path of the page.
     """
     return write_contents(folder, *read_contents(folder))
 
@@ -112,15 +104,7 @@ def write_contents(
 
 
 def render(description: Description, records: Sequence[RunRecord]) -> str:
-    """Return the page of runs over tasks as HTML.
-
-    Parameters
-    ----------
-    description : Description
-        What was run, and what it showed.
-    records : sequence of RunRecord
-        What was measured; at least one.
-    """
+    """Return the page of runs over tasks as HTML."""
     return assemble(description, build(description, records))
 
 
@@ -170,18 +154,9 @@ def _section(section: Section) -> Markup:
 def build(
     description: Description, records: Sequence[RunRecord], beside: Beside | None = None
 ) -> Contents:
-    """Return the contents of the report of runs over tasks.
+    """Return the contents of the report of runs over tasks; at least one record is needed.
 
     There is no headline before all runs are finished.
-
-    Parameters
-    ----------
-    description : Description
-        What was run; its experiment decides about the sections.
-    records : sequence of RunRecord
-        What was measured; at least one.
-    beside : Beside or None
-        Runs of other methods to compare a single one with.
     """
     if not by_method_and_seed(records):
         raise ValueError("there are no records to report; run the experiment first.")

@@ -163,14 +163,7 @@ def summarize_methods(
 ) -> list[MethodSummary]:
     """Summarise the records, method by method in their order of appearance.
 
-    Parameters
-    ----------
-    records : iterable of RunRecord
-    metric : {"accuracy", "top5"}, default="accuracy"
-        What `accuracy`, `average` and `final` are of.
-
-    >>> summarize_methods([])
-    []
+    `accuracy`, `average` and `final` are of the metric, "accuracy" or "top5".
     """
     runs = by_method_and_seed(records)
     styles = style_indices(list(runs))

@@ -33,14 +33,8 @@ class _Waiting:
 class Batcher:
     """Computes outputs for images in mini-batches, in a thread of its own.
 
-    Parameters
-    ----------
-    compute : callable
-        Maps a model and a mini-batch to one output per image.
-    max_batch : int
-        Images of a mini-batch.
-    max_queue : int
-        Images that may wait.
+    `compute` maps a model and a mini-batch to one output per image. At most `max_batch` images are
+    in a mini-batch, and `max_queue` may wait.
     """
 
     def __init__(self, compute: Compute, max_batch: int, max_queue: int) -> None:

@@ -15,18 +15,9 @@ CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "
 
 
 class ApiError(Exception):
-    """A request that cannot be answered.
+    """A request that cannot be answered: HTTP's status, a code for programs, a message for people.
 
-    Parameters
-    ----------
-    status : int
-        Of HTTP.
-    code : str
-        For programs; it does not change.
-    message : str
-        For people.
-    retry_after : int or None
-        Seconds after which it may be worth trying again.
+    The code does not change. After `retry_after` seconds it may be worth trying again.
     """
 
     def __init__(

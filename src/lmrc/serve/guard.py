@@ -37,12 +37,7 @@ HEADERS = {
 class Guard:
     """Refuses requests that are not allowed, before anything of them is read.
 
-    Parameters
-    ----------
-    app : ASGI application
-    settings : Settings
-    held : callable
-        Returns the bytes of images that are held already.
+    `held` returns the bytes of images that are held already.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, held: Callable[[], int]) -> None:

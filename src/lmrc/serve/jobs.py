@@ -106,12 +106,7 @@ class Job:
 
 
 class Jobs:
-    """All jobs of a server.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """All jobs of a server."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

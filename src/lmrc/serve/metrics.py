@@ -16,13 +16,7 @@ BATCH = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Counts what a server does.
-
-    Parameters
-    ----------
-    models : dict of str to Served
-    jobs : Jobs
-    """
+    """Counts what a server does."""
 
     def __init__(self, models: dict[str, Served], jobs: Jobs) -> None:
         self.models, self.jobs = models, jobs
@@ -61,13 +55,7 @@ class Metrics:
 
 
 class Measured:
-    """Counts requests and measures their time.
-
-    Parameters
-    ----------
-    app : ASGI application
-    metrics : Metrics
-    """
+    """Counts requests and measures their time."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics

@@ -61,13 +61,7 @@ class Loaded:
 class Served:
     """A model folder that requests ask, while it is changed by this process or another.
 
-    Parameters
-    ----------
-    name : str
-        The name in addresses.
-    path : Path
-        The folder; it may not exist yet.
-    settings : Settings
+    It may not exist yet. Its name is that in addresses.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings) -> None:

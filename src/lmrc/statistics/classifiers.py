@@ -27,13 +27,7 @@ EPS = 1e-12
 
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
-    """Return Fisher's linear discriminant.
-
-    Returns
-    -------
-    dict of Tensor
-        ``lda_weight``, (rotations, classes, width), and ``lda_bias``, (rotations, classes).
-    """
+    """Return Fisher's discriminant: ``lda_weight``, (rotations, classes, width), ``lda_bias``."""
     return _discriminant(statistics.means, shrunk(statistics.covariances.mean(), SHRINKAGE))
 
 
@@ -49,16 +43,8 @@ class Exact(NamedTuple):
 def exact(scatter: Scatter, width: int, device: torch.device) -> Exact:
     """Return the discriminant of normalised features, and ``ridge_weight``, (classes, inputs).
 
-    The discriminant's shrinkage depends on the number of images.
-
-    Parameters
-    ----------
-    scatter : Scatter
-        Of what `ridge.expand` returns.
-    width : int
-        How many of these are features.
-    device : torch.device
-        Where to compute.
+    The statistics are of what `ridge.expand` returns, `width` is the number of features. The
+    discriminant's shrinkage depends on the number of images.
     """
     features = scatter.of(width, 2 * width)
     covariance = features.covariance()

@@ -53,16 +53,7 @@ def leave_out(
 ) -> LeftOut:
     """Return images of a task: all, or as many of each class. Never the only image of a class.
 
-    Parameters
-    ----------
-    scatter : Scatter
-        Exact statistics with the task.
-    task : Memory
-        Its samples are features.
-    projections, device
-        As for `add_task`.
-    generator : torch.Generator
-        RNG.
+    The samples of the task are features; `scatter` are exact statistics with them.
     """
     classes, picked = torch.unique(task.y).tolist(), []
     most = max(1, min(MAX_OF_CLASS, MAX_IMAGES // len(classes)))
@@ -79,13 +70,7 @@ def leave_out(
 def scores(left_out: LeftOut, fit: Exact, width: int) -> dict[str, Tensor]:
     """Return the scores of each rule of exact statistics, (n, classes), as `PredictionRules` does.
 
-    Parameters
-    ----------
-    left_out : LeftOut
-    fit : Exact
-        With the images.
-    width : int
-        How many of the inputs are features.
+    `fit` is the one with the images; the first `width` inputs are features.
     """
     return {
         "ncm": _nearest_mean(left_out, width),

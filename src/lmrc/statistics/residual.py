@@ -72,14 +72,7 @@ def principal(rows: Tensor, n_images: int) -> Tensor:
 def add_factors(before: Tensor, scatter: Scatter, task: Memory) -> Tensor:
     """Return the factors of all classes, (classes, rank, width), with those of a task.
 
-    Parameters
-    ----------
-    before : Tensor of shape (classes, rank, width)
-        Without it.
-    scatter : Scatter
-        Exact statistics without it.
-    task : Memory
-        Its samples are features.
+    `before` are those without it, `scatter` exact statistics without it. Its samples are features.
     """
     found = list(before)
     for row in torch.unique(task.y).tolist():  # in order
@@ -100,12 +93,7 @@ def known_class(factors: Tensor, scatter: Scatter, row: int) -> Class:
 def factors_of(scatter: Scatter, width: int) -> Tensor:
     """Return the factors that exact statistics have; for all classes the same if they are pooled.
 
-    Parameters
-    ----------
-    scatter : Scatter
-        Of what `ridge.expand` returns.
-    width : int
-        How many of these are features.
+    The statistics are of what `ridge.expand` returns, `width` is the number of features.
     """
     features, n = scatter.of(width, 2 * width), len(scatter.counts)
     if features.is_pooled:

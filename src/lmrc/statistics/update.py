@@ -31,18 +31,7 @@ class Updated(NamedTuple):
 
 
 def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.device) -> Scatter:
-    """Return exact statistics with those of a task, whose samples are features.
-
-    Parameters
-    ----------
-    scatter : Scatter
-        Of what `expand` returns.
-    task : Memory
-    projections : int
-        As for `expand`.
-    device : torch.device
-        Where to compute.
-    """
+    """Return exact statistics with those of a task, whose samples are features."""
     home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
     return scatter.added(
         (row, expand(part.to(device), projections).to(home))
@@ -60,14 +49,7 @@ def without_some(
 ) -> tuple[Scatter, Memory, Memory]:
     """Return exact statistics without a share of each class of a task, the rest, and this share.
 
-    Parameters
-    ----------
-    scatter : Scatter
-        Of the tasks before.
-    task, projections, device
-        As for `add_task`.
-    generator : torch.Generator
-        RNG.
+    `scatter` are those of the tasks before.
     """
     out = torch.zeros(len(task), dtype=torch.bool)
     for row in torch.unique(task.y).tolist():

@@ -190,12 +190,7 @@ def write_atomically(
 ) -> None:
     """Write, sync and rename: the file is there whole or not at all.
 
-    Parameters
-    ----------
-    path : Path
-    content : bytes
-    make_room : callable, optional
-        Called once when the disk is full, before writing continues.
+    `make_room` is called once when the disk is full, before writing continues.
     """
     temporary = path.with_name(f"{DRAFT}{secrets.token_hex(8)}")
     try:

@@ -92,21 +92,10 @@ def write(
 ) -> None:
     """Write a model as the folder's newest version, in one atomic step.
 
-    The caller holds the lock, by `writing`.
-
-    Parameters
-    ----------
-    folder : path
-        Created if it does not exist. An existing one must be empty or a model.
-    description : mapping
-        Plain JSON values.
-    tensors : mapping of mappings
-        Groups of tensors; group names are lower-case letters.
-    keep : int, default=1
-        Versions to keep, this one included; older ones are deleted. Fewer are kept if the
-        manifest would be too large to be read again.
-    note : mapping, optional
-        What the log says about this version. Plain JSON values.
+    The caller holds the lock, by `writing`. An existing folder must be empty or a model.
+    Description and note, for the log, are plain JSON values; names of groups of tensors are
+    lower-case letters. `keep` versions are kept, this one included; fewer if the manifest would be
+    too large to be read again.
     """
     folder = Path(folder)
     refuse_foreign(folder)
@@ -201,15 +190,10 @@ def prune(folder: Path, keep: int, check: Check) -> int:
 
 
 def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
-    """Change every version that is kept, in one atomic step.
+    """Change every version that is kept, in one atomic step; the folder is held by `writing`.
 
-    Parameters
-    ----------
-    folder : Path
-        A model, held by `writing`.
-    change : callable
-        Maps the description and tensors of a version to new ones; None deletes the version. The
-        newest cannot be deleted.
+    `change` maps the description and tensors of a version to new ones; None deletes the version.
+    The newest cannot be deleted.
     """
     amended, kept = [], versions(folder)
     with _new_files(folder):

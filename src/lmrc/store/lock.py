@@ -19,16 +19,10 @@ class LockedError(RuntimeError):
 
 @contextmanager
 def locked(file: IO[bytes], *, wait: bool = True, shared: bool = False) -> Iterator[None]:
-    """Hold a lock between processes (where the system has locks).
+    """Hold a lock between processes on an open file, where the system has locks.
 
-    Parameters
-    ----------
-    file : binary file
-        Open; the lock is on it.
-    wait : bool, default=True
-        Wait until another process releases it; else raise BlockingIOError at once.
-    shared : bool, default=False
-        Block exclusive locks only.
+    Without `wait`, raise BlockingIOError at once if another process has it. A `shared` lock blocks
+    exclusive ones only.
     """
     try:
         import fcntl

@@ -28,16 +28,9 @@ Checkpoint = tuple[dict[str, Any], dict[str, "Tensor"]]
 
 
 def write(folder: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint in place of the last one.
+    """Write a checkpoint in place of the last one, into a folder that is locked by `writing`.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the model, locked by `writing`.
-    content : mapping
-        Plain JSON values.
-    tensors : mapping
-        Empty before the first epoch has ended.
+    The content is plain JSON values; tensors are empty before the first epoch has ended.
     """
     state = files.write_tensors(folder, GROUP, tensors) if tensors else None
     head = {"format_version": FORMAT_VERSION, "model": fingerprint(folder), "state": state}

@@ -46,15 +46,8 @@ def per_image(kind: str) -> str:
 class Augmentation:
     """The random augmentations of an epoch, sampled in advance.
 
-    Parameters
-    ----------
-    kind : str
-        As the classifiers' parameter, but for "auto".
-    n_samples : int
-        Positions in an epoch.
-    sides : tuple of int
-        Height and width of the images; unused for "none".
-    device : torch.device
+    `kind` is as the classifiers' parameter, but for "auto"; `sides` are height and width of the
+    images.
     """
 
     def __init__(
@@ -96,14 +89,9 @@ class Augmentation:
 
 
 def crop_and_flip(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
-    """Crop each image from its padded self and flip where ``flip`` is set, in one gather.
+    """Crop each image, (n, channels, height, width), from its padded self, flip some: one gather.
 
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-    corner : Tensor of shape (n, 2)
-        Top row and left column of the crop, 0 … 2·PADDING.
-    flip : bool Tensor of shape (n,)
+    `corner`, (n, 2), is the top row and left column of the crop, 0 … 2·PADDING.
     """
     n, _, height, width = x.shape
     padded = F.pad(x, (PADDING,) * 4)
@@ -116,13 +104,9 @@ def crop_and_flip(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
 
 
 def jitter(x: Tensor, change: Tensor) -> Tensor:
-    """Change brightness, contrast and saturation of each image.
+    """Change brightness, contrast and saturation of each image, (n, channels, height, width).
 
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-    change : Tensor of shape (n, 3)
-        Factors of brightness, contrast and saturation: 1 changes nothing.
+    `change`, (n, 3), are the factors of each: 1 changes nothing.
     """
     brightness, contrast, saturation = change.reshape(-1, 3, 1, 1, 1).unbind(dim=1)
     out = x.float() * brightness
@@ -144,13 +128,9 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def cutout(x: Tensor, centre: Tensor) -> Tensor:
-    """Set a square of each image to zero, as far as it lies inside (Cutout).
+    """Set a square of each image, (n, channels, height, width), to zero, as far as it lies inside.
 
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-    centre : Tensor of shape (n, 2)
-        Of the square, vertical and horizontal, as shares of the sides.
+    `centre`, (n, 2), is that of the square, vertical and horizontal, as shares of the sides.
     """
     height, width = x.shape[-2:]
     down = is_covered(centre[:, :1], height, CUTOUT)
@@ -187,14 +167,8 @@ def sample_boxes(n: int, height: int, width: int, generator: torch.Generator) ->
 def resize_and_flip(x: Tensor, box: Tensor, flip: Tensor) -> Tensor:
     """Crop a box of each image, scale it to the image's size, flip where ``flip`` is set.
 
-    Bilinear, as if the box were cropped first: pixels outside have no influence.
-
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-    box : Tensor of shape (n, 4)
-        Top, left, height, width.
-    flip : bool Tensor of shape (n,)
+    Bilinear, as if the box, (n, 4), top, left, height and width, were cropped first: pixels outside
+    have no influence.
     """
     height, width = x.shape[-2:]
     y = _source_pixels(box[:, 0:1], box[:, 2:3], height)

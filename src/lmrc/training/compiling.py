@@ -18,19 +18,9 @@ from lmrc.training.prefetch import MAX_VALUES
 def accelerate(
     network: nn.Module, old: nn.Module | None, batches: Batches, execution: Execution
 ) -> Iterator[OverlappedGradients | None]:
-    """Prepare networks for the training of a task.
+    """Prepare networks for the training of a task: the one in training, and the one before it.
 
-    Parameters
-    ----------
-    network, old : nn.Module
-        The one in training, and the one before the task.
-    batches : Batches
-    execution : Execution
-
-    Yields
-    ------
-    OverlappedGradients or None
-        The weights whose gradients are computed on a side stream.
+    Yields the weights whose gradients are computed on a side stream, if any.
     """
     # If the backward pass of a mini-batch fills the GPU, overlapping gains nothing.
     leaves_room = batches.n_values(max(batches.sizes)) <= MAX_VALUES
@@ -48,14 +38,8 @@ def compiled(*networks: nn.Module | None, reuse_memory: bool = True) -> Iterator
     """Compile the encoders of networks for as long as they are trained.
 
     Compiled code is cached by the shapes and the structure of an encoder, so the next task's copy
-    uses the same code.
-
-    Parameters
-    ----------
-    *networks : nn.Module or None
-    reuse_memory : bool
-        Whether the code may overwrite tensors that it no longer needs; not with overlapped
-        gradients.
+    uses the same code. With `reuse_memory` it may overwrite tensors that it no longer needs; not
+    with overlapped gradients.
     """
     options = {"combo_kernels": True}  # many small kernels in one
     if not reuse_memory:

@@ -18,13 +18,6 @@ class CutMix:
 
     The partner of a mini-batch's i-th input is its i-th from the end, so the partners' targets are
     those of the mini-batch, flipped. Each rank takes partners from its own shard.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Samples of each mini-batch.
-    ranks : Ranks
-    device : torch.device
     """
 
     def __init__(self, sizes: Sequence[int], ranks: Ranks, device: torch.device) -> None:
@@ -45,17 +38,8 @@ class CutMix:
     def __call__(self, x: Tensor, positions: Tensor, copies: int) -> tuple[Tensor, Tensor]:
         """Mix the inputs at these positions of the epoch, of whole mini-batches.
 
-        Parameters
-        ----------
-        x : Tensor of shape (copies · n, channels, height, width)
-        positions : Tensor of shape (n,)
-        copies : int
-            Inputs per sample: all first copies come first.
-
-        Returns
-        -------
-        x, lam : Tensor
-            The mixed inputs, and the share λ of each that is its own.
+        Of `copies` inputs per sample, (copies · n, channels, height, width), all first copies come
+        first. Returns the mixed inputs, and the share λ of each that is its own.
         """
         n = len(positions)
         own = torch.arange(n, device=x.device)

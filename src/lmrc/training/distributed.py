@@ -20,13 +20,6 @@ class DistributedStep(Step):
     The same as `Step` on the whole mini-batch, except for rounding and for BatchNorm: its
     statistics are those of a shard, unless SyncBatchNorm is enabled. (CutMix partners are of the
     shard, too.)
-
-    Parameters
-    ----------
-    network : nn.Module
-        The one in training, expanded for this task.
-    losses, batches, optimiser, bf16
-        As for `Step`.
     """
 
     def __init__(

@@ -21,10 +21,7 @@ ELEMENTS, ON_GPU = 2**21, 2**25
 class FeatureInputs(nn.Module):
     """Stands for a backbone whose inputs are its features already.
 
-    Parameters
-    ----------
-    width_before : int
-        How many of them precede those of the last layer.
+    So many of them (`width_before`) precede those of the last layer.
     """
 
     def __init__(self, width_before: int) -> None:
@@ -76,21 +73,9 @@ def extract(
 ) -> Tensor:
     """Return the features of all inputs, (n, width), in memory; on disk where they would fill it.
 
-    Of several processes each computes a part of them.
-
-    Parameters
-    ----------
-    encoder : Encoder
-        In evaluation mode.
-    x : Inputs
-    layers : int
-        Of how many of the last layers the features are.
-    flip : bool
-        Whether to average over each image and its horizontal flip.
-    bf16 : bool
-        Whether to compute in bfloat16.
-    report : callable
-        Called with the number of inputs that are done, as it grows.
+    Of several processes each computes a part of them. `layers` is the number of last layers; with
+    `flip`, features are the mean over an image and its horizontal flip. `report` is called with the
+    number of inputs that are done, as it grows.
     """
     device, encoder = encoder.mean.device, for_inference(encoder)
     at_once = ON_GPU if device.type == "cuda" else ELEMENTS

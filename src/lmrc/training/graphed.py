@@ -32,17 +32,9 @@ class GraphedStep(Step):
     """Steps that are captured once for each size of mini-batch, then replayed.
 
     The first steps of a size run eagerly, so results are those of `Step`. A step that cannot be
-    captured runs eagerly throughout, with a warning. Weight gradients are overlapped from the
-    second step on, unless the losses call autograd themselves.
-
-    Parameters
-    ----------
-    prepare : callable
-        Adds to a mini-batch what can be computed before its step.
-    overlap : OverlappedGradients, optional
-        The weights whose gradients are computed on a side stream.
-    *args, **settings
-        As for `Step`.
+    captured runs eagerly throughout, with a warning. `prepare` adds to a mini-batch what can be
+    computed before its step. Weight gradients are overlapped from the second step on, unless the
+    losses call autograd themselves.
     """
 
     def __init__(

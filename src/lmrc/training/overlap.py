@@ -26,14 +26,7 @@ from lmrc.training.streams import current, on, open_stream, wait
 
 
 class OverlappedGradients:
-    """The weights whose gradients are computed on a side stream while their network is trained.
-
-    Parameters
-    ----------
-    layers : list of Conv2d
-    dtype : torch.dtype
-        Of the computation.
-    """
+    """The weights whose gradients are computed on a side stream while their network is trained."""
 
     def __init__(self, layers: list[Conv2d], dtype: torch.dtype) -> None:
         self.weights = [layer.weight for layer in layers]

@@ -13,15 +13,7 @@ from lmrc.training.loop import EpochRecord
 
 
 class Progress:
-    """Shows the progress of a task on a terminal, if ``verbose``.
-
-    Parameters
-    ----------
-    title : str
-        Of the task.
-    verbose : int
-        0 shows nothing.
-    """
+    """Shows the progress of a task on a terminal, unless ``verbose`` is 0."""
 
     def __init__(self, title: str, verbose: int) -> None:
         self.title = title
@@ -62,12 +54,7 @@ class Progress:
     ) -> Iterator[Callable[[int], None]]:
         """Show how much of some work is done: return what is to be called with that number.
 
-        Parameters
-        ----------
-        work : str
-        total : int
-        also : callable
-            Called with the number and the total, whether it is shown or not.
+        `also` is called with the number and the total, whether it is shown or not.
         """
         if not self.shows:
             yield lambda done: also(done, total)

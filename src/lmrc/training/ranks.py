@@ -95,10 +95,7 @@ class Ranks:
     def share_rows(self, rows: Tensor) -> None:
         """Fill in, on every rank, what the others have computed: each has its `part` of the rows.
 
-        Parameters
-        ----------
-        rows : Tensor
-            On the CPU, contiguous; changed in place.
+        They are on the CPU, contiguous, and changed in place.
         """
         if self.is_distributed:
             for rank in range(self.size):

@@ -49,13 +49,8 @@ def check_square(input_shape: tuple[int, ...]) -> None:
 class Rotations:
     """The rotations of an epoch's images, sampled in advance.
 
-    Parameters
-    ----------
-    kind : {"none", "one", "all"}
-        Images as they are; each rotated at random; or each in all four rotations.
-    n_samples : int
-        Positions in an epoch.
-    device : torch.device
+    By kind: "none", images as they are; "one", each rotated at random; "all", each in all four
+    rotations.
     """
 
     def __init__(self, kind: str, n_samples: int, device: torch.device) -> None:

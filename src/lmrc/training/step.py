@@ -33,16 +33,9 @@ def check(terms: Losses, n: int) -> None:
 class Step:
     """Train the network on a mini-batch.
 
-    It never waits for the device: the loss terms are summed up there.
-
-    Parameters
-    ----------
-    losses : callable
-        Maps a mini-batch to the terms of the loss.
-    batches : Batches
-    optimiser : torch.optim.Optimizer
-    bf16 : bool
-        Run the forward pass in bfloat16; weights and losses stay float32.
+    It never waits for the device: the loss terms are summed up there. `losses` maps a mini-batch to
+    the terms of the loss. With `bf16` the forward pass is in bfloat16; weights and losses stay
+    float32.
     """
 
     def __init__(
@@ -109,19 +102,9 @@ class Step:
             self.sampled_seed = seed
 
     def epoch(self, rates: Sequence[float], next_seed: int | None = None) -> dict[str, float]:
-        """Take all steps of an epoch.
+        """Take all steps of an epoch; return the mean of each term of the loss.
 
-        Parameters
-        ----------
-        rates : sequence of float
-            Learning rate of each step.
-        next_seed : int, optional
-            Seed of the next epoch, if there is one.
-
-        Returns
-        -------
-        dict
-            The mean of each term of the loss.
+        `rates` are those of the steps, `next_seed` is the seed of the next epoch, if any.
         """
         self.sampled_seed = None
         self.sums.zero_()

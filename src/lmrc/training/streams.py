@@ -38,12 +38,8 @@ def wait(stream: Stream, other: Stream) -> None:
 class Graph:
     """Work that is captured once, without being executed, and then replayed.
 
-    Parameters
-    ----------
-    work : callable
-        Its inputs and results must stay at the same memory.
-    stream : Stream
-        To capture on; `replay` uses the current one.
+    Its inputs and results must stay at the same memory. It is captured on a stream; `replay` uses
+    the current one.
     """
 
     def __init__(self, work: Callable[[], None], stream: Stream) -> None:
