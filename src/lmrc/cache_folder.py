@@ -1,7 +1,5 @@
 """Where files that can be recreated are kept."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

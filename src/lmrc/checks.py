@@ -11,8 +11,6 @@ Each takes an unfitted classifier with a fixed ``random_state``, works on clones
 `AssertionError` if the property does not hold.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import tempfile

@@ -3,8 +3,6 @@
 Imports that a command needs are inside it, so that ``lmrc --help`` is fast.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

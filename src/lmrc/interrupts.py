@@ -1,7 +1,5 @@
 """Ctrl-C: the first stops the work, a second ends the process at once, with the same exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

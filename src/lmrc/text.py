@@ -1,7 +1,5 @@
 """Untrusted text (names of classes and files, values of forged files), escaped and shortened."""
 
-from __future__ import annotations
-
 import json
 import sys
 import unicodedata

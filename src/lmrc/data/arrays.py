@@ -1,7 +1,5 @@
 """Your own arrays: NumPy's ``.npz`` files."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Which training samples belong to which task, in streams whose classes recur or mix."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -11,8 +11,6 @@ one. The writer holds a lock, so that no other process decodes the same, and wha
 left is recognised and removed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

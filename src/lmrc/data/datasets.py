@@ -1,7 +1,5 @@
 """Named data sets, all of one type: one function each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

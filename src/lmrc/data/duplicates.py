@@ -1,7 +1,5 @@
 """Images that are in a data set twice: the same pixels, or re-encoded, resized, mirrored."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Your own images: one sub-folder per class."""
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Image files, decoded and brought to one size: the same way for learning and for predicting."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings

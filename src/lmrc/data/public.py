@@ -7,8 +7,6 @@ once, and opens them memory-mapped from then on. Nothing is ever unpacked under 
 archive chooses: members are read into memory by their known names.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

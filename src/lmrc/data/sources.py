@@ -1,7 +1,5 @@
 """Where the files of public data sets are: found on this machine, or downloaded."""
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap

@@ -10,8 +10,6 @@
       val/images/val_<n>.JPEG
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """The pickles in which CIFAR-100 comes, read without running anything they say."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from typing import Any

@@ -4,8 +4,6 @@ Vectors become float32 (n, features); images become (n, channels, height, width)
 in 0…1. Copies are avoided: a NumPy image batch becomes a channels-last view.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from typing import Any

@@ -7,8 +7,6 @@ Estimating Uncertainty in Dataset Labels, JAIR 2021). The ranking is one line of
 their library is not needed for it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ task j after learning task i, for j ≤ i. Entries above the diagonal are not re
 be ragged: row i needs i + 1 entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Score one model on labelled images."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A learner's outputs for test samples, from as few forward passes as possible."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Learn a stream task by task and yield one record after each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from time import perf_counter

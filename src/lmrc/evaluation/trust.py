@@ -1,7 +1,5 @@
 """Calibration of probabilities, and recognition of unknown images: pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

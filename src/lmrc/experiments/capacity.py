@@ -1,7 +1,5 @@
 """``lmrc reproduce capacity``: how many label vectors fit, found and expected (Figs. 4a and 5)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

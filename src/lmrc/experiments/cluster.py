@@ -5,8 +5,6 @@ already, and sends back the record of each further one. Ray restarts the work of
 elsewhere; records that are made twice are written once.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

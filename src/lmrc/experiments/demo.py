@@ -3,8 +3,6 @@
 scikit-learn's embedded digits, five tasks of two classes in natural order, a small CNN.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import textwrap

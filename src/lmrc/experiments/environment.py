@@ -1,7 +1,5 @@
 """Versions and hardware: part of every record."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

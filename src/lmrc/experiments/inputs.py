@@ -1,7 +1,5 @@
 """The data set of a recipe, and its tasks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,19 +3,14 @@
 Nothing heavy is imported here: the command line reads its options with it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _NO_TRAINING = "it counts label vectors and trains nothing; its options are --seeds and --out"
-_TWO_TASKS = "it has two tasks of two classes"
-_EXEMPLAR_FREE = "it is exemplar-free; use rehearsal"
-_TRAINS = "only consolidation and heads can use the records of another run"
-
-_NO_EXEMPLARS = {"--memory": _EXEMPLAR_FREE, "--memory-total": _EXEMPLAR_FREE}
+_FROM = {"--from": "only consolidation and heads can use the records of another run"}
+_NO_EXEMPLARS = dict.fromkeys(("--memory", "--memory-total"), "it is exemplar-free; use rehearsal")
 
 _TRAINING_OPTIONS = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--tasks"),
@@ -26,22 +21,17 @@ _TRAINING_OPTIONS = (
 
 #: Why an option is refused, by experiment.
 REFUSED: dict[str, dict[str, str]] = {
-    "softmax-suppression": {
-        "--tasks": _TWO_TASKS,
-        **dict.fromkeys(("--first-classes", "--blurry", "--disjoint"), _TWO_TASKS),
-        **_NO_EXEMPLARS,
-        "--from": _TRAINS,
-    },
-    "incremental": {**_NO_EXEMPLARS, "--from": _TRAINS},
-    "rehearsal": {"--from": _TRAINS},
+    **dict.fromkeys(("incremental", "ablation", "rotations", "pretrained"), _NO_EXEMPLARS | _FROM),
+    "softmax-suppression": dict.fromkeys(
+        ("--tasks", "--first-classes", "--blurry", "--disjoint"), "it has two tasks of two classes"
+    )
+    | _NO_EXEMPLARS
+    | _FROM,
+    "rehearsal": _FROM,
     "capacity": dict.fromkeys(_TRAINING_OPTIONS, _NO_TRAINING),
     "consolidation": {"--methods": "it compares LMRC with LM", **_NO_EXEMPLARS},
     "heads": _NO_EXEMPLARS,
-    "ablation": {**_NO_EXEMPLARS, "--from": _TRAINS},
-    "rotations": {**_NO_EXEMPLARS, "--from": _TRAINS},
-    "pretrained": {**_NO_EXEMPLARS, "--from": _TRAINS},
 }
-
 
 #: Options that several values may follow.
 _SEVERAL = ("--methods", "--memory", "--memory-total", "--set")

@@ -1,7 +1,5 @@
 """Mean outputs at each position, for the softmax suppression of Fig. 1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The numbers that the paper prints, by experiment and data set."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

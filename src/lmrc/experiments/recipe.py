@@ -1,7 +1,5 @@
 """Recipes: the settings of an experiment on a data set, with the paper's values."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """``lmrc reproduce``: run an experiment of the paper, or resume it, and write its report."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Records of `incremental` that another experiment uses instead of training again."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -4,8 +4,6 @@ A run folder holds ``records.jsonl``, to which each finished task adds a line; u
 models of unfinished runs; and, on request, under ``trained/`` those of finished runs.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """The runs of a recipe, sequentially or in parallel processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -1,7 +1,5 @@
 """How many label vectors fit: in theory, and measured by running Algorithm 1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lmrc.labels.mapping import LabelMapping

@@ -1,7 +1,5 @@
 """What a full mapping reports: an error with advice, or a warning."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Label Mapping (Algorithm 1): random unit vectors as class labels, nearly orthogonal in pairs."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any, Literal
 

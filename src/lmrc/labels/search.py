@@ -3,8 +3,6 @@
 The result is that of one candidate after another, to the last bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

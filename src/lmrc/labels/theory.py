@@ -3,8 +3,6 @@
 SciPy is imported for the paper's laws alone: ``lmrc info`` uses the exact one.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 import operator

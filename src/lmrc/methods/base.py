@@ -4,8 +4,6 @@ A method is a subclass that says four things: the head it puts on the network (`
 makes room for new classes (`expand`), what it minimises (`losses`) and how it scores (`scores`).
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from abc import ABC, abstractmethod

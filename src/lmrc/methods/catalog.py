@@ -3,8 +3,6 @@
 The one list of built-in methods. A class is imported when it is first needed: this takes no torch.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import warnings

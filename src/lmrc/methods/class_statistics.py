@@ -1,7 +1,5 @@
 """Class statistics of the features: updated after each task, and predicted by (LMRC+)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 

@@ -5,8 +5,6 @@ Ensembles", NeurIPS 2017. The classifier's own attributes are those of its first
 others, `others_` holds what they do not share with it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from functools import partial

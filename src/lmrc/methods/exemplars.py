@@ -1,7 +1,5 @@
 """Exemplars: which samples are kept for rehearsal, and how many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

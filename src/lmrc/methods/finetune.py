@@ -1,7 +1,5 @@
 """Fine-tuning: a softmax layer that grows with the classes, and no measure against forgetting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

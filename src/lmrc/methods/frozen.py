@@ -1,7 +1,5 @@
 """Tasks that are learnt on the features of a frozen backbone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Label vectors in a classifier: saved and checked, and classes forgotten or renamed."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """LMRC: Label Mapping with Response Consolidation. LM is LMRC with λ = 0."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, ClassVar
 

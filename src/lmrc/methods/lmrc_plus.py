@@ -1,7 +1,5 @@
 """LMRC+: LMRC with rotations, a softmax within the heads and drift-compensated statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Softmax losses of LMRC+: within a head, and across heads where there are exemplars."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

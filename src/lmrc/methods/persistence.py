@@ -1,7 +1,5 @@
 """Models back from disk."""
 
-from __future__ import annotations
-
 import os
 from inspect import signature
 from typing import Any

@@ -1,7 +1,5 @@
 """Prediction: scores of samples, some at a time, and what follows from them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """What a user gives a classifier, checked against what it was fitted on."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Seeds of a classifier's RNGs: from its own seed, the task, and the purpose."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models to disk, for `lmrc.methods.persistence` to bring back."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

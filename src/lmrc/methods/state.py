@@ -1,7 +1,5 @@
 """What a model file holds: all that prediction and the next task need."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Which backbone ``"auto"`` stands for. Without torch, for ``lmrc info``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 PRETRAINED = "efficientnet-lite0"  # for photographs, in LMRC+

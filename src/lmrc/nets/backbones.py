@@ -5,8 +5,6 @@ a module that returns feature maps has them averaged over space. One that has a 
 and a number ``width_before`` also offers the features of the layer before, placed first.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable
@@ -88,7 +86,8 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """ResNet with 8 · channels features (He et al., 2016).
 
-    Parameters are named as torchvision's, so that its weights load.
+    Up to 64 pixels it has a 3×3 stem without pooling, above the usual one. Parameters are named as
+    torchvision's, so that its weights load.
     """
 
     def __init__(
@@ -159,28 +158,14 @@ def pad_channels(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 0, 0, 0, missing)) if x.is_cuda and missing else x
 
 
-def resnet18(input_shape: InputShape) -> nn.Module:
-    """ResNet-18: 3×3 stem without pooling up to 64 pixels, the usual stem above."""
-    return ResNet(input_shape, (2, 2, 2, 2))
-
-
-def resnet34(input_shape: InputShape) -> nn.Module:
-    """ResNet-34: 3×3 stem without pooling up to 64 pixels, the usual stem above."""
-    return ResNet(input_shape, (3, 4, 6, 3))
-
-
-def resnet18_wide(input_shape: InputShape) -> nn.Module:
-    """ResNet-18 with twice the channels: 1,024 features, four times the parameters and the work."""
-    return ResNet(input_shape, (2, 2, 2, 2), channels=128)
-
-
 BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
     "identity": identity,
     "mlp": mlp,
     "cnn": cnn,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-    "resnet18-wide": resnet18_wide,
+    "resnet18": lambda shape: ResNet(shape, (2, 2, 2, 2)),
+    "resnet34": lambda shape: ResNet(shape, (3, 4, 6, 3)),
+    # 1,024 features, four times the parameters and the work of ResNet-18:
+    "resnet18-wide": lambda shape: ResNet(shape, (2, 2, 2, 2), channels=128),
 }
 
 

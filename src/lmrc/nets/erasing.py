@@ -1,7 +1,5 @@
 """Heads without a class, for `forget`: not part of the paper."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

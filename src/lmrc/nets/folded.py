@@ -5,8 +5,6 @@ and a shift per channel, which can be folded into the convolution before it. cuD
 bias, shortcut and ReLU in the same kernel.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeGuard
 
 import torch

@@ -1,7 +1,5 @@
 """A linear layer that grows: the softmax head of the baselines."""
 
-from __future__ import annotations
-
 import math
 
 import torch

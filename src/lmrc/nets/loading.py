@@ -1,7 +1,5 @@
 """Pre-trained backbones, by name: their network, weights, input size and normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 

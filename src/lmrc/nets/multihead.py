@@ -1,7 +1,5 @@
 """The multi-head network M of the paper: one head per task on shared features (Sec. 2.2)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Weights for a backbone, and the normalisation they were trained with, from a safetensors file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Images brought to the size and the channels that a pre-trained backbone expects."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """``lmrc check``: find mistakes in labelled images before they are learnt."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

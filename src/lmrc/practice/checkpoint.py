@@ -1,7 +1,5 @@
 """Checkpoints of a training in progress, in the model's folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic

@@ -3,8 +3,6 @@
 Imports that a command needs are inside it, so that ``lmrc --help`` is fast.
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import chain
 from pathlib import Path
@@ -20,6 +18,7 @@ from lmrc.practice.options import (
     Json,
     Method,
     Model,
+    NoImages,
     Quiet,
     Shape,
     Training,
@@ -255,7 +254,7 @@ def evaluate(
             help="Folder for the report.", show_default="runs/evaluate-MODEL", file_okay=False
         ),
     ] = None,
-    no_images: Annotated[bool, Flag("--no-images", help="A page without thumbnails.")] = False,
+    no_images: NoImages = False,
     as_json: Json = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -297,7 +296,7 @@ def check(
             help="Folder for the report.", show_default="runs/check-SOURCE", file_okay=False
         ),
     ] = None,
-    no_images: Annotated[bool, Flag("--no-images", help="A page without thumbnails.")] = False,
+    no_images: NoImages = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:

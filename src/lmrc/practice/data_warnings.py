@@ -1,7 +1,5 @@
 """Warnings about the data of a task, before it is learnt."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

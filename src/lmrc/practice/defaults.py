@@ -1,7 +1,5 @@
 """Settings that differ from the defaults. Needs no torch, for ``lmrc info``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

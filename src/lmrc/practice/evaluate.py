@@ -1,7 +1,5 @@
 """``lmrc evaluate``: accuracy of a model on labelled images."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path

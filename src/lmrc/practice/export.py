@@ -1,7 +1,5 @@
 """``lmrc export``: a model as one ONNX file that needs neither torch nor lmrc."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

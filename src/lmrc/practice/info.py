@@ -1,7 +1,5 @@
 """``lmrc info``: what a model contains. Needs no torch: reads the manifest and file headers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

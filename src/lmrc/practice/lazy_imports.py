@@ -1,7 +1,5 @@
 """Lazy imports: modules that dependencies import but a command may not need."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from importlib import import_module

@@ -1,7 +1,5 @@
 """``lmrc learn``: learn a task from a user's files and store the model."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What ``lmrc learn`` prints: the images, known classes whose images differ, and the result."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

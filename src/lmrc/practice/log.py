@@ -1,7 +1,5 @@
 """``lmrc log``: the versions of a model. Reads only the manifest, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

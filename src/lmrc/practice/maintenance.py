@@ -1,7 +1,5 @@
 """Maintenance of a model on disk: roll back, prune, forget and rename classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

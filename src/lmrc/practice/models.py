@@ -1,7 +1,5 @@
 """Opens models for the commands, and names their classes and backbones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, TypeGuard
 

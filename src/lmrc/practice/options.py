@@ -1,7 +1,5 @@
 """Options of the commands for daily use; those of `learn` come from the declared parameters."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +25,7 @@ Check = Annotated[
     Flag("--quiet", "-q", help="Print nothing; the exit code says whether the model is intact."),
 ]
 Json = Annotated[bool, Flag("--json", help="Print JSON.")]
+NoImages = Annotated[bool, Flag("--no-images", help="A page without thumbnails.")]
 Device = Annotated[str, typer.Option(help="Device: auto, cuda, mps or cpu.")]
 
 #: Parameters of all methods that ``lmrc learn`` offers, by name.

@@ -1,7 +1,5 @@
 """``lmrc predict``: classes of images."""
 
-from __future__ import annotations
-
 import csv
 import glob
 import io

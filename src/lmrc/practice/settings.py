@@ -1,7 +1,5 @@
 """Settings of a model: all can be chosen at its first task, most can be changed later."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 from collections.abc import Collection, Mapping

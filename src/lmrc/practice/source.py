@@ -1,7 +1,5 @@
 """Labelled samples from a user's files: a folder of images, a CSV file or an ``.npz`` file."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections import Counter

@@ -3,8 +3,6 @@
 Modules that import torch are imported inside functions, for commands that do not need it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ All is in scripts, also the model and the runtime, as base64: browsers load thos
 disk, too, and no web server has to know the types of other files.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

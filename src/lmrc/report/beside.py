@@ -1,7 +1,5 @@
 """What the page of a single method compares it with: a folder beside it, and chance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

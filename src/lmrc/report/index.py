@@ -1,7 +1,5 @@
 """One page over many run folders, with a line for each of their reports."""
 
-from __future__ import annotations
-
 import html as escapes
 import os
 import re

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lmrc.report.records import RunRecord
 from lmrc.report.summary import metric_name, percent, summarize_methods
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Progress(Protocol):
-    """Shows the records made so far."""
+class Progress:
+    """Shows the records made so far. This one shows nothing."""
 
-    shows_table: bool
+    shows_table = False
 
     def update(self, records: Sequence[RunRecord]) -> None:
         """Show the records; the last one is new."""
@@ -78,7 +78,7 @@ def show(
 ) -> Iterator[Progress]:
     """Open the display that fits: nothing, a live table of methods and tasks, or lines."""
     if quiet:
-        yield _Nothing()
+        yield Progress()
         return
     from rich.console import Console
     from rich.live import Live
@@ -93,17 +93,8 @@ def show(
         yield display
 
 
-class _Nothing:
-    shows_table = False
-
-    def update(self, records: Sequence[RunRecord]) -> None:
-        """Show nothing."""
-
-
-class _Lines:
+class _Lines(Progress):
     """One line per record, for logs."""
-
-    shows_table = False
 
     def __init__(self, tasks: int, countdown: Countdown, metric: str) -> None:
         self.tasks, self.countdown, self.metric = tasks, countdown, metric
@@ -120,7 +111,7 @@ class _Lines:
         )
 
 
-class _LiveTable:
+class _LiveTable(Progress):
     """Methods by tasks; each cell is the mean over the seeds so far.
 
     Only the average shows its deviation, to fit into 80 columns.

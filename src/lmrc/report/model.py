@@ -1,7 +1,5 @@
 """Report of one model: its scores on labelled images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From a run folder to its report: one HTML page, figures and tables, from the records alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Report of `rehearsal` (Table 1): methods with a few exemplars per class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Sections that all experiments over tasks share: accuracy, cost, classes, confusion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Report of `softmax-suppression` (Fig. 1): mean outputs on the test samples of each class."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

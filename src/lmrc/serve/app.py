@@ -1,7 +1,5 @@
 """The application: models, jobs and routes, behind the guard."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ While one mini-batch is computed, images queue; the next mini-batch is all that 
 client waits for no one, and many share the cost of a forward pass.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What may be wrong with the images of a task, before it is learnt."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A model to take away: its folder as a ZIP file, or an ONNX file."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Errors of the API: one form, ``{"error": {"code": …, "message": …}}``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import FastAPI, Request

@@ -1,7 +1,5 @@
 """What every request passes: host, origin, token, size and time; headers of every response."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """The API of jobs: collect images of a task, learn it, follow it, keep or discard the result."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from typing import Annotated, Any

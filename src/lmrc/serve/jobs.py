@@ -1,7 +1,5 @@
 """Tasks that clients have the server learn, each in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -6,8 +6,6 @@ its progress to standard output, a line of JSON each. When it has learnt, it wai
 model stays as it was.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

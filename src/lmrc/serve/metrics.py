@@ -1,7 +1,5 @@
 """Metrics of a server, in the format of Prometheus."""
 
-from __future__ import annotations
-
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest

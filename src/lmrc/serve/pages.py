@@ -1,7 +1,5 @@
 """The page, and the form to sign in."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from importlib import resources

@@ -4,8 +4,6 @@ All replicas read the same folder, by a file system that they share; `lmrc serve
 elsewhere writes it, and they switch to its newest version. Needs ``pip install 'ray[serve]'``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs a server until it is stopped."""
 
-from __future__ import annotations
-
 import os
 import socket
 from types import FrameType

@@ -1,7 +1,5 @@
 """The forms of requests and responses, for checks and for the OpenAPI description."""
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Annotated, Any, Literal
 

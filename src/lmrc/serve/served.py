@@ -1,10 +1,8 @@
 """A model that is served: the newest version in memory, and the switch to a newer one."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import open_model, outputs_of, unknown_threshold
+from lmrc.practice.models import open_model, outputs_of
 from lmrc.practice.source import image_form
 from lmrc.serve.batcher import Batcher
 from lmrc.serve.errors import ApiError
@@ -23,7 +21,6 @@ from lmrc.store import folder as store
 from lmrc.store.folder import ModelFileError
 
 Signature = tuple[int, int, int]
-MAX_THRESHOLDS = 100  # that are remembered
 CHECK_SECONDS = 0.1  # between looks for a version that another process has written
 
 
@@ -47,15 +44,6 @@ class Loaded:
     mode: Mode
     labels: list[Any]  # names of the classes
     head_of: list[int]  # head of each class, counted from 1
-    _thresholds: dict[float, float] = field(default_factory=dict)
-
-    def unknown_threshold(self, share: float) -> float:
-        """Return the unknown score above which this share of images of known classes is."""
-        if share not in self._thresholds:
-            if len(self._thresholds) >= MAX_THRESHOLDS:
-                self._thresholds.clear()
-            self._thresholds[share] = unknown_threshold(self.model, share)
-        return self._thresholds[share]
 
 
 class Served:

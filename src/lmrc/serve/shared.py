@@ -1,7 +1,5 @@
 """What the routes share: who is asked, errors, and the form of images in requests."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request

@@ -1,7 +1,5 @@
 """Images that clients send: read into memory, never to disk, and decoded within limits."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

@@ -5,8 +5,6 @@ over held-out images, and the logit scale, the unit and the offsets, which follo
 ``factors`` and ``sizes``, which are the same for all rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Pseudo-features are samples of the classes' Gaussians (Gaussian replay). Where t
 their features are used, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple

@@ -61,9 +61,9 @@ class Covariances(ABC):
     def mapped(self, map_: Tensor) -> Self:
         """Return those of features x in the place of which there is x · map_: Wᵀ Σ W."""
 
-    @abstractmethod
     def without(self, row: int) -> Self:
         """Return those of the other classes."""
+        return type(self)(*(without_row(tensor, row) for tensor in self.tensors().values()))
 
     @abstractmethod
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
@@ -166,10 +166,6 @@ class Full(Covariances):
             torch.stack([map_.T @ c.double() @ map_ for c in self.covariance]).float()
         )
 
-    def without(self, row: int) -> Self:
-        """Return those of the other classes."""
-        return type(self)(without_row(self.covariance, row))
-
     def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
         """Return a sampler of deviations for each class."""
         roots = torch.stack([_root(c.double()) for c in self.covariance])
@@ -227,10 +223,6 @@ class LowRank(Covariances):
             cut = threads.map(one, self.factors.double().numpy(), self.diagonal.double().numpy())
         factors, diagonal = (torch.from_numpy(np.stack(part)) for part in zip(*cut, strict=True))
         return type(self)(factors.float(), diagonal.float())
-
-    def without(self, row: int) -> Self:
-        """Return those of the other classes."""
-        return type(self)(without_row(self.factors, row), without_row(self.diagonal, row))
 
     def low_rank(self, n_classes: int) -> LowRank:
         """Return them as they are."""

@@ -1,7 +1,5 @@
 """Feature drift: a linear map from old to new features, fitted on the images at hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Features of a task, before and after it was learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 

@@ -8,8 +8,6 @@ Augmentation and a Method for Prediction", Technometrics 1974. The ridge, the sh
 image weighs stay as they are.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Prediction rules: Winner-Take-All, and those that go by class statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Pseudo-features: samples of the classes' Gaussians, and features of exemplars among them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

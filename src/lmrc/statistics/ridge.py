@@ -8,8 +8,6 @@ many images they have; and the ridge is chosen by generalised cross-validation, 
 depends on the order of the tasks.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ factors would take more memory than the sum of all scatter matrices, that sum ta
 Stored in float32, computed in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

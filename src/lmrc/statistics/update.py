@@ -1,7 +1,5 @@
 """Class statistics after a task: compensated for feature drift, with the new classes."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The manifest of a model folder: which versions it keeps, and the files of each."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

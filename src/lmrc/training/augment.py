@@ -1,7 +1,5 @@
 """Augmentation of image batches on the device: all images of a mini-batch at once."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ Everything random in an epoch (order, crops, flips, rotations) is sampled on the
 before the epoch starts, and sent to the device: results do not depend on where a step runs.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Inputs that do not fit on the device: it holds one mini-batch at a time, in a buffer."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any

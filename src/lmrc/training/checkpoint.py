@@ -1,7 +1,5 @@
 """Training that can be interrupted and resumed after an epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

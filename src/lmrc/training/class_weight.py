@@ -1,7 +1,5 @@
 """Weights of classes in the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

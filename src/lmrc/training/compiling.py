@@ -1,7 +1,5 @@
 """Networks prepared for fast training, and restored after it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 

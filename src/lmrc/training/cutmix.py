@@ -1,7 +1,5 @@
 """CutMix (Yun et al., ICCV 2019): a rectangle of each image is replaced by its partner's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Data-parallel training step: each rank has a shard, gradients are averaged."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Features of a frozen encoder, computed once: a task is then learnt on them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Launched kernel by kernel, a step of a small network mostly waits for the host.
 """
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The only optimisation loop: SGD over the epochs of one task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a training step minimises: a method's losses, applied to the networks' outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 

@@ -10,8 +10,6 @@ gradients must not be overwritten: they are held here, and compiled code may not
 Losses that call autograd themselves would miss these gradients: `watched` finds them out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

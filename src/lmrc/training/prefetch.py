@@ -5,8 +5,6 @@ a time they would leave a large GPU half idle. So a chunk of them is computed in
 on a stream of its own with lower priority than the steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Progress of a task on a terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

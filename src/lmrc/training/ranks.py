@@ -4,8 +4,6 @@ Every rank has the same seed and takes its shard of the same mini-batches, so th
 one process (but see `distributed`). Only the first rank reads and writes the files of a run.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Rotations as label augmentation, as in Lee et al., "Self-supervised Label Augmen
 Transformations", ICML 2020.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """One training step; `graphed` and `distributed` have those for CUDA graphs and several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """CUDA streams and graphs. On a CPU, which has neither, work is done at once and in order."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

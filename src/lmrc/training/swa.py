@@ -4,8 +4,6 @@ Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalizat
 (arXiv:1803.05407).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
