@@ -21,6 +21,7 @@ ABLATION, STATISTICS = "results/beyond/ablation", "+ λ = 3, statistics"
 REHEARSAL = "results/beyond/rehearsal"
 NO_CUTMIX = "results/beyond/incremental-no-cutmix"
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
+TINY = "results/tiny-imagenet"
 PRETRAINED, LITE2 = "results/pretrained/cifar100", "results/pretrained/cifar100-lite2"
 
 #: Page, heading of the section, and for each row of its table: folder and method of the records,
@@ -74,6 +75,12 @@ TABLES = [
             "keep all images: joint linear probe": (PRETRAINED, "Joint linear probe"),
             "keeps all images: joint fine-tuning": (PRETRAINED, "Joint fine-tuning"),
         },
+    ),
+    (
+        "docs/results.md",
+        "## Tiny-ImageNet",
+        {method: (TINY, method) for method in ("LMRC+", "LMRC", "LwF.MT", "LwF.MC", "EWC")}
+        | {"fine-tuning": (TINY, "Fine-tuning")},
     ),
     (
         "docs/results.md",
@@ -185,6 +192,12 @@ PAIRS = [
     ),
     ("docs/beyond-measured.md", ("results/beyond/first-50-frozen", "LMRC+")),
     ("docs/beyond-measured.md", (MAIN, "Joint")),
+    *(("README.md", (TINY, method)) for method in ("LMRC+", "LMRC", "LwF.MT")),
+    *(
+        ("results/README.md", (folder, f"LMRC+, {way}"))
+        for folder in (PRETRAINED, f"{PRETRAINED}-last-layer")
+        for way in ("frozen", "adapted")
+    ),
 ]
 
 
@@ -194,7 +207,7 @@ def test_a_page_names_the_pair_of_its_records(page, source, measured):
     average, last = (
         percent(found).partition(" ±")[0] for found in (summary.average, summary.final)
     )
-    assert f"{average} / {last}" in (ROOT / page).read_text("utf-8")
+    says(page, f"{average} / {last}")
 
 
 # --- Figures in sentences, and tables of other records --------------------------------------------
@@ -226,6 +239,13 @@ def few(images, rule="ridge"):
     assert len(found) == 5
     average = fmean(fmean(line["accuracy"]) for line in found)
     return 100 * average, 100 * fmean(line["accuracy"][-1] for line in found)
+
+
+def test_top_5_on_tiny_imagenet():
+    found = summarize_methods(read_records(ROOT / TINY), "top5")
+    shown = {s.method: f"{100 * s.average.mean:.1f} / {100 * s.final.mean:.1f}" for s in found}
+    plus, lmrc, lwf = (shown[method] for method in ("LMRC+", "LMRC", "LwF.MT"))
+    says("docs/results.md", f"LMRC+ has {plus}, LMRC {lmrc} and LwF.MT {lwf}.")
 
 
 def test_few_photographs():

@@ -26,7 +26,6 @@ from lmrc.practice.models import open_model, spelt_as_known
 from lmrc.practice.settings import (
     METHODS,
     SMALL_BATCH_SIZE,
-    for_inputs,
     new_model,
     settings_kept,
     with_settings,
@@ -84,12 +83,31 @@ def learn(
 ) -> None:
     """Learn a task and store the model as a new version, completely or not at all.
 
-    There is no request with `discard` alone, and with `resume`, which has stored it: there a
-    request only says where the source is now. `images`, of each class and in memory, are in place
-    of the request's source; such a task cannot be resumed, and nothing is written before it has
-    ended. `progress` is called with a noun, how many of it are done, and how many there will be, in
-    place of printing it. `accept` is called with the note on the new version, before it is written;
-    False discards it.
+    Parameters
+    ----------
+    path : Path
+        The model; created if it does not exist.
+    request : Request or None
+        What to learn. None with `discard` alone, and with `resume`, which has stored it; there a
+        request only says where the source is now.
+    resume : bool, default=False
+        Continue the interrupted task.
+    discard : bool, default=False
+        Delete the state of the interrupted task.
+    checkpoint_every : float, default=60.0
+        Minimum number of seconds between two checkpoints.
+    quiet : bool, default=False
+        Show no progress.
+    say : callable, default=print
+        Called with each line of output.
+    images : mapping of str to sequence of binary file, optional
+        The images of each class, in memory, in place of the request's source. Such a task cannot be
+        resumed, and nothing is written before it has ended.
+    progress : callable, optional
+        Called with a noun, how many of it are done, and how many there will be, in place of
+        printing it.
+    accept : callable, optional
+        Called with the note on the new version, before it is written; False discards it.
     """
     ranks = current()
     if request is not None and images is None:
@@ -117,10 +135,9 @@ def learn(
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
         if saved is None:  # else it warned when the task began
-            planned = for_inputs(model, samples.X)
-            if warning := without_effect(planned, request.settings):
+            if warning := without_effect(model, samples.X, request.settings):
                 warn(warning)
-            warn_about(samples, planned)
+            warn_about(samples, model)
             if len(known) > 1:  # a single class is always right
                 print_drift(samples, model, say)
         # Exact statistics need no optimisation steps, and are what such a model predicts by.
