@@ -206,14 +206,14 @@ def run_jobs():
     "full" from then on, or "watched"); a `limit` to the bytes of a file; `harmless`, without the
     rights of root; `memory` that it may take beyond what it has; `undrawn`, "png" or "all"
     figures. In place of `words` it may have several `commands`, of `seconds` each, or a Python
-    `program` with `arguments`. What it `needs` is imported once for all. The results have `code`,
-    `said` and `seconds`.
+    `program` with `arguments`. Modules and commands that it `needs` are imported once for all. The
+    results have `code`, `said` and `seconds`.
     """
     if not hasattr(os, "fork"):
         pytest.skip("processes cannot be forked here")
     program = Path(__file__).with_name("processes.py")
     with subprocess.Popen(
-        [sys.executable, program],
+        [sys.executable, program, str(FEW_STEPS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

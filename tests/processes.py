@@ -2,7 +2,7 @@
 
 Reads a number and a list of jobs a line, in JSON; starts them all, waits for them, and answers
 with one line. A process of its own, and not the one that runs the tests, since one with threads
-cannot be forked.
+cannot be forked. Its argument is the number of steps in which heads are fine-tuned.
 """
 
 import atexit
@@ -28,11 +28,19 @@ from PIL import Image
 
 from lmrc import cli
 from lmrc.practice.checkpoint import FolderCheckpoint
+from lmrc.statistics import prediction_rules
 
 SPACE = ("open", "os.mkdir", "os.rename", "fsync")  # what a full disk may refuse
 PATIENCE = 600  # seconds that any of them may take, on a slow machine
 END = "\x1e"  # begins the line that tells how a command ended
 STEPS = (*SPACE, "os.remove", "os.rmdir")  # after each of them the disk holds something else
+#: What commands import only when they need it, for a second each time.
+NEEDS = {
+    "reproduce": (
+        *("lmrc.experiments.reproduce", "lmrc.methods.ewc", "lmrc.report.page"),
+        *("matplotlib.figure", "sklearn.datasets", "sklearn.model_selection"),
+    )
+}
 
 
 def prepare_fault(job):
@@ -216,14 +224,17 @@ def warm_up():
 
 if __name__ == "__main__":
     typer.main.get_command = cache(typer.main.get_command)  # takes longer than most commands
+    prediction_rules.STEPS = int(sys.argv[1])
     said = sys.stdout
     sys.stdout = sys.stderr = io.StringIO()
     warm_up()
     sys.stdout, sys.stderr = said, sys.__stderr__
     for line in sys.stdin:
         number, jobs = json.loads(line)
-        for name in {name for job in jobs for name in job.get("needs", ())}:
-            import_module(name)
+        for job in jobs:
+            for need in (*job.get("words", [])[:1], *job.get("needs", ())):
+                for name in NEEDS.get(need, [need] if "." in need else []):
+                    import_module(name)
         started = time.monotonic()
         running = [(*start(job), job) for job in jobs]
         print(json.dumps([number, [wait(*job, started) for job in running]]), flush=True)

@@ -156,7 +156,7 @@ def follow(photographs, tmp_path, monkeypatch, call):
     return run_all
 
 
-@pytest.mark.usefixtures("small_inputs")
+@pytest.mark.usefixtures("small_inputs", "small_pretrained", "undrawn")
 def test_the_commands_of_readme_and_guides_run(follow):
     """On few small images: what a newcomer types first must not fail."""
     place, (_, first, second, answers, accuracy) = follow("README.md")

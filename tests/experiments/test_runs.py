@@ -114,8 +114,7 @@ def run(run_job):
 
     def run_there(experiment, *words, **fault):
         words = ["reproduce", experiment, *SMALL, *map(str, words)]
-        needs = ["lmrc.experiments.reproduce", "lmrc.methods.ewc", "lmrc.report.page"]
-        done = run_job(*words, **fault, needs=needs, undrawn="all")
+        done = run_job(*words, **fault, undrawn="all")
         return done["code"], done["said"]
 
     return run_there

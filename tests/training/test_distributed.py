@@ -33,10 +33,6 @@ config = LaunchConfig(1, 1, 2, **where, start_method="fork", max_restarts=0)
 elastic_launch(config, work)(*os.environ["WORDS"].split())
 """
 
-#: What a process would else import for itself.
-NEEDS = ["lmrc.experiments.reproduce", "lmrc.methods.ewc", "lmrc.report.page"]
-NEEDS += ["torch.distributed.launcher.api"]
-
 #: A method of a user's own whose second process dies where a test tells it to.
 MODULE = """
 import os, signal
@@ -138,7 +134,7 @@ def two(run_jobs, tmp_path):
         group |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         group["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the one here
         job |= {"place": str(tmp_path)} | ({"words": [*map(str, words)]} if words else {})
-        job |= {"needs": NEEDS if "reproduce" in words else [], "undrawn": "all"}
+        job["undrawn"] = "all"
         jobs = [
             job | fault | {"environment": group | {"RANK": str(rank), "LOCAL_RANK": str(rank)}}
             for rank, fault in enumerate(faults)
@@ -164,7 +160,8 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     command = ["reproduce", *SMALL, "--methods", "ewc", "own:DyingClassifier", "--out"]
     Path("torchrun.py").write_text(TORCHRUN)
     environment = {"DIE": "1", "WORDS": " ".join([*command, "two"])}
-    done = run_job(program="torchrun.py", environment=environment, needs=NEEDS, undrawn="all")
+    needs = ["reproduce", "torch.distributed.launcher.api"]
+    done = run_job(program="torchrun.py", environment=environment, needs=needs, undrawn="all")
     assert done["code"] != 0
     ours = [line for line in done["said"].splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1, done["said"]
