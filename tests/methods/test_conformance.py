@@ -25,7 +25,7 @@ OWN = {
     },
 }
 ESTIMATORS = [
-    make_learner(method, {"epochs": 4} | OWN.get(name, {}))
+    make_learner(method, {"epochs": 2} | OWN.get(name, {}))
     for name, method in METHODS.items()
     if name != "lm"  # is LMRC
 ]
