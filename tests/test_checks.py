@@ -17,7 +17,6 @@ from lmrc import (
 
 CLASSIFIERS = {
     "lmrc": LMRCClassifier(epochs=2, random_state=0),
-    "lm": LMRCClassifier(epochs=2, random_state=0, response_weight=0.0),
     "lmrc with exemplars": LMRCClassifier(epochs=2, random_state=0, memory_per_class=3),
     "lmrc with own backbone": LMRCClassifier(
         epochs=2,
@@ -38,7 +37,6 @@ CLASSIFIERS = {
         memory_per_class=3,
     ),
     "finetune": FineTuneClassifier(epochs=2, random_state=0),
-    "finetune with exemplars": FineTuneClassifier(epochs=2, random_state=0, memory_per_class=3),
     "ewc": EWCClassifier(epochs=2, random_state=0),
     "ewc with exemplars": EWCClassifier(epochs=2, random_state=0, memory_per_class=3),
     "lwf-mc": LwFClassifier(epochs=2, random_state=0),

@@ -51,7 +51,8 @@ def cluster(own_module, tmp_path, monkeypatch):
     own_module(MODULE)
     monkeypatch.setenv("MEET", str(tmp_path))
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=small)
+    head = {**small, "include_dashboard": False}
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(**small)
     yield cluster
     cluster.shutdown()

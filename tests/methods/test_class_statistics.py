@@ -138,6 +138,7 @@ def test_without_statistics_there_are_none(model):
 
 def test_info_says_what_the_statistics_hold_and_take(model, tmp_path):
     said = []
+    model.set_params(projections=50)
     for n_classes, text in ((6, "exact, "), (6, "exact, scatter matrices summed up, ")):
         learn(model, of(*range(n_classes))).save(tmp_path / "model")
         groups = (model.scatter_, model.classifiers_)

@@ -44,7 +44,7 @@ TASKS = [(X[rows], Y[rows]) for rows in ((i == Y // 2) for i in range(3))]
 
 
 def plus(**settings):
-    quick = {"backbone": "mlp", "epochs": 2, "first_epochs": None, "batch_size": 8}
+    quick = {"backbone": "mlp", "epochs": 2, "first_epochs": None, "batch_size": 16}
     quick |= {"first_learning_rate": None, "predict_with": "lda", "test_time_flip": False}
     return LMRCPlusClassifier(**quick | {"random_state": 0} | settings)
 
