@@ -39,7 +39,7 @@ def records(ran):
 
 def test_every_method_learns_five_tasks_of_two(records):
     assert len(records) == 5 * 5
-    assert list(dict.fromkeys(line.method for line in records)) == list(demo.METHODS)
+    assert list(dict.fromkeys(line.method for line in records)) == list(demo.RUNS)
     for i, line in enumerate(records):
         assert line.seed == 0
         assert line.record.task == i % 5

@@ -15,14 +15,8 @@ from typing import Any
 import torch
 
 from lmrc.data.datasets import load_dataset
-from lmrc.data.stream import ClassStream
-from lmrc.evaluation.run import evaluate
-from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.recipe import load_recipe
-from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.finetune import FineTuneClassifier
-from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.lmrc_plus import LMRCPlusClassifier
+from lmrc.experiments.runs import Run, measure
 from lmrc.report.live import show
 from lmrc.report.page import PAGE, write_report
 from lmrc.report.records import (
@@ -50,8 +44,14 @@ EXEMPLARS = 10  # per class
 LMRC, LMRC_PLUS, LM, FINE_TUNING = "LMRC", "LMRC+", "LM", "fine-tuning"
 LMRC_EXEMPLARS = with_exemplars(LMRC, EXEMPLARS)
 
-#: In the order of the tables.
-METHODS = (LMRC_PLUS, LMRC, LM, FINE_TUNING, LMRC_EXEMPLARS)
+#: Method and exemplars per class by title, in the order of the tables.
+RUNS = {
+    LMRC_PLUS: ("lmrc+", 0),
+    LMRC: ("lmrc", 0),
+    LM: ("lm", 0),
+    FINE_TUNING: ("finetune", 0),
+    LMRC_EXEMPLARS: ("lmrc", EXEMPLARS),
+}
 
 TITLE = "lmrc demo: ten digits, two at a time"
 QUESTION = (
@@ -73,9 +73,9 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     command = _command(out, seeds, epochs)
     description = Description("demo", TITLE, QUESTION, [Command(command)])
     clear_folder(out, description)
-    total = seeds * len(METHODS) * TASKS
+    total = seeds * len(RUNS) * TASKS
     records = []
-    with show(METHODS, tasks=TASKS, total=total, quiet=quiet) as progress:
+    with show(list(RUNS), tasks=TASKS, total=total, quiet=quiet) as progress:
         for record in run(seeds=seeds, epochs=epochs):
             append_record(out, record)
             records.append(record)
@@ -96,42 +96,16 @@ def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
 
     All methods with one seed come first, then all with the next.
     """
-    stream = ClassStream(load_dataset("digits"), tasks=TASKS)
-    made_with: dict[str, Any] = {"versions": versions(), "hardware": hardware()}
+    common: dict[str, Any] = {"epochs": epochs, "backbone": "cnn", "batch_size": 32}
+    recipe = load_recipe("incremental", "digits", order="natural", **common)
+    dataset = load_dataset("digits")
     with _one_thread():
         for seed in range(seeds):
-            for method, learner in learners(seed, epochs).items():
-                settings = _settings(learner)
-                for record in evaluate(stream, learner):
-                    yield RunRecord(
-                        method,
-                        seed,
-                        settings,
-                        record,
-                        threads=torch.get_num_threads(),
-                        extra={"augmentation": learner.augmentation_},
-                        **made_with,
-                    )
-
-
-def learners(seed: int, epochs: int) -> dict[str, IncrementalClassifier]:
-    """Return a fresh learner for each method, by its name."""
-    common: dict[str, Any] = {
-        "backbone": "cnn",
-        "epochs": epochs,
-        "batch_size": 32,
-        # Too small for a GPU to pay off; and the numbers are the same everywhere.
-        "device": "cpu",
-        "random_state": seed,
-    }
-    own = load_recipe("incremental", "digits", epochs=epochs).by_method["lmrc+"]
-    return {
-        LMRC_PLUS: LMRCPlusClassifier(**own, **common),
-        LMRC: LMRCClassifier(**common),
-        LM: LMRCClassifier(response_weight=0.0, **common),
-        FINE_TUNING: FineTuneClassifier(**common),
-        LMRC_EXEMPLARS: LMRCClassifier(memory_per_class=EXEMPLARS, **common),
-    }
+            for title, (method, memory) in RUNS.items():
+                chosen = Run(method, seed, memory, title)
+                # Too small for a GPU to pay off; and the numbers are the same everywhere.
+                for record, _ in measure(recipe, chosen, dataset, 0, None, device="cpu"):
+                    yield record
 
 
 def headline(summaries: Sequence[MethodSummary]) -> str:
@@ -185,15 +159,6 @@ def _is_demo(folder: Path) -> bool:
 def _command(out: Path, seeds: int, epochs: int) -> str:
     command = ["lmrc", "demo", "--out", str(out), "--seeds", str(seeds), "--epochs", str(epochs)]
     return shlex.join(command)
-
-
-def _settings(learner: IncrementalClassifier) -> dict[str, Any]:
-    parameters = learner.get_params()
-    # The seed is a field of its own in the record; verbosity has no effect.
-    for name in ("random_state", "verbose"):
-        del parameters[name]
-    stream = {"dataset": "digits", "tasks": TASKS, "order": "natural"}
-    return {**stream, "classifier": type(learner).__name__, **parameters}
 
 
 @contextmanager
