@@ -167,6 +167,9 @@ def as_type(kind: Any, value: Any, name: str = "it") -> Any:
         return value
     if origin is UnionType:  # with None
         return as_type(parts[0], value, name)
+    items = value.values() if isinstance(value, dict) else value
+    if origin in (list, dict) and type(value) is origin and {*map(type, items)} <= {parts[-1]}:
+        return value  # of plain values, as most are: at once
     if origin is list and isinstance(value, list):
         return [as_type(parts[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
