@@ -122,4 +122,4 @@ def test_learn_warns_of_the_same_image_in_two_classes(folder, call, tmp_path):
     words = ("--backbone", "cnn", "--epochs", "1", "--method", "lmrc", "-q")
     code, _, err = call("learn", str(tmp_path / "m"), str(folder), *words)
     assert code == 0
-    assert "1 image of 25 is there twice, once as green and once as red: lmrc check" in err
+    assert "1 of 25 images is a duplicate, once labelled green and once red: lmrc check" in err

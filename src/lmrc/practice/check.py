@@ -40,7 +40,7 @@ KINDS = {
         "or leave it if it is right.",
     ),
     "duplicate": (
-        "Images that are there twice",
+        "Duplicate images",
         "Remove one. A copy in a test folder makes the accuracy look better than it is.",
     ),
     "known": ("New classes that look like a known one", "If they are the same, use one name."),

@@ -302,8 +302,8 @@ def check(
 ) -> None:
     """Find mistakes in labelled images before they are learnt.
 
-    Unreadable files, images that are there twice (re-encoded, resized, mirrored; also between
-    training and test images), labels that are probably wrong, classes that look like another. The
+    Unreadable files, duplicate images (re-encoded, resized, mirrored; also between training and
+    test images), labels that are probably wrong, classes that look like another. The
     exit code is 1 if something was found.
 
     Example: lmrc check week2/ --model pets.lmrc

@@ -60,10 +60,10 @@ def _warn_about_duplicates(samples: LabelledSamples) -> None:
     two = min((names for names in labels if len(names) > 1), default=None)
     twice = sum(len(rows) - 1 for rows in found)
     if twice:
-        verb = "is" if twice == 1 else "are"
-        text = f"{count(twice, 'image')} of {len(samples.y):,} {verb} there twice"
+        verb = "is a duplicate" if twice == 1 else "are duplicates"
+        text = f"{twice:,} of {len(samples.y):,} images {verb}"
         if two:
-            text += f", once as {' and once as '.join(two[:2])}"
+            text += f", once labelled {' and once '.join(two[:2])}"
         warn(f"{text}: lmrc check SOURCE lists them")
 
 
