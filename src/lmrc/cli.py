@@ -375,11 +375,8 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
         sys.stderr.write(in_one_line(message))
 
 
-def _is_own(error: Exception) -> bool:
-    return type(error).__module__.startswith("lmrc.")
-
-
 def _one_line(error: Exception) -> str:
+    own = type(error).__module__.startswith("lmrc.")
     if hasattr(error, "format_message"):  # wrong usage: an error of click or typer
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "lmrc"
@@ -387,7 +384,7 @@ def _one_line(error: Exception) -> str:
         command_line = shlex.join(["lmrc", *sys.argv[1:]])
         said = error.format_message().rstrip(".").replace("Value error, ", "")
         message = f"{command_line}: {said} (see {command} --help)"
-    elif isinstance(error, (ValueError, OSError, RuntimeError)) or _is_own(error):
+    elif isinstance(error, (ValueError, OSError, RuntimeError)) or own:
         message = str(error) or type(error).__name__
     else:  # unexpected: the message alone may be unclear
         message = f"{type(error).__name__}: {error} (lmrc --debug … prints the traceback)"

@@ -47,9 +47,14 @@ def available_memory() -> float:
 def n_workers(max_workers: int = MAX_WORKERS) -> int:
     """Return how many processes decode images for this one."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # each with workers
-    # Cores that this process may use; not every system can tell.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(max_workers, (cores or 1) // processes))
+    return max(1, min(max_workers, n_cores() // processes))
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use: in a container, fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # not every system can tell
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:

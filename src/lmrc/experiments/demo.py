@@ -142,7 +142,8 @@ def describe(summaries: Sequence[MethodSummary]) -> list[str]:
 
 def clear_folder(out: Path, description: Description) -> None:
     """Remove the files of an earlier demo; refuse the folder of another experiment."""
-    if (out / RECORDS).exists() and not _is_demo(out):
+    is_demo = (out / DESCRIPTION).exists() and read_description(out).experiment == "demo"
+    if (out / RECORDS).exists() and not is_demo:
         raise FileExistsError(
             f"{out} holds the records of another experiment; choose another folder with --out."
         )
@@ -150,10 +151,6 @@ def clear_folder(out: Path, description: Description) -> None:
     for name in (PAGE, "accuracy.svg", "accuracy.png", "table.csv", RECORDS):
         (out / name).unlink(missing_ok=True)
     write_description(out, description)
-
-
-def _is_demo(folder: Path) -> bool:
-    return (folder / DESCRIPTION).exists() and read_description(folder).experiment == "demo"
 
 
 def _command(out: Path, seeds: int, epochs: int) -> str:

@@ -1,6 +1,5 @@
 """Versions and hardware: part of every record."""
 
-import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ import numpy
 import torch
 
 import lmrc
+from lmrc.data.image_files import n_cores
 
 
 def versions() -> dict[str, str]:
@@ -41,18 +41,11 @@ def _commit() -> dict[str, str]:
 
 def hardware(device: str | torch.device = "cpu") -> str:
     """Return the machine in words, such as ``x86_64, AMD EPYC 7B13, 2 cores``. It names no host."""
-    cores = _cores()
+    cores = n_cores()
     parts = [platform.machine(), _processor(), f"{cores} core{'s' * (cores != 1)}"]
     if torch.device(device).type == "cuda":
         parts.append(torch.cuda.get_device_name(device))
     return ", ".join(part for part in parts if part)
-
-
-def _cores() -> int:
-    """Return how many cores this process may use: in a container, fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _processor() -> str:

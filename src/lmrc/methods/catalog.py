@@ -85,9 +85,11 @@ def find_method(
     announced = _announced(tuple(sys.path))
     if name in METHODS:
         if name in announced:
+            package = announced[name].dist
             warnings.warn(
-                f"the entry point {name!r} of {_origin(announced[name])} is passed over, as lmrc "
-                f"has a method of that name: use its dotted path, {_class_path(announced[name])}",
+                f"the entry point {name!r} of {package.name if package else 'a package'} is passed "
+                "over, as lmrc has a method of that name: use its dotted path, "
+                f"{_class_path(announced[name])}",
                 stacklevel=2,
             )
         return METHODS[name]
@@ -203,7 +205,3 @@ def _find_class(name: str, path: str) -> type:
 
 def _class_path(entry: EntryPoint) -> str:
     return f"{entry.module}.{entry.attr}"
-
-
-def _origin(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else "an installed package"

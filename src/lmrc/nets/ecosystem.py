@@ -93,7 +93,8 @@ def expected_form(prefix: str, name: str) -> Form:
             return _form_of_hf(name)
         _check_plain(name)
         if prefix == "timm":
-            return _form_of_timm(_import(prefix).get_pretrained_cfg(name).to_dict())
+            config = _import(prefix).get_pretrained_cfg(name).to_dict()
+            return Form(config["input_size"][1:], tuple(config["mean"]), tuple(config["std"]))
         preset = _import(prefix).models.get_model_weights(name).DEFAULT.transforms()
         return Form(_square(preset.crop_size), tuple(preset.mean), tuple(preset.std))
 
@@ -126,11 +127,6 @@ def _timm(name: str, weights: bool = False) -> tuple[nn.Module, int]:
     # Some have a hidden layer between the pooled features and the classifier.
     width = getattr(network, "head_hidden_size", None) or network.num_features
     return network, int(width)
-
-
-def _form_of_timm(config: Mapping[str, Any]) -> Form:
-    _, height, width = config["input_size"]
-    return Form((height, width), tuple(config["mean"]), tuple(config["std"]))
 
 
 def _torchvision(name: str, weights: bool = False) -> tuple[nn.Module, int]:

@@ -126,7 +126,9 @@ def evaluate(
         lines += _unknown_lines(separated)
         score = replace(score, unknown=separated)
         metrics["unknown"] = {name: part for name, part in separated.items() if name != "histogram"}
-    score = replace(score, settings=_settings(model), made_with=_made_with(model))
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    made_with = f"{used}; {hardware(model.network_.encoder.mean.device)}"
+    score = replace(score, settings=_settings(model), made_with=made_with)
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
     page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
@@ -200,11 +202,6 @@ def _settings(model: LMRCClassifier) -> dict[str, Any]:
     if hasattr(model, "prediction_rule_"):
         chosen |= {"freeze": model._freeze, "predict_with": model.prediction_rule_}
     return {**pack(model)[0]["settings"], **chosen}
-
-
-def _made_with(model: LMRCClassifier) -> str:
-    used = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return f"{used}; {hardware(model.network_.encoder.mean.device)}"
 
 
 def _refuse_other(out: Path) -> None:

@@ -48,7 +48,7 @@ def describe(path: Path) -> dict[str, Any]:
         likely = theory.likely(dim, threshold, settings["max_tries"])
         # With rotations each head has its own label mapping: so many classes fit into the next.
         left = likely // math.prod(rotations) if rotations else max(0, likely - len(classes))
-        backbone = settings["backbone"]
+        backbone, pretrained = settings["backbone"], description.get("pretrained")
         shared = files.get("backbone", {})
         weights = files["weights"] | shared | _of_others(files, "weights")
         return {
@@ -58,7 +58,7 @@ def describe(path: Path) -> dict[str, Any]:
             "tasks": description["n_tasks_"],
             "input_shape": input_shape,
             "backbone": pick(input_shape) if backbone == "auto" else backbone or "custom",
-            "backbone_size": _backbone_size(description.get("pretrained")),
+            "backbone_size": [int(side) for side in pretrained["size"]] if pretrained else None,
             "backbone_bytes": sum(size for _, size in shared.values()),
             "members": settings.get("members", 1),
             "parameters": sum(
@@ -137,11 +137,6 @@ def _input_shape(shape: list[int]) -> list[int]:
     if len(shape) not in (1, 3) or not all(type(side) is int and side > 0 for side in shape):
         raise ValueError(f"invalid input shape {shape}")
     return shape
-
-
-def _backbone_size(pretrained: Any) -> list[int] | None:
-    """Return height and width that a pre-trained backbone has images resized to."""
-    return None if pretrained is None else [int(side) for side in pretrained["size"]]
 
 
 def earlier_with_exemplars(versions: list[store.Version]) -> int:

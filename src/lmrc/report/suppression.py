@@ -180,7 +180,9 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
                     error_kw={"elinewidth": 0.9},
                     label=one.method + kind.legend,
                 )
-            axes.set_xticks(range(n), [_ticks(name) for name in classes])
+            axes.set_xticks(
+                range(n), ["\n".join(wrap(figures.shortened(name, 60), 11)) for name in classes]
+            )
             axes.get_xticklabels()[true].set_fontweight("bold")
             axes.set_title(figures.shortened(f"samples of {classes[true]} ({_age(true, n)})", 40))
             axes.axhline(0, color=figures.INK, linewidth=0.6, alpha=0.5)
@@ -194,10 +196,6 @@ def _drawing(outputs: Sequence[Outputs]) -> Drawing:
         f"Mean output for each class on the test samples of each class: {methods}. The table "
         "below holds the numbers.",
     )
-
-
-def _ticks(position: str) -> str:
-    return "\n".join(wrap(figures.shortened(position, 60), 11))
 
 
 def _headline(summaries: Sequence[MethodSummary]) -> str:

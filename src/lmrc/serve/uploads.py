@@ -77,13 +77,8 @@ async def decode(
     Raises `UnreadableImageError` if it is not an image, or too large.
     """
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, _decode, content, size, mode, max_pixels)
-
-
-def _decode(
-    content: bytes, size: tuple[int, int], mode: Mode, max_pixels: int
-) -> NDArray[np.uint8]:
-    return read_image(io.BytesIO(content), size, mode, max_pixels)
+    file = io.BytesIO(content)
+    return await loop.run_in_executor(_threads, read_image, file, size, mode, max_pixels)
 
 
 def reason(error: UnreadableImageError) -> str:
