@@ -1,5 +1,4 @@
 import re
-import tempfile
 import warnings
 
 import numpy as np
@@ -9,7 +8,6 @@ from PIL import Image
 from lmrc.data import image_files
 from lmrc.data.datasets import load_dataset
 from lmrc.data.folders import folder, held_out, read_files
-from lmrc.data.sources import cache_folder
 
 
 def paint(path, brightness, size=(20, 20), mode="RGB"):
@@ -283,20 +281,3 @@ def test_a_missing_path_does_not_mean_the_current_folder(pets, monkeypatch):
 def test_the_home_folder_may_be_abbreviated(pets, monkeypatch):
     monkeypatch.setenv("HOME", str(pets.parent))
     assert len(load_dataset("folder:~/pets").classes) == 2
-
-
-def test_a_large_folder_goes_to_a_file_that_has_no_name_and_to_no_cache(
-    pets, data, monkeypatch, tmp_path
-):
-    in_memory = folder(pets)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr("lmrc.data.folders._MAX_IN_MEMORY", 1000)
-    mapped = folder(pets)
-    assert isinstance(mapped.X_train, np.memmap)
-    assert not isinstance(in_memory.X_train, np.memmap)
-    np.testing.assert_array_equal(mapped.X_train, in_memory.X_train)
-    np.testing.assert_array_equal(mapped.X_test, in_memory.X_test)
-    assert list(temporary.iterdir()) == []
-    assert not cache_folder().exists()

@@ -8,6 +8,7 @@ import pytest
 
 from lmrc import LMRCClassifier
 from lmrc.practice.data_warnings import warn_about
+from lmrc.practice.settings import for_inputs
 from lmrc.practice.source import LabelledSamples
 
 NONE = np.zeros((0, 16, 16, 3), np.uint8)
@@ -30,7 +31,8 @@ def samples(shape=(40, 16, 16, 3)):
     ],
 )
 def test_warns_of_slow_training_of_a_resnet_on_a_cpu(shape, settings, told, capsys):
-    warn_about(samples(shape), LMRCClassifier(device="cpu", **settings))
+    found = samples(shape)
+    warn_about(found, for_inputs(LMRCClassifier(device="cpu", **settings), found.X))
     assert (HINT in capsys.readouterr().err) == told
 
 
@@ -40,7 +42,8 @@ def test_warns_of_nearly_black_images(white, told, capsys):
     images = samples()
     images.X[20:] = 255
     images.X[:20, 0, 0] = white
-    warn_about(replace(images, mode="RGB"), LMRCClassifier(backbone="cnn"))
+    model = for_inputs(LMRCClassifier(backbone="cnn"), images.X)
+    warn_about(replace(images, mode="RGB"), model)
     words = "the images of cat are nearly black, no pixel above 15 of 255"
     assert (words in capsys.readouterr().err) == told
 

@@ -2,15 +2,13 @@
 
 import math
 import os
-import tempfile
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmrc.data.dataset import (
     Array,
@@ -46,7 +44,6 @@ FEW_IMAGES = 5  # of a class: more make it more reliable
 
 VALIDATION = ("val", "valid", "validation")
 SET_ASIDE = ("test", *VALIDATION)  # sub-folders beside train/; the first that has classes counts
-_MAX_IN_MEMORY = 2**30  # bytes; more go to a memory-mapped temporary file
 _MACOS_FOLDER = "__MACOSX"  # in zip files made on a Mac
 _MAX_UNREADABLE = 10_000  # give up if none of so many files can be read
 _MAX_NAMED = 5  # unreadable files in a warning
@@ -67,9 +64,8 @@ def folder(
     which. Images are found at any depth, and read by `lmrc.data.images.read_image`; files that
     cannot be read are left out, with a warning.
 
-    The images are kept in memory or, above 1 GiB, in a temporary file that the system removes when
-    the program ends. If they would take more than half of the available memory, they stay on disk
-    and are decoded each time they are needed, with a warning.
+    If the images would take more than half of the available memory, they stay on disk and are
+    decoded each time they are needed, with a warning.
 
     Parameters
     ----------
@@ -87,8 +83,7 @@ def folder(
     Dataset
         Images of shape (height, width, 3), or (height, width) if all are grey.
 
-    >>> import tempfile
-    >>> from pathlib import Path
+    >>>     >>> from pathlib import Path
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as place:
     ...     for colour in ("red", "green"):
@@ -319,8 +314,10 @@ def read_files(
             if use and len(labels) == first:
                 raise _none_of(label, of_class, use)
 
-    pixels = _packed(progress(images(), "reading images", n_images), shape, n_images)
-    return pixels, text_labels(labels)
+    pixels = np.empty((n_images, *shape), np.uint8)
+    for i, image in enumerate(progress(images(), "reading images", n_images)):
+        pixels[i] = image
+    return pixels[: len(labels)], text_labels(labels)
 
 
 def _none_of(label: str, files: Sequence[ImageFile], use: str) -> ValueError:
@@ -353,17 +350,3 @@ def _streamed(
     if use and lost:
         raise _none_of(lost[0], files[lost[0]], use)
     return images[good], labels[good]  # type: ignore[return-value]  # behaves as an array
-
-
-def _packed(images: Iterable[Pixels], shape: tuple[int, ...], n_images: int) -> NDArray[Any]:
-    """Stack images into one array; in a temporary file if they are large."""
-    if n_images * math.prod(shape) <= _MAX_IN_MEMORY:
-        return np.fromiter(images, dtype=np.dtype((np.uint8, shape)))
-    # A file without a name: the system removes it when the program ends, even if it is killed.
-    with tempfile.TemporaryFile(prefix="lmrc-") as file:
-        count = 0
-        for image in images:
-            file.write(image.tobytes())
-            count += 1
-        file.flush()
-        return np.memmap(file, dtype=np.uint8, mode="r", shape=(count, *shape))

@@ -31,7 +31,7 @@ def is_image_batch(X: Any) -> bool:
 
 def read_images(X: NDArray[Any] | Tensor) -> Tensor:
     """Check a batch of images and view it as (n, channels, height, width), uint8 or float32."""
-    images = X.detach().cpu() if isinstance(X, Tensor) else _tensor(np.asarray(X))
+    images = X.detach().cpu() if isinstance(X, Tensor) else as_tensor(np.asarray(X))
     if len(images) == 0:
         raise ValueError("Found array with 0 sample(s): pass at least one image")
     if images.ndim == 3:
@@ -71,7 +71,7 @@ def _remedy(images: Tensor) -> str:
     return f"; X spans {low}…{high}, so scale it, as X / 65535 does for 16 bits a pixel"
 
 
-def _tensor(array: NDArray[Any]) -> Tensor:
+def as_tensor(array: NDArray[Any]) -> Tensor:
     """View an array as a tensor; it is only ever read, so a read-only one is fine."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
@@ -97,11 +97,6 @@ def _check_channels(X: NDArray[Any] | Tensor, images: Tensor) -> None:
         f"images as {kind} have shape {wanted} with 1, 3 or 4 channels, but X has shape "
         f"{tuple(X.shape)}: " + (f"it looks like {other}, use {fix}" if swapped else "reshape it")
     )
-
-
-def read_vectors(X: NDArray[Any]) -> Tensor:
-    """View float32 vectors as a tensor."""
-    return _tensor(X)
 
 
 def read_labels(y: Any, n_samples: int) -> NDArray[Any]:

@@ -13,12 +13,12 @@ from torch import Tensor
 from lmrc.data.image_files import ImageFiles
 from lmrc.data.inputs import Inputs, Streamed
 from lmrc.data.validation import (
+    as_tensor,
     is_image_batch,
     items_of,
     read_dataset,
     read_images,
     read_labels,
-    read_vectors,
     stack_items,
 )
 
@@ -66,7 +66,7 @@ def read_inputs(model: Any, X: Any, first: bool = False) -> Inputs:
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # NumPy has no such type
         if first or len(model.input_shape_) == 1:
             X = validate_data(model, X, dtype=np.float32, reset=first)
-        x = read_vectors(np.asarray(X, dtype=np.float32))
+        x = as_tensor(np.asarray(X, dtype=np.float32))
     shape = tuple(x.shape[1:])
     if first:
         model.input_shape_ = shape

@@ -1,10 +1,7 @@
 """Warnings about the data of a task, before it is learnt."""
 
-import copy
-
 import numpy as np
 
-from lmrc.data.dataset import Array
 from lmrc.data.duplicates import copies, pixel_digest
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
@@ -22,10 +19,7 @@ BRIGHTNESS_CHECKED = 20  # images of a class
 
 
 def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
-    """Warn of what may make the model poor, or training slow."""
-    if not hasattr(model, "input_shape_"):  # by which a new one chooses its backbone
-        model = copy.copy(model)
-        model.input_shape_ = input_shape(samples.X)
+    """Warn of what may make the model poor, or training slow; a new one knows its input shape."""
     _warn_about_names(samples, model)
     labels, counts = np.unique(samples.y, return_counts=True)
     fewest, most = labels[counts.argmin()], labels[counts.argmax()]
@@ -109,13 +103,6 @@ def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier) -> None:
         more = f" (and {count(len(found) - 1, 'more such pair')})" if len(found) > 1 else ""
         undo = " (lmrc rollback undoes this learn)" if known else ""
         warn(f"{found[0]}{more}: if they are the same class, give them the same name{undo}")
-
-
-def input_shape(X: Array) -> tuple[int, ...]:
-    """Return the shape that a model's inputs have for samples as they are read from files."""
-    if X.ndim < 3:
-        return tuple(X.shape[1:])
-    return (X.shape[3] if X.ndim == 4 else 1, *X.shape[1:3])
 
 
 def _key(label: object) -> str:

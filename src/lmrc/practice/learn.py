@@ -26,6 +26,7 @@ from lmrc.practice.models import open_model, spelt_as_known
 from lmrc.practice.settings import (
     METHODS,
     SMALL_BATCH_SIZE,
+    for_inputs,
     new_model,
     settings_kept,
     with_settings,
@@ -135,9 +136,10 @@ def learn(
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
         if saved is None:  # else it warned when the task began
-            if warning := without_effect(model, samples.X, request.settings):
+            planned = for_inputs(model, samples.X)
+            if warning := without_effect(planned, request.settings):
                 warn(warning)
-            warn_about(samples, model)
+            warn_about(samples, planned)
             if len(known) > 1:  # a single class is always right
                 print_drift(samples, model, say)
         # Exact statistics need no optimisation steps, and are what such a model predicts by.

@@ -96,15 +96,18 @@ def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, An
     return settings
 
 
-def without_effect(model: LMRCClassifier, X: Any, given: Collection[str]) -> str:
-    """Return a warning about given settings of training where nothing is trained; else nothing."""
-    options = [option_of(model, name) for name in ("epochs", "learning_rate") if name in given]
-    if not options:
-        return ""
+def for_inputs(model: LMRCClassifier, X: Any) -> LMRCClassifier:
+    """Return a model that knows its input shape, by which a new one chooses its backbone."""
     if not hasattr(model, "input_shape_"):
         model = copy.copy(model)
         read_inputs(model, X[:1], first=True)
-    if model._epochs:
+    return model
+
+
+def without_effect(model: LMRCClassifier, given: Collection[str]) -> str:
+    """Return a warning about given settings of training where nothing is trained; else nothing."""
+    options = [option_of(model, name) for name in ("epochs", "learning_rate") if name in given]
+    if not options or model._epochs:
         return ""
     what = f"{' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect"
     if model._adapts:

@@ -1,7 +1,7 @@
 """What a training step minimises: a method's losses, applied to the networks' outputs."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,29 +11,11 @@ from lmrc.training.batches import MiniBatch
 from lmrc.training.step import Losses
 
 
-class Method(Protocol):
-    """What the training step needs of a method; `lmrc.IncrementalClassifier` says more."""
-
-    @property
-    def needs_old_outputs(self) -> bool:
-        """Whether `losses` reads the old network's outputs."""
-
-    @property
-    def needs_features(self) -> bool:
-        """Whether `losses` reads ``batch.features`` and ``batch.old_features``."""
-
-    def losses(self, outputs: Any, old_outputs: Any, batch: MiniBatch) -> Losses:
-        """Return the terms to minimise."""
-
-    def penalty(self, network: Network, old_network: Network) -> Losses:
-        """Return terms of the weights alone."""
-
-
 @dataclass(frozen=True)
 class Objective:
     """Runs the networks on a mini-batch and passes their outputs to a method's losses."""
 
-    method: Method
+    method: Any  # an `lmrc.IncrementalClassifier`
     network: Network  # in training
     old: Frozen | None = None  # the network before this task; None for the first
     class_weights: Tensor | None = None  # (classes,): weight of each class; None: all 1
@@ -60,7 +42,7 @@ class Objective:
         weights = self.class_weights
         if weights is not None:
             batch = replace(batch, counts=batch.counts * weights)
-        terms = self.method.losses(outputs, batch.old_outputs, batch)
+        terms: Losses = self.method.losses(outputs, batch.old_outputs, batch)
         if weights is not None:
             of_sample = weights[batch.y]
             if batch.lam is not None:
