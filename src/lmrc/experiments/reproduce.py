@@ -67,30 +67,11 @@ def main(
 ) -> None:
     """Run what is not yet in the records of the folder, then write the report.
 
-    Parameters
-    ----------
-    experiment, dataset : str
-        Which recipe; its own data set where None.
-    out : Path, optional
-        The run folder. If it holds this experiment already, it is resumed.
-    source : Path, optional
-        A run folder of `incremental`, whose records `consolidation` and `heads` use instead of
-        training again. By default the one under ``runs/``, if it exists.
-    data_dir : Path, optional
-        Where the data set's files are.
-    jobs : int, optional
-        Parallel runs, each in a process of its own. By default as many as `default_jobs` says.
-    device : str, default="auto"
-    ray : str or None, default=None
-        Address of a Ray cluster to run on; "" for Ray's own choice.
-    gpus_per_run : float or None, default=None
-        Of that cluster; by default 1 where it has any.
-    keep_models : bool, default=False
-        Keep the model that each run ends with, under ``trained/``.
-    quiet : bool, default=False
-        Show no progress.
-    **changes
-        What differs from the recipe.
+    Without a data set it is the recipe's own. A run folder that holds this experiment already is
+    resumed. `source` is a run folder of `incremental`, whose records `consolidation` and `heads`
+    use instead of training again; by default the one under ``runs/``, if it exists. By default
+    `jobs` runs are in parallel as `default_jobs` says. `ray` is the address of a Ray cluster, ""
+    for Ray's own choice. `changes` are what differs from the recipe.
     """
     _check_processes(experiment, jobs, ray, gpus_per_run)
     out = out or default_folder(experiment, dataset)

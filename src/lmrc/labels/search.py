@@ -40,16 +40,8 @@ def random_streams(random_state: Any) -> list[np.random.Generator]:
 def chunk_size(n: int, dim: int, wanted: int | None, tries_left: int, acceptance: float) -> int:
     """Choose how many candidates to sample at once.
 
-    Parameters
-    ----------
-    n, dim : int
-        Number and dimension of the label vectors.
-    wanted : int or None
-        New vectors still wanted; None: as many as fit.
-    tries_left : int
-        If all of them fail, the search is over.
-    acceptance : float
-        Share of the candidates that was accepted lately.
+    For `n` label vectors, if so many new ones are `wanted` (None: as many as fit), the search is
+    over after `tries_left` failures, and a share of `acceptance` was accepted lately.
     """
     # At most a quarter of the mapping is to be found in one chunk: the candidates that pass are
     # then few compared with the label vectors, and so are the cosines among them.

@@ -19,22 +19,14 @@ def erase_class(
 ) -> None:
     """Change a head in place so that it responds to one of its classes as to an unknown image.
 
-    The response along the class's label vectors is replaced by a random mixture of two other
-    classes', and the weights of these directions are sampled anew. Without the mixture, the class
-    would stand out by a response far from all others; without new weights, by directions of zeros.
+    The response along the class's `own` label vectors, (rotations, dim), is replaced by a random
+    mixture of two other classes', and the weights of these directions are sampled anew. Without the
+    mixture, the class would stand out by a response far from all others; without new weights, by
+    directions of zeros.
 
-    With one other class there is no mixture, as everything unknown would be predicted as that
-    class. Instead, the directions orthogonal to its label vectors are rotated at random.
-
-    Parameters
-    ----------
-    heads : MultiHead
-    head : int
-    own : Tensor of shape (rotations, dim)
-        Label vectors of the class.
-    rest : Tensor of shape (others, rotations, dim)
-        Those of the head's other classes.
-    rng : torch.Generator
+    With one other class in the `rest`, (others, rotations, dim), there is no mixture, as everything
+    unknown would be predicted as that class. Instead, the directions orthogonal to its label
+    vectors are rotated at random.
     """
     own, rest = own.cpu().double(), rest.cpu().double()
     basis = torch.linalg.qr(own.T)[0]  # (dim, rotations)

@@ -24,17 +24,12 @@ _STEM = (
 
 
 def load_encoder(encoder: Encoder, path: str | os.PathLike[str]) -> None:
-    """Load all weights of a backbone, and the normalisation of inputs that they expect.
+    """Load all weights of a backbone, and the normalisation of inputs that they expect, in place.
 
-    Parameters
-    ----------
-    encoder : Encoder
-        Changed in place. If the file is of a model of lmrc, it normalises as that model; else
-        colour images as ImageNet's, and other inputs as before.
-    path : path
-        A safetensors file with the backbone's own names: those of torchvision for its ResNets
-        (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model
-        (``backbone-….safetensors`` if that was frozen).
+    From a safetensors file with the backbone's own names: those of torchvision for its ResNets
+    (whose classifier ``fc`` is left out), or the ``weights-….safetensors`` of another model
+    (``backbone-….safetensors`` if that was frozen). If the file is of a model of lmrc, inputs are
+    normalised as there; else colour images as ImageNet's, and other inputs as before.
 
     Raises `ValueError` if the file cannot be read, or a weight is missing or of another shape: says
     which.

@@ -23,30 +23,13 @@ _MEMBER = "member."  # prefix of tensors of members that have learnt the task
 
 
 class FolderCheckpoint(Checkpoint):
-    """Saves the state of training in the model's folder at intervals.
+    """Saves the state of training in the model's folder at intervals, with other JSON values.
 
-    Parameters
-    ----------
-    folder : Path
-        The model's folder.
-    content : mapping
-        JSON values to save with the state.
-    saved : pair of dict or None
-        The checkpoint of an earlier process, to resume from.
-    every : float
-        Minimum number of seconds between two checkpoints.
-    epochs : int
-        How many there will be, of each member of an ensemble.
-    members : int
-        How many there are.
-
-    Attributes
-    ----------
-    epochs_saved : int
-        Number of epochs in the last checkpoint.
-    progress : callable
-        Called with a noun, how many of it are done, and how many there will be: after each epoch,
-        and first when none is done. Assign to it.
+    `saved` is the checkpoint of an earlier process, to resume from; `every` is the minimum number
+    of seconds between two checkpoints; `epochs` are those of each of the members. `epochs_saved` is
+    the number of epochs in the last checkpoint. `progress`, which may be assigned, is called with a
+    noun, how many of it are done, and how many there will be: after each epoch, and first when none
+    is done.
     """
 
     def __init__(

@@ -84,31 +84,12 @@ def learn(
 ) -> None:
     """Learn a task and store the model as a new version, completely or not at all.
 
-    Parameters
-    ----------
-    path : Path
-        The model; created if it does not exist.
-    request : Request or None
-        What to learn. None with `discard` alone, and with `resume`, which has stored it; there a
-        request only says where the source is now.
-    resume : bool, default=False
-        Continue the interrupted task.
-    discard : bool, default=False
-        Delete the state of the interrupted task.
-    checkpoint_every : float, default=60.0
-        Minimum number of seconds between two checkpoints.
-    quiet : bool, default=False
-        Show no progress.
-    say : callable, default=print
-        Called with each line of output.
-    images : mapping of str to sequence of binary file, optional
-        The images of each class, in memory, in place of the request's source. Such a task cannot be
-        resumed, and nothing is written before it has ended.
-    progress : callable, optional
-        Called with a noun, how many of it are done, and how many there will be, in place of
-        printing it.
-    accept : callable, optional
-        Called with the note on the new version, before it is written; False discards it.
+    There is no request with `discard` alone, and with `resume`, which has stored it: there a
+    request only says where the source is now. `images`, of each class and in memory, are in place
+    of the request's source; such a task cannot be resumed, and nothing is written before it has
+    ended. `progress` is called with a noun, how many of it are done, and how many there will be, in
+    place of printing it. `accept` is called with the note on the new version, before it is written;
+    False discards it.
     """
     ranks = current()
     if request is not None and images is None:

@@ -76,18 +76,10 @@ def _discriminant(means: Tensor, covariance: Tensor) -> dict[str, Tensor]:
 
 
 def fit_head(head: MultiHead, vectors: Tensor, scatter: Scatter) -> None:
-    """Fit the last head by least squares: its responses to its own classes' label vectors.
+    """Fit the last head by least squares, in place: its responses to its classes' label vectors.
 
     With features that do not change, this takes no training. Other heads stay as they are.
-
-    Parameters
-    ----------
-    head : MultiHead
-        Changed in place.
-    vectors : Tensor of shape (n, dim)
-        Label vectors of its classes, the last of all.
-    scatter : Scatter
-        Of the features that the heads are given.
+    `scatter` is of the features that the heads are given, `vectors`, (n, dim), are the last of all.
     """
     n, covariance = len(vectors), scatter.covariance()
     amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))

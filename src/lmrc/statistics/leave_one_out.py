@@ -87,16 +87,8 @@ def _changed(products: Tensor, others: Tensor, of_image: float, of_mean: float) 
     """Return H, (n, 2, 2), by which products with an inverse matrix change without each image.
 
     With A = s · scatter + t · Σ μμᵀ + λI and U = [d, μ], G = Uᵀ A⁻¹ U becomes H G, and Uᵀ A⁻¹ x
-    becomes H Uᵀ A⁻¹ x: A changes by U M Uᵀ, and H = (I + G M)⁻¹.
-
-    Parameters
-    ----------
-    products : Tensor of shape (n, 2, 2)
-        G of each image.
-    others : Tensor of shape (n,)
-        Other images of its class.
-    of_image, of_mean : float
-        s and t, what an image and a class mean weigh.
+    becomes H Uᵀ A⁻¹ x: A changes by U M Uᵀ, and H = (I + G M)⁻¹. `products` are the G of all
+    images, `others` the numbers of other images of their classes, `of_image` and `of_mean` s and t.
     """
     change = torch.zeros_like(products)
     change[:, 0, 0] = of_mean / others.square() - of_image * (others + 1) / others

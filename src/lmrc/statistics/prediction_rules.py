@@ -52,13 +52,8 @@ class PredictionRules:
     def scores(self, rules: Sequence[str], features: Tensor, views: int = 1) -> dict[str, Tensor]:
         """Return the scores of some rules, (n, classes) each; only what they need is computed.
 
-        Parameters
-        ----------
-        rules : sequence of str
-        features : Tensor of shape (rotations, views · n, width)
-            Those that the heads are given are the last of them.
-        views : int
-            Views of each image: all images first, then all once more, flipped.
+        Features are (rotations, views · n, width): all images first, then all once more, flipped.
+        Those that the heads are given are the last ones.
         """
         self.check(*rules)
         found, kept = {}, self.kept
@@ -153,16 +148,9 @@ def check_classifiers(
     head: MultiHead,
     n_ridge: int | None = None,
 ) -> None:
-    """Refuse classifiers that are not of these heads and statistics.
+    """Refuse classifiers that are not of these heads and statistics, (classes, rotations, width).
 
-    Parameters
-    ----------
-    classifiers : mapping
-    shape : (classes, rotations, width)
-        Of the statistics' means.
-    head : MultiHead
-    n_ridge : int, optional
-        Inputs of the ridge regression; None if there is none.
+    `n_ridge` is the number of inputs of the ridge regression; None if there is none.
     """
     classes, rotations, width = shape
     wanted: dict[str, tuple[int, ...]] = {"lda_weight": (rotations, classes, width)}

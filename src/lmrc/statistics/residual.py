@@ -119,15 +119,10 @@ def of_statistics(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
 
 
 def residuals(centres: Tensor, factors: Tensor, features: Tensor) -> Tensor:
-    """Return the residuals of features by class, (rotations, n, classes).
+    """Return the residuals of features, (rotations, n, width), by class: (rotations, n, classes).
 
-    Parameters
-    ----------
-    centres : Tensor of shape (rotations, classes, width)
-        Means of the classes' features of length 1.
-    factors : Tensor of shape (classes, rank, width)
-    features : Tensor of shape (rotations, n, width)
-        Brought to length 1 here.
+    `centres`, (rotations, classes, width), are means of the classes' features of length 1; to that
+    the features are brought here.
     """
     with torch.autocast(features.device.type, enabled=False):
         x = F.normalize(features.float(), dim=-1)
@@ -148,16 +143,8 @@ def left_out_residuals(
 ) -> Tensor:
     """Return the residuals of images of a task by their own classes without them, (n,).
 
-    Each class is left out in parts.
-
-    Parameters
-    ----------
-    before, scatter, task
-        As for `add_factors`.
-    rows : Tensor of shape (n,)
-        Which images. Of each class there is another image, or it is known.
-    folds : int
-        How many parts.
+    Each class is left out in parts (`folds`); the rest is as for `add_factors`. Of each class of
+    the images at `rows` there is another image, or it is known.
     """
     found = torch.zeros(len(rows))
     y = task.y[rows]

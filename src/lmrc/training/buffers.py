@@ -27,18 +27,7 @@ def fits(x: Tensor, device: torch.device) -> bool:
 class DeviceBuffer(ABC):
     """The current mini-batch on the device, loaded from elsewhere.
 
-    Parameters
-    ----------
-    x : Inputs
-        All inputs.
-    max_size : int
-        Samples in the largest mini-batch.
-    device : torch.device
-
-    Attributes
-    ----------
-    data : Tensor
-        The current mini-batch in its first rows. The memory stays the same.
+    `data` holds it in its first rows, of which there are `max_size`. The memory stays the same.
     """
 
     def __init__(self, x: Inputs, max_size: int, device: torch.device) -> None:

@@ -13,16 +13,9 @@ def class_weights(class_weight: Mapping[Any, float] | str, y: Tensor, labels: li
     """Return a weight for each class index.
 
     Only their ratios matter: the mean over the samples is 1, so learning rates keep their meaning.
-
-    Parameters
-    ----------
-    class_weight : "balanced" or mapping
-        "balanced": all classes of the task have the same total weight. Otherwise the weight of a
-        label, 1 if not named; labels of later classes are allowed.
-    y : Tensor
-        Class indices of all samples of the task.
-    labels : list
-        The label of each index, of earlier classes and those of the task.
+    "balanced": all classes of the task have the same total weight. A mapping has the weight of a
+    label, 1 if not named; labels of later classes are allowed. `y` are the class indices of all
+    samples of the task, `labels` the label of each index.
 
     Raises `ValueError` if a label is text where classes are numbers, or the reverse, or if none of
     the labels is a class: the weights would be ignored.

@@ -37,14 +37,9 @@ class Execution:
         compile: bool | str,  # noqa: A002
         work: float = 0,
     ) -> Execution:
-        """Resolve "auto"; reject what is not available.
+        """Resolve "auto" in an estimator's parameters; reject what is not available.
 
-        Parameters
-        ----------
-        device, precision, compile
-            The estimator's parameters.
-        work : float
-            Input values that a task trains on, over all epochs.
+        `work` is the number of input values that a task trains on, over all epochs.
         """
         picked = pick_device(device)
         ranks = current()

@@ -95,25 +95,11 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train a network in place; yield the mean loss terms after each epoch.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Trained in place; in training mode while an epoch runs.
-    losses : callable
-        Maps a mini-batch to the terms of the loss.
-    batches : Batches
-    optimisation : Optimisation
-    seed : callable
-        Maps an epoch to the seed of everything random in it: order, augmentation, dropout.
-    execution : Execution, optional
-        Precision, graph capture and compilation; by default none of them.
-    old : nn.Module, optional
-        The network before the task, which the losses use.
-    prepare : callable, optional
-        Adds to a mini-batch what can be computed before its step.
-    checkpoint : Checkpoint
-        Restores the state to resume from, and saves it after each epoch. The records of epochs
-        that are done are yielded again.
+    `losses` maps a mini-batch to the terms of the loss, which may use the `old` network; `prepare`
+    adds to a mini-batch what can be computed before its step. `seed` maps an epoch to the seed of
+    everything random in it: order, augmentation, dropout. The checkpoint restores the state to
+    resume from, and saves it after each epoch; the records of epochs that are done are yielded
+    again.
     """
     execution = execution or Execution(batches.device, bf16=False, graph=False, compiled=False)
     optimiser = _sgd(network, optimisation, batches.device)

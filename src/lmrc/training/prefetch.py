@@ -36,22 +36,8 @@ def chunk_rows(batches: Batches, size: int) -> int:
 class Prefetcher:
     """The mini-batches of one size, in chunks: one to train on, and the next in the making.
 
-    Parameters
-    ----------
-    prepare : callable
-        Maps positions of the epoch to the parts of a mini-batch, always the same ones.
-    batches : Batches
-    size : int
-        Samples in a mini-batch.
-    stream, side_stream : Stream
-        For the steps, and for the chunks.
-
-    Attributes
-    ----------
-    rows : int
-        Mini-batches in a chunk.
-    chunk : Tensor
-        The one to train on. A row holds all parts of a mini-batch, so that one copy reads them.
+    `prepare` maps positions of the epoch to the parts of a mini-batch, always the same ones. A
+    chunk has so many `rows`, each with all parts of a mini-batch, so that one copy reads them.
     """
 
     def __init__(
