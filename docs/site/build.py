@@ -273,7 +273,8 @@ def _reports() -> Iterator[str]:
         if entry.place.partition("/")[0] != group:
             group = entry.place.partition("/")[0]
             yield f"\n## {group}\n\n"
-        yield f"- [{entry.place}]({entry.place}/report.html): {entry.title}\n"
+        link = f"[{entry.place}]({entry.place}/report.html)"
+        yield f"- {link}: {entry.headline or entry.title} *({entry.title})*\n"
 
 
 def _command_line() -> Iterator[str]:

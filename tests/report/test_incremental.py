@@ -83,3 +83,22 @@ def test_joint_training_is_a_reference_and_never_the_best(description, records):
     assert contents.headline.endswith("; joint training (keeps all data): 89.6 %.")
     assert contents.findings[0].startswith("LMRC+ ends with")
     assert len(contents.findings) == 1
+
+
+def test_the_headline_on_heads_names_the_first_method_and_the_best_other(description, steady):
+    def scored(method, share):
+        return [
+            replace(
+                r,
+                method=method,
+                record=replace(r.record, task_id_accuracy=share, task_aware_accuracy=0.9),
+            )
+            for r in steady
+        ]
+
+    records = [*scored("LMRC", 0.2), *scored("EWC", 0.1), *scored("LMRC+", 0.6)]
+    heads = replace(description, experiment="heads", commands=[])
+    assert build(heads, records).headline == (
+        "Task-ID accuracy after the last task: of LMRC 20.0 % (task-aware 90.0 %), "
+        "of LMRC+ 60.0 % (task-aware 90.0 %)."
+    )

@@ -1,8 +1,11 @@
 """The page over many run folders."""
 
+from dataclasses import replace
+
 import pytest
 
 from lmrc.report.index import reports_in, write_index
+from lmrc.report.records import write_description
 
 PAGE = "<title>{}</title><h1>{}</h1>"
 
@@ -23,6 +26,16 @@ def test_every_report_is_listed_by_its_headline(runs):
     assert '<a href="b%20c/two/report.html">LMRC &lt;b&gt; is best</a>' in text
     assert text.startswith("<!doctype html>")
     assert "<b>" not in text.partition("</style>")[2]
+
+
+def test_a_run_is_listed_with_its_data(runs, description):
+    recipe = {"dataset": "pets", "tasks": 5, "seeds": 1}
+    write_description(runs / "a", replace(description, recipe=recipe))
+    (runs / "b c/two/run.json").write_text("damaged")
+    assert [entry.title for entry in reports_in(runs)] == [
+        "An experiment: pets, 5 tasks, 1 seed",
+        "An experiment",
+    ]
 
 
 def test_the_command_writes_an_index_above_run_folders(runs, call):

@@ -337,7 +337,7 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:
-    """Delete the newest version of a model and return to the one before.
+    """Delete the newest version of a model and return to the previous one.
 
     Example: lmrc rollback pets.lmrc
     """

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from lmrc.report import html
 from lmrc.report.page import PAGE, bare_page
-from lmrc.report.records import encoded
+from lmrc.report.records import encoded, read_description
 from lmrc.store.files import write_atomically
 
 INDEX = "index.html"
@@ -24,7 +24,7 @@ _HEADLINE = re.compile(r"<h1>(.*?)</h1>", re.S)
 
 
 class Entry(NamedTuple):
-    """A report page: where it is, its title and its headline."""
+    """A report page: where it is, its title with the data, and its headline."""
 
     place: str
     title: str
@@ -45,7 +45,22 @@ def _entries(folder: Path) -> Iterator[Entry]:
         if PAGE in names and page.is_file() and page.stat().st_size <= MAX_PAGE:
             text = page.read_text("utf-8", "replace")
             shown = here.relative_to(folder).as_posix()
-            yield Entry(shown, _plain(_TITLE.search(text)), _plain(_HEADLINE.search(text)))
+            title = ": ".join(filter(None, [_plain(_TITLE.search(text)), _data(here)]))
+            yield Entry(shown, title, _plain(_HEADLINE.search(text)))
+
+
+def _data(folder: Path) -> str:
+    """Return data set, tasks and seeds of a run; nothing where there is none, or damaged."""
+    try:
+        recipe = read_description(folder).recipe
+    except (OSError, ValueError):
+        return ""
+    counts = [
+        f"{n} {noun}{'s' * (n != 1)}"
+        for noun in ("task", "seed")
+        if isinstance(n := recipe.get(f"{noun}s"), int)
+    ]
+    return ", ".join([str(recipe["dataset"])[:100], *counts]) if recipe.get("dataset") else ""
 
 
 def _plain(found: re.Match[str] | None) -> str:
