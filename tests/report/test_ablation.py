@@ -9,6 +9,8 @@ from matplotlib.container import BarContainer
 
 from lmrc.report.page import assemble, build, render
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 ROWS = [
     {"name": "start", "method": "steady"},
     {"name": "not run", "method": "nowhere"},

@@ -141,6 +141,7 @@ def test_the_numbers_on_the_page_equal_the_records(read, records):
     assert settings == [["method", "strength"], ["steady", "1"], [summaries[1].method, "0"]]
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_one_seed_shows_no_deviation(description, records):
     read = Reader(render(description, [r for r in records if r.seed == 0]))
     assert read.tables[0][1] == ["steady", "87.5", "100.0", "87.5", "75.0"]
@@ -190,6 +191,7 @@ def test_it_fits_a_phone_and_the_dark(html, read):
     assert len([1 for a in read.attributes if a[1:] == ("class", "scroll")]) == len(read.tables)
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_an_unfinished_run_has_a_page(description, records):
     begun = replace(description, headline="", findings=[])
     text = Reader(render(begun, records[:2])).text
@@ -478,6 +480,7 @@ def test_an_unfinished_run_has_a_page_in_every_experiment(experiment, descriptio
     assert "No run has learnt all tasks yet." in html
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_with_a_note_on_the_data_the_page_has_no_numbers_of_the_paper(
     description, records, cells_of
 ):
