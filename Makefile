@@ -21,7 +21,7 @@ test: $(VENV)/installed-dev  ## linters, types, import graph, all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 docs: $(VENV)/installed-dev  ## the documentation as a site, under site/
 	$(INSTALL) -e '.[docs]'

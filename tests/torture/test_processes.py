@@ -104,7 +104,7 @@ def test_a_command_stops_at_any_step(stages, outputs, run_job, trial, is_full, s
     assert run_job(*words)["code"] == 0
     before, after, whole = known[stage], outputs(), len(names())
     kind = {"killed": "`kill -9` at each step of writing", "full": "disk full from each write on"}
-    step, stride = 0, 1 if is_full else 13
+    step, stride = 0, 1 if is_full else 17
     while True:
         go_back(stage)
         stopped = run_job(*words, step=step, how=how)
