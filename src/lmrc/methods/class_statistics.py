@@ -180,11 +180,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """
         if not self.classifiers_:
             return None
-        network, earlier, finetune = (
-            self.network_,
-            self.scatter_,
-            "head_weight" in self.classifiers_,
-        )
+        network, earlier = self.network_, self.scatter_
+        finetune = "head_weight" in self.classifiers_
         if earlier:
             self.scatter_ = Scatter.from_tensors(earlier).without(row).tensors()
         if earlier and not finetune:

@@ -117,17 +117,9 @@ def learn(
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
         if saved is None:  # else it warned when the task began
-            planned = for_inputs(model, samples.X)
-            if warning := without_effect(planned, request.settings):
-                warn(warning)
-            warn_about(samples, planned)
-            if len(known) > 1:  # a single class is always right
-                print_drift(samples, model, say)
-        # Exact statistics need no optimisation steps, and are what such a model predicts by.
-        exact = getattr(model, "statistics", "none") != "none" and model._freezes
-        few = len(samples.y) < FEW_IMAGES and not exact
-        if not len(known) and "batch_size" not in request.settings and few:
-            model.set_params(batch_size=SMALL_BATCH_SIZE)
+            _warn(model, samples, request, say)
+        if not len(known):
+            _fit_batches(model, samples, request)
         content = {"request": asdict(request), "digest": samples.digest()}
         ranks.check_same(content, f"the content of {request.source}")
         if saved is None:
@@ -138,10 +130,13 @@ def learn(
                 f"{request.source} has changed since the interrupted learn: restore it, or discard "
                 f"the unfinished task ({store.learn_command(path)} --discard)"
             )
-        every = checkpoint_every if images is None else math.inf
-        members = getattr(model, "members", 1)
         checkpoint = FolderCheckpoint(
-            place, content, saved, every=every, epochs=model._epochs, members=members
+            place,
+            content,
+            saved,
+            every=checkpoint_every if images is None else math.inf,
+            epochs=model._epochs,
+            members=getattr(model, "members", 1),
         )
         if checkpoint.epochs_saved:
             say(f"resuming after {checkpoint.epochs_saved} of {count(checkpoint.epochs, 'epoch')}")
@@ -291,6 +286,24 @@ def _read(request: Request, model: LMRCClassifier, images: Files | None) -> Labe
             "training images nor a known class of that name: remove them"
         )
     return samples
+
+
+def _warn(model: LMRCClassifier, samples: LabelledSamples, request: Request, say: Say) -> None:
+    """Warn of settings without effect, and of what the images tell."""
+    planned = for_inputs(model, samples.X)
+    if warning := without_effect(planned, request.settings):
+        warn(warning)
+    warn_about(samples, planned)
+    if len(getattr(model, "classes_", ())) > 1:  # a single class is always right
+        print_drift(samples, model, say)
+
+
+def _fit_batches(model: LMRCClassifier, samples: LabelledSamples, request: Request) -> None:
+    """Have a first task of few images in small mini-batches, where it is trained."""
+    # Exact statistics need no optimisation steps, and are what such a model predicts by.
+    exact = getattr(model, "statistics", "none") != "none" and model._freezes
+    if len(samples.y) < FEW_IMAGES and not exact and "batch_size" not in request.settings:
+        model.set_params(batch_size=SMALL_BATCH_SIZE)
 
 
 def _train(

@@ -264,10 +264,9 @@ def _one_dimension(axes: Axes, counts: Sequence[Count], laws: Sequence[str], pos
         zorder=3,
     )
     bounds = [c for c in counts if c.is_lower_bound]
+    beside = 0.004 * (position - 2)  # for all are at the limit
     axes.plot(
-        [
-            c.threshold + 0.004 * (position - 2) for c in bounds
-        ],  # side by side: all are at the limit
+        [c.threshold + beside for c in bounds],
         [math.log10(c.found.mean) for c in bounds],
         color=style.colour,
         marker=6,  # a caret

@@ -155,7 +155,7 @@ class Jobs:
 
     def start(self, job: Job, request: Request, *, keep: bool) -> None:
         """Start to learn a job's images; they leave the memory of the server."""
-        if len({image.label for image in job.images.values()}) == 0:
+        if not job.images:
             raise ApiError(422, "no_images", "the job has no images")
         for other in self:
             if other.is_active:
