@@ -7,6 +7,7 @@ import torch
 from lmrc import LMRCClassifier, LMRCPlusClassifier, ModelFileError, load
 from lmrc.methods import calibrated
 from lmrc.statistics import classifiers
+from lmrc.statistics.ridge import normalised
 from lmrc.store import folder
 
 QUICK = {"epochs": 2, "first_epochs": 2, "projections": 100, "random_state": 0}
@@ -71,6 +72,26 @@ def test_unknown_images_score_higher_and_the_threshold_keeps_known_ones(frozen):
     assert 0.15 < lost[1] < 0.5
     with pytest.raises(ValueError, match="between 0 and 1"):
         frozen.unknown_threshold(1.5)
+
+
+def test_the_unknown_score_is_that_of_the_documentation(frozen):
+    """The two formulas of docs/trust.md, from statistics alone."""
+    x, outputs, kept = torch.tensor(X_TEST[:50]), frozen.outputs(X_TEST[:50]), frozen.calibration_
+    features, _ = frozen._views(frozen.network_, x)
+    features = normalised(features)[0].double()
+    means = frozen._kept["class_means"][0].double() / kept["sizes"][:, None]
+    factors = kept["factors"].double()
+    variances = factors.square().sum(dim=2)
+    directions = factors / variances.sqrt()[..., None]
+    rest = (1 - means.square().sum(dim=1)) / means.shape[1]
+    away = features[:, None] - means
+    along = torch.einsum("ncw,crw->ncr", away, directions).square()
+    weights = variances / (variances + rest[:, None])
+    residuals = (away.square().sum(dim=2) - (weights * along).sum(dim=2)).sqrt()
+    best, predicted = torch.tensor(outputs.similarities).max(dim=1)
+    unknown = 2 * (residuals[torch.arange(50), predicted] - residuals.mean(dim=1) / 2)
+    unknown -= best / kept["ridge.unit"] + kept["ridge.offsets"][predicted]
+    np.testing.assert_allclose(outputs.unknown, unknown, atol=1e-5)
 
 
 def test_saved_and_loaded(frozen, tmp_path):
