@@ -407,8 +407,8 @@ def export(
 ) -> None:
     """Export a model as an ONNX file that runs without torch and lmrc, or as a web page.
 
-    Its outputs are first compared with the model's. Needs additional packages:
-    pip install 'torch>=2.7' onnx onnxruntime onnxscript
+    Its outputs are first compared with the model's. Needs additional packages: pip
+    install '.[onnx]' in lmrc's folder
 
     Example: lmrc export pets.lmrc pets.onnx
 

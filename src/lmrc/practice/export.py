@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 SCORE_TOLERANCE = 1e-3
 CHECKED_BATCH_SIZES = (1, 5, 16)
 MANY = 10**6  # images that the file will be given, for which the network is prepared
-PACKAGES = "'torch>=2.7' onnx onnxruntime onnxscript"
+PACKAGES = "'.[onnx]' in lmrc's folder"
 
 
 class ExportError(RuntimeError):

@@ -54,8 +54,8 @@ def serve(
 ) -> None:
     """Teach a model and predict with it in a browser, or over HTTP.
 
-    Images that are sent stay in memory, and are gone when they are learnt. Needs additional
-    packages: pip install '.[serve]' in lmrc's folder
+    Images that are sent are in memory until they are learnt. Needs additional packages: pip install
+    '.[serve]' in lmrc's folder
 
     Example: lmrc serve pets.lmrc
     """
