@@ -84,30 +84,52 @@ def test_every_other_name_is_refused_and_named(marker, function, name):
         load_plain_pickle(content)
 
 
-def test_what_is_in_an_array_of_objects_is_refused(marker):
-    array = np.array([Payload(os.system, f"touch {marker}"), None], dtype=object)
-    with pytest.raises(PlainPickleError, match=r"names (posix|nt)\.system"):
-        load_plain_pickle(pickle.dumps([array], protocol=2))
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(["harmless", None], dtype=object),
+        np.zeros(2, dtype=[("x", "u1"), ("y", "O")]),
+        np.array(["text"]),
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+    ],
+)
+def test_arrays_of_other_things_than_numbers_are_refused(array):
+    with pytest.raises(PlainPickleError, match="not plain numbers"):
+        load_plain_pickle(pickle.dumps(array, protocol=2))
 
 
 CALL = b"c_codecs\nencode\n"
 RECONSTRUCT = b"cnumpy.core.multiarray\n_reconstruct\n"
+DTYPE = b"cnumpy\ndtype\n"
+NAME = b"}X\x04\x00\x00\x00nameK\x01s"
+# A record with the field x, a pointer to an object; its flags say that there is none.
+FIELDS = b"(I3\nS'|'\nN(S'x'\nt(dS'x'\n(" + DTYPE + b"(S'%b'\ntRI0\ntsI8\nI1\nI0\ntb"
+POINTERS = DTYPE + b"(S'V8'\nI0\nI1\ntR" + FIELDS % b"O8"
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "why"),
     [
-        CALL + b"}X\x04\x00\x00\x00nameK\x01sb",  # sets an attribute
-        CALL + b"N}X\x04\x00\x00\x00nameK\x01s\x86b",
-        b"cnumpy\nndarray\n}X\x04\x00\x00\x00nameK\x01sb",
-        b"cnumpy\ndtype\nN}X\x04\x00\x00\x00nameK\x01s\x86b",
-        RECONSTRUCT + b"}X\x04\x00\x00\x00nameK\x01sb",
-        RECONSTRUCT + b"cnumpy\ndtype\nK\x00\x85U\x01b\x87R",  # makes something else
+        (CALL + NAME + b"b", "alters a function"),
+        (CALL + b"N" + NAME + b"\x86b", "alters a function"),
+        (DTYPE + b"N" + NAME + b"\x86b", "alters a function"),
+        (RECONSTRUCT + NAME + b"b", "alters a function"),
+        (b"cnumpy\nndarray\n" + NAME + b"b", "not a whole pickle"),
+        (b"cnumpy\nndarray\n((I9\ntR", "not a whole pickle"),
+        (RECONSTRUCT + b")R(I1\n(I1\ntS'u1'\nI00\nS'A'\ntb", "something else than numbers"),
+        (RECONSTRUCT + b")R(I1\n(I9\nt" + DTYPE + b"(S'u1'\ntRI00\nS'A'\ntb", "buffer size"),
+        (POINTERS, "'V8': not plain numbers"),  # as an array, it would crash the process
     ],
 )
-def test_the_allowed_names_cannot_be_misused(content):
-    with pytest.raises(PlainPickleError, match="not a whole pickle"):
+def test_the_allowed_names_cannot_be_misused(content, why):
+    with pytest.raises(PlainPickleError, match=why):
         load_plain_pickle(b"\x80\x02" + content + b".")
+
+
+def test_numbers_are_not_what_their_state_says():
+    numbers = DTYPE + b"(S'u8'\nI0\nI1\ntR" + FIELDS % b"u1"
+    array = RECONSTRUCT + b")R(I1\n(I1\nt" + numbers + b"I00\nS'AAAAAAAA'\ntb."
+    assert load_plain_pickle(b"\x80\x02" + array).dtype == np.uint64
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02", b"PK\x03\x04 not a pickle", b"\x80\x02]"])
