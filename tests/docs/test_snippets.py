@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import pkgutil
 import re
 import shlex
 import shutil
@@ -14,8 +15,11 @@ from PIL import Image
 from typer import BadParameter, Context
 from typer.main import get_command
 
+from lmrc import load
 from lmrc.cli import app
 from lmrc.experiments.options import one_by_one
+from lmrc.methods import parameters
+from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.statistics import classifiers
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +55,26 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         assert len(shown) <= len(NUMBER.findall(said))
 
 
+def test_the_python_for_clusters_runs_in_one_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/cluster.md").read_text("utf-8"), re.M | re.S
+    )
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    code = code.replace("random_state=0", "random_state=0, epochs=1")
+    run(code, {"__name__": "__main__", "X": X, "y": np.repeat([0, 1], 4)})
+    assert load("pets.lmrc").classes_.tolist() == [0, 1]
+
+
+def test_the_example_of_a_parameter_is_that_of_the_code():
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    namespace = {"parameter": parameters.parameter, "real": parameters.real}
+    exec(compile(code, "snippet", "exec"), namespace)
+    shown, real = namespace["scale"], LMRCPlusParameters.parameters["scale"]
+    assert (shown.default, shown.help, shown.trains) == (real.default, real.help, real.trains)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -74,12 +98,9 @@ def commands_of(path):
     return [found[1] for line in lines if (found := re.search(r"(?:^|-m )lmrc (.+)", line))]
 
 
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = sorted(
-    {
-        (str(path.relative_to(ROOT)), command)
-        for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-        for command in commands_of(path)
-    }
+    {(str(path.relative_to(ROOT)), command) for path in TEXTS for command in commands_of(path)}
 )
 
 
@@ -98,6 +119,17 @@ def test_a_command_of_the_documentation_is_taken(page, command):
     except BadParameter as error:
         wrong = error.message
     assert not wrong or "does not exist" in wrong  # the images, as a rule
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.stem)
+def test_names_and_files_of_the_code_exist(page):
+    text = page.read_text("utf-8")
+    for name in re.findall(r"`(lmrc(?:\.\w+)+)\b", text):
+        if name not in ("lmrc.predict", "lmrc.NAME"):  # JavaScript of a web page; any name
+            pkgutil.resolve_name(name)
+    for name in re.findall(r"`(?!models/)((?:\w+/)+\w+\.py)", text):  # models/: other people's
+        places = (ROOT, ROOT / "src", ROOT / "src/lmrc")
+        assert any((place / name).is_file() for place in places), name
 
 
 def test_commands_are_found():
