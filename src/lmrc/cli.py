@@ -291,7 +291,7 @@ def report(
 
     Example: lmrc report runs/incremental-digits --figures pdf
     """
-    from lmrc.report.page import read_contents, write_contents
+    from lmrc.report.page import write_report
     from lmrc.report.records import RECORDS
 
     if not (folder / RECORDS).exists():
@@ -301,8 +301,7 @@ def report(
         if not quiet:
             say(f"{len(entries)} reports: {page}")
         return
-    description, contents = read_contents(folder)
-    page = write_contents(folder, description, contents, pdf=figures is not None)
+    page, contents = write_report(folder, pdf=figures is not None)
     if not quiet:
         say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 

@@ -223,7 +223,7 @@ def test_a_figure_of_a_page_is_drawn_once_for_page_and_file(folder, monkeypatch)
 
 
 def test_the_report_of_a_folder_is_made_from_its_records_alone(folder, html):
-    assert write_report(folder) == folder / "report.html"
+    assert write_report(folder)[0] == folder / "report.html"
     made = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert set(made) == {
         "records.jsonl", "run.json", "accuracy.svg", "accuracy.png", "table.csv", "report.html",
@@ -294,7 +294,7 @@ needs_chromium = pytest.mark.skipif(
 def write_page(experiment, folder, description, records):
     write_description(folder, replace(description, experiment=experiment))
     write_records(experiment, records, folder)
-    return write_report(folder)
+    return write_report(folder)[0]
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -346,7 +346,7 @@ def test_a_browser_shows_all_parts_of_a_model_s_page(tmp_path, description):
     )
     write_description(tmp_path, replace(description, experiment="model"))
     (tmp_path / "records.jsonl").write_text(f"{score.to_json()}\n", "utf-8")
-    path = write_report(tmp_path)
+    path, _ = write_report(tmp_path)
     html = path.read_text("utf-8")
     path.write_text(html.replace("</body>", DECODED), "utf-8")
     seen, complaints = browse(path)
@@ -412,7 +412,7 @@ def test_text_of_records_and_run_is_never_markup(tmp_path, records, description)
     run = made_evil(json.loads((tmp_path / "run.json").read_text("utf-8")))
     run["recipe"], run["notes"] = {EVIL: EVIL, "tasks": [EVIL]}, [EVIL]
     (tmp_path / "run.json").write_text(json.dumps(run))
-    html = write_report(tmp_path).read_text("utf-8")
+    html = write_report(tmp_path)[0].read_text("utf-8")
     reader = Reader(html)
     assert "<script" not in html.lower()
     assert reader.text.count("<script>") > 20

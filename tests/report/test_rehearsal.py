@@ -92,7 +92,7 @@ def test_one_buffer_size_has_no_figure(tmp_path, description, with_exemplars, ce
     for record in with_exemplars:
         if "+ 2" in record.method:
             append_record(tmp_path, record)
-    html = write_report(tmp_path).read_text("utf-8")
+    html = write_report(tmp_path)[0].read_text("utf-8")
     assert cells_of(html, "steady") == ["steady", "89.6 ± 2.9"]
     assert "by exemplars per class" not in html
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -83,7 +83,7 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     summaries = summarize_methods(records)
     findings = describe(summaries)
     write_description(out, replace(description, headline=headline(summaries), findings=findings))
-    page = write_report(out)
+    page, _ = write_report(out)
     if seeds > 1 or not progress.shows_table:
         say(*markdown_table(summaries).split("\n"), "", f"`{command}`, {records[-1].hardware}", "")
     width = min(shutil.get_terminal_size().columns, 100)

@@ -20,7 +20,7 @@ from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_p
 from lmrc.experiments.workers import default_jobs, run_in_parallel, run_sequentially
 from lmrc.report.capacity import read_capacity_records
 from lmrc.report.live import Countdown, show
-from lmrc.report.page import read_contents, write_contents
+from lmrc.report.page import write_report
 from lmrc.report.records import (
     DESCRIPTION,
     EXECUTION,
@@ -167,8 +167,7 @@ def _count(out: Path, quiet: bool, **changes: Any) -> None:
 
 
 def _report(out: Path) -> None:
-    description, contents = read_contents(out)
-    page = write_contents(out, description, contents)
+    page, contents = write_report(out)
     say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 
 

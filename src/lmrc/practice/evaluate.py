@@ -31,14 +31,11 @@ from lmrc.practice.models import (
     spelt_as_known,
     unknown_threshold,
 )
-from lmrc.practice.source import (
-    image_form,
-    read_source,
-    refuse_inside,
-)
+from lmrc.practice.source import image_form, read_source, refuse_inside
 from lmrc.practice.usage import Say, percent, warn
+from lmrc.report.html import Contents
 from lmrc.report.model import EXPERIMENT
-from lmrc.report.page import read_contents, write_contents
+from lmrc.report.page import write_report
 from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
@@ -120,8 +117,7 @@ def evaluate(
         if scores is None:
             notes.append(_reject_below(-known[SIMILARITY], -others[SIMILARITY], metrics))
         else:
-            value = unknown_threshold(model, UNKNOWN_SHARE)
-            threshold = Threshold(value, UNKNOWN_SHARE)
+            threshold = Threshold(unknown_threshold(model, UNKNOWN_SHARE), UNKNOWN_SHARE)
         separated = score_unknown(known, others, threshold)
         lines += _unknown_lines(separated)
         score = replace(score, unknown=separated)
@@ -131,8 +127,7 @@ def evaluate(
     score = replace(score, settings=_settings(model), made_with=made_with)
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
-    page = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
-    _, contents = read_contents(out)
+    page, contents = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     table = contents.markdown.split("\n")
     for line in (*table, contents.findings[0], *lines, *notes, f"Report: {page}"):
         say(line)
@@ -250,7 +245,7 @@ def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:
 
 def _write(
     title: str, command: str, out: Path, score: ModelScore, notes: list[str], model: LMRCClassifier
-) -> Path:
+) -> tuple[Path, Contents]:
     out.mkdir(parents=True, exist_ok=True)
     settings = {
         "classes": len(model.classes_),
@@ -269,4 +264,4 @@ def _write(
     )
     write_atomically(out / RECORDS, encoded(f"{score.to_json()}\n"))
     write_description(out, description)
-    return write_contents(out, *read_contents(out))
+    return write_report(out)

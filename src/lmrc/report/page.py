@@ -58,12 +58,23 @@ TitleAndSeed = tuple[str, int]
 # --- Files ----------------------------------------------------------------------------------------
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, pdf: bool = False) -> tuple[Path, Contents]:
     """Write ``report.html`` and, beside it, each figure as SVG and PNG and each table as CSV.
 
-    From ``records.jsonl`` and ``run.json`` of the folder. Returns the path of the page.
+    From ``records.jsonl`` and ``run.json`` of the folder; figures as PDF, too, if wanted. Returns
+    the path of the page, and what it contains.
     """
-    return write_contents(folder, *read_contents(folder))
+    description, contents = read_contents(folder)
+    for name, drawing in contents.drawings.items():
+        svg = drawing.to_svg(name)
+        write_atomically(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
+        write_atomically(folder / f"{name}.png", figures.to_png(drawing.figure))
+        if pdf:
+            write_atomically(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
+    for name, table in contents.tables.items():
+        write_atomically(folder / f"{name}.csv", encoded(table))
+    write_atomically(folder / PAGE, encoded(assemble(description, contents)))
+    return folder / PAGE, contents
 
 
 def read_contents(folder: Path) -> tuple[Description, Contents]:
@@ -80,22 +91,6 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
         return description, model.build(description, model.read_score(folder))
     records = read_records(folder)
     return description, build(description, records, find_beside(folder, description, records))
-
-
-def write_contents(
-    folder: Path, description: Description, contents: Contents, *, pdf: bool = False
-) -> Path:
-    """Write the files of a report, figures as PDF, too, if wanted; return the path of its page."""
-    for name, drawing in contents.drawings.items():
-        svg = drawing.to_svg(name)
-        write_atomically(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
-        write_atomically(folder / f"{name}.png", figures.to_png(drawing.figure))
-        if pdf:
-            write_atomically(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
-    for name, table in contents.tables.items():
-        write_atomically(folder / f"{name}.csv", encoded(table))
-    write_atomically(folder / PAGE, encoded(assemble(description, contents)))
-    return folder / PAGE
 
 
 # --- The page -------------------------------------------------------------------------------------

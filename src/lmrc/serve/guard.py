@@ -118,8 +118,8 @@ class Guard:
     def _limited(self, receive: Receive) -> Receive:
         """Return a `receive` that allows so many bytes, and so much time."""
         loop = asyncio.get_running_loop()
-        ends, left, complete = loop.time() + self.settings.request_seconds, 0, False
-        left = self.settings.max_upload
+        ends = loop.time() + self.settings.request_seconds
+        left, complete = self.settings.max_upload, False
 
         async def limited() -> Message:
             nonlocal left, complete

@@ -10,6 +10,7 @@ from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
 from lmrc.training.augment import per_image
 from lmrc.training.batches import Batches
+from lmrc.training.device import for_float64
 
 PASSES = 2  # augmented views of each image
 AT_A_TIME = 128  # images in a mini-batch
@@ -31,8 +32,6 @@ def gather(
     generator: torch.Generator,
 ) -> Iterator[list[Tensor]]:
     """Yield features of augmented images: one (rotations, n, width) for each encoder.
-
-    But whole: a class's features are those of its images alone.
 
     In float64, and on the device where that is computed there; some thousand at a time, as those
     of all images may take more room than the images.
@@ -63,7 +62,7 @@ def gather(
         rotations="all" if rotated else "none",
     )
     rotations = batches.rotations.copies
-    home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
+    home = for_float64(device)
 
     def views() -> Iterator[list[Tensor]]:
         for _ in range(passes(augment)):

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.statistics.scatter import Scatter
+from lmrc.training.device import for_float64
 
 SEED = 0  # of the projection, the same for all models
 # The ridge, relative to the mean square of the regression's inputs: ascending.
@@ -147,7 +148,7 @@ def _system(scatter: Scatter, device: torch.device) -> tuple[Tensor, Tensor, Ten
 
     S = A = Σ + UᵀU / C and T = Uᵀ / C; or A = BᵀB, S = BBᵀ and Uᵀ / C = BᵀT.
     """
-    home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
+    home = for_float64(device)
     means = scatter.means.to(home, torch.float64)
     n_classes, width = means.shape
     if scatter.is_pooled:

@@ -13,6 +13,7 @@ from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather, passes
 from lmrc.statistics.ridge import expand
 from lmrc.statistics.scatter import Scatter
+from lmrc.training.device import for_float64
 from lmrc.training.memory import Memory
 
 AT_A_TIME = 2048  # samples whose projections are in memory at once
@@ -30,7 +31,7 @@ class Updated(NamedTuple):
 
 def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.device) -> Scatter:
     """Return exact statistics with those of a task, whose samples are features."""
-    home = device if device.type == "cuda" else torch.device("cpu")  # others have no float64
+    home = for_float64(device)
     return scatter.added(
         (row, expand(part.to(device), projections).to(home))
         for row in torch.unique(task.y).tolist()  # in order

@@ -129,6 +129,11 @@ def pick_device(device: str | torch.device) -> torch.device:
     return picked
 
 
+def for_float64(device: torch.device) -> torch.device:
+    """Return the device, or the CPU where it has no float64."""
+    return device if device.type == "cuda" else torch.device("cpu")
+
+
 def use_bf16(precision: str, device: torch.device) -> bool:
     """Resolve ``"auto"``: bfloat16 on a GPU that supports it, float32 elsewhere."""
     if precision == "auto":
