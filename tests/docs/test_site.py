@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 import lmrc
+from lmrc.report.index import reports_in
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "site" / "build.py")
@@ -66,6 +68,13 @@ def test_result_pages_and_their_list_are_on_the_site(site):
     )
     assert len(listed) == len(list((ROOT / "results").rglob("report.html")))
     assert all((site / "results" / place).exists() for place in listed)
+
+
+def test_the_index_of_results_lists_every_page():
+    """Else: lmrc report results."""
+    index = (ROOT / "results" / "index.html").read_text("utf-8")
+    for entry in reports_in(ROOT / "results"):
+        assert f'href="{entry.place}/report.html">{escape(entry.headline)}</a>' in index
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
