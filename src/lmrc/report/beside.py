@@ -1,6 +1,6 @@
 """What the page of a single method compares it with: a folder beside it, and chance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,7 @@ from lmrc.report.summary import (
     Spread,
     metric_name,
     split_title,
+    style_indices,
     summarize_methods,
 )
 
@@ -83,33 +84,48 @@ def _stream(run: Sequence[RunRecord]) -> list[list[str]]:
     return [list(map(str, line.record.classes)) for line in run]
 
 
+def summaries_beside(
+    beside: Beside | None, own: MethodSummary, metric: str
+) -> dict[str, MethodSummary]:
+    """Return the methods beside a page's own, by name, with titles and styles of that page."""
+    found = {}
+    for s in summarize_methods(beside.records, metric) if beside else ():
+        title = _title(s.method, own.method, beside.folder if beside else "")
+        same = s.style == own.style
+        style = style_indices([own.method, title])[title] if same else s.style
+        found[s.method] = replace(s, method=title, style=style)
+    return found
+
+
 def compared(
-    contents: Contents, beside: Beside | None, own: MethodSummary, metric: str
+    contents: Contents,
+    own: MethodSummary,
+    others: Mapping[str, MethodSummary],
+    metric: str,
+    folder: str,
 ) -> Contents:
     """Return the report of one method with what it compares with: in its headline, and a table."""
     most = 5 if metric == "top5" else 1
     chance = [min(1.0, most / n) for n in own.classes_seen]
-    others = summarize_methods(beside.records, metric) if beside else []
-    titles = {s.method: _title(s.method, own.method, beside.folder) for s in others if beside}
-    shown = [(own.method, own), *((titles[s.method], s) for s in others)]
+    shown = [own, *others.values()]
     rows = [
-        [html.name(title, s.style), html.cell(s.average, "main"), html.cell(s.final)]
-        for title, s in shown
+        [html.name(s.method, s.style), html.cell(s.average, "main"), html.cell(s.final)]
+        for s in shown
     ]
-    rows.append(
-        [Markup("chance"), *(html.cell(Spread(c, None)) for c in (fmean(chance), chance[-1]))]
-    )
+    guessed = [Spread(share, None) for share in (fmean(chance), chance[-1])]
+    rows.append([Markup("chance"), *map(html.cell, guessed)])
     caption = f"Average incremental and last {metric_name(metric)}, in percent"
     text = f"Chance: {'five' if most > 1 else 'one'} of the classes seen so far, at random."
-    if beside:
-        text = f"The other methods are those of {beside.folder}: same classes, tasks, seeds. {text}"
-    table = html.table(
-        f"{caption}; {html.over_seeds([s for _, s in shown])}.", ["method", "average", "last"], rows
-    )
+    if others:
+        text = f"The other methods are those of {folder}: same classes, tasks, seeds. {text}"
+    table = html.table(f"{caption}; {html.over_seeds(shown)}.", ["method", "average", "last"], rows)
     section = Section("beside", "In comparison", table + html.note(text))
-    averages = {s.method: s.average.mean for s in others if s.average}
-    named = [n for n in (split_title(own.method)[0], "LMRC", UPPER_BOUND) if n in averages]
-    parts = [f"{titles[n]}: {100 * averages[n]:.1f} %" for n in dict.fromkeys(named)]
+    named = dict.fromkeys([split_title(own.method)[0], "LMRC", UPPER_BOUND])
+    parts = [
+        f"{others[n].method}: {100 * average.mean:.1f} %"
+        for n in named
+        if n in others and (average := others[n].average)
+    ]
     words = "; ".join(parts or [f"chance: {100 * fmean(chance):.1f} %"])
     headline = f"{contents.headline.removesuffix('.')}; {words}." if contents.headline else ""
     first, *rest = contents.sections

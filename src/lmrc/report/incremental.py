@@ -36,18 +36,21 @@ if TYPE_CHECKING:
 UPPER_BOUND = "Joint"
 
 
-def build(description: Description, records: Sequence[RunRecord]) -> Contents:
-    """Return the report of runs over tasks."""
+def build(
+    description: Description, records: Sequence[RunRecord], beside: Sequence[MethodSummary] = ()
+) -> Contents:
+    """Return the report of runs over tasks; the figure has those of `beside`, too."""
     metric = sections.metric_of(description)
     summaries = summarize_methods(records, metric)
     kind = metric_name(metric).capitalize()
-    methods = ", ".join(summary.method for summary in summaries)
+    drawn = [*summaries, *beside]
+    methods = ", ".join(summary.method for summary in drawn)
     drawing = Drawing(
-        figures.accuracy_over_tasks(summaries, metric),
+        figures.accuracy_over_tasks(drawn, metric),
         f"{kind} over all seen classes after each task: {methods}. The table below holds the "
         "numbers.",
     )
-    caption = f"{kind} over all classes seen so far.{sections.band(summaries)}"
+    caption = f"{kind} over all classes seen so far.{sections.band(drawn)}"
     result = Section(
         "result",
         "Accuracy over the tasks",

@@ -19,7 +19,7 @@ from lmrc.report import (
     rehearsal,
     suppression,
 )
-from lmrc.report.beside import Beside, compared, find_beside
+from lmrc.report.beside import Beside, compared, find_beside, summaries_beside
 from lmrc.report.html import Contents, Section, joined, prose
 from lmrc.report.records import (
     DESCRIPTION,
@@ -159,13 +159,17 @@ def build(
     shown = replace(description, paper={}) if notes else description
     ordered = in_recipe_order(records, description.recipe)
     builder = BUILDERS.get(description.experiment, incremental.build)
-    contents = builder(shown, ordered)
-    if not _is_finished(description, records):
-        contents = replace(contents, headline="", findings=[])
     metric = metric_of(description)
     own = summarize_methods(ordered, metric)
+    others = summaries_beside(beside, own[0], metric) if len(own) == 1 else {}
+    if builder is incremental.build:
+        contents = incremental.build(shown, ordered, list(others.values()))
+    else:
+        contents = builder(shown, ordered)
+    if not _is_finished(description, records):
+        contents = replace(contents, headline="", findings=[])
     if len(own) == 1 and builder in (incremental.build, rehearsal.build):
-        contents = compared(contents, beside, own[0], metric)
+        contents = compared(contents, own[0], others, metric, beside.folder if beside else "")
     notes += dropped
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
 
