@@ -1,5 +1,6 @@
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -128,6 +129,30 @@ def test_of_two_that_need_it_at_the_same_time_one_decodes(source):
         thread.join()
     assert [dataset.X_train.max() for dataset in datasets] == [5, 5]
     assert decode.runs == 1
+
+
+@pytest.mark.parametrize("days", [0, 2])
+def test_leftovers_of_other_machines_are_removed_a_day_later(source, days):
+    """Locks of some network drives do not reach other machines, which may be writing."""
+    left = cache_folder() / "decoded" / ".half-written-elsewhere"
+    left.mkdir(parents=True)
+    then = time.time() - days * 24 * 3600
+    os.utime(left, (then, then))
+    cached_dataset("toy", [source], Decoder(2))
+    assert left.exists() == (days == 0)
+
+
+def test_without_locks_two_that_decode_at_the_same_time_both_succeed(source, monkeypatch):
+    def no_locks(*_):
+        raise OSError("no locks available")
+
+    def decode(out):
+        Decoder(5)(out)
+        cached_dataset("toy", [source], Decoder(5))  # as another process does meanwhile
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert cached_dataset("toy", [source], decode).X_train.max() == 5
+    assert len(entries()) == 1
 
 
 def test_a_cache_that_cannot_be_written_names_the_remedy(source, monkeypatch, tmp_path):

@@ -14,10 +14,12 @@ left is recognised and removed.
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ FORMAT_VERSION = 1  # raise it when the same source is decoded into other arrays
 
 _NAMES = "class_names.json"
 _HALF_WRITTEN = ".half-written-"
+_OURS = f"{_HALF_WRITTEN}{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"
+_A_DAY = 24 * 3600.0
 
 
 def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], None]) -> Dataset:
@@ -52,8 +56,7 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder) as is_locked:
             if is_locked:
-                for left in folder.glob(f"{_HALF_WRITTEN}*"):
-                    shutil.rmtree(left, ignore_errors=True)
+                _remove_leftovers(folder)
             return _decoded(entry, name, decode)
     except OSError as error:
         if error.filename and Path(error.filename) in sources:  # that is not the cache's fault
@@ -69,18 +72,29 @@ def _decoded(entry: Path, name: str, decode: Callable[[Path], None]) -> Dataset:
         return _open(entry, name)  # another process has decoded it in the meantime
     except (OSError, ValueError, EOFError):
         shutil.rmtree(entry, ignore_errors=True)
-    half_written = entry.with_name(f"{_HALF_WRITTEN}{secrets.token_hex(8)}")
+    half_written = entry.with_name(f"{_OURS}{secrets.token_hex(8)}")
     half_written.mkdir()
     try:
         decode(half_written)
         for path in half_written.iterdir():
             with path.open("r+b") as file:
                 os.fsync(file.fileno())
-        half_written.rename(entry)
-    except BaseException:
+        try:
+            half_written.rename(entry)
+        except OSError:
+            if not entry.exists():  # else one that no lock held back was faster, with the same
+                raise
+    finally:  # unless it was renamed
         shutil.rmtree(half_written, ignore_errors=True)
-        raise
     return _open(entry, name)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left; of other machines, which locks may not reach, old ones."""
+    for left in folder.glob(f"{_HALF_WRITTEN}*"):
+        with suppress(OSError):
+            if left.name.startswith(_OURS) or time.time() - left.stat().st_mtime > _A_DAY:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
