@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,22 @@ def test_without_such_a_folder_it_is_beside_chance(folder, records):
     mine = [r for r in records if r.method == "steady"]
     _, contents = read_contents(folder("mine", mine))
     assert contents.headline.endswith("; chance: 61.1 %.")  # of 1, 1/2 and 1/3
+
+
+@pytest.mark.parametrize("closed", ["is_file", "iterdir"])
+def test_folders_that_may_not_be_read_are_passed_over(folder, records, monkeypatch, closed):
+    """As those of others in /tmp; tests may run as root, who may read everything."""
+    page = folder("mine", [r for r in records if r.method == "steady"])
+    (page.parent / "closed").mkdir()
+    usual = getattr(Path, closed)
+
+    def refused(path):
+        if path in (page.parent, page.parent / "closed" / "records.jsonl"):
+            raise PermissionError(13, "Permission denied", path)
+        return usual(path)
+
+    monkeypatch.setattr(Path, closed, refused)
+    assert "; chance: " in read_contents(page)[1].headline
 
 
 def test_several_methods_need_none(folder, records, description):

@@ -54,15 +54,22 @@ def find_beside(
         return None
     streams = {seed: _stream(run) for seed, run in next(iter(runs.values())).items()}
     found = []
-    for place in sorted(folder.resolve().parent.iterdir()):
-        if place.name == folder.resolve().name or not (place / RECORDS).is_file():
-            continue
+    own = folder.resolve()
+    try:
+        places = sorted(own.parent.iterdir())
+    except OSError:  # not even a list of the folders
+        return None
+    for place in places:
         try:
-            other = read_description(place) if (place / DESCRIPTION).is_file() else None
-            if other is None or other.experiment != "incremental" or not _same(other, description):
+            if place == own or not (
+                (place / RECORDS).is_file() and (place / DESCRIPTION).is_file()
+            ):
+                continue
+            other = read_description(place)
+            if other.experiment != "incremental" or not _same(other, description):
                 continue
             lines = read_records(place)
-        except (OSError, ValueError):  # another program's, or damaged: its own page says so
+        except (OSError, ValueError):  # another user's or program's, or damaged
             continue
         kept = [
             line
