@@ -198,7 +198,7 @@ def _label_errors(images: _Images, rows: NDArray[np.bool_]) -> list[Finding]:
             str(label),
             str(other),
             float(-value),
-            f"{images.paths[i]}, {label} or rather {other}",
+            f"{images.paths[i]}, labelled {label}, predicted {other}",
         )
         for i, label, other, value in zip(
             np.flatnonzero(rows), labels, suggested, margin, strict=True

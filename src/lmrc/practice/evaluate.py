@@ -137,7 +137,7 @@ def evaluate(
 def _to_look_at(
     X: Any, y: Any, names: list[str], predicted: Any, sure: Any, thumbnails: bool
 ) -> dict[str, list[list[Any]]]:
-    """Return the most confident mistakes and the most doubtful hits, as a `ModelScore` has them."""
+    """Return the most confident mistakes and the least confident correct predictions."""
     order = np.argsort(-sure, kind="stable")
     hits = (predicted == y)[order]
     doubtful = order[hits & (sure[order] < CERTAIN)][::-1]

@@ -22,12 +22,12 @@ LISTS = {
     "mistakes": (
         "confident-mistakes",
         "The most confident mistakes",
-        "Wrong, and sure of it. Look first whether the label is right.",
+        "Wrong, with a high probability. Check the labels of these images first.",
     ),
     "doubtful": (
         "doubtful-hits",
-        "The most doubtful hits",
-        "Correct, but only just: more images like these help.",
+        "The least confident correct predictions",
+        "More images like these help.",
     ),
 }
 
