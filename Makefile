@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,onnx,serve
-# To compile all packages takes a minute; those that are imported are compiled then, once.
+# To compile all packages takes a minute; what is imported is compiled then, once.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -49,6 +49,9 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) -e .
 	touch $@
 
+# Imported once after it is installed: else each worker of pytest compiles all of it.
 $(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[$(EXTRAS)]'
+	$(BIN)/python -c 'import torch._dynamo' & \
+	$(BIN)/python -c 'import matplotlib.figure, pandas, scipy.stats, sklearn.datasets, sklearn.model_selection'; wait
 	touch $(VENV)/installed $@

@@ -88,8 +88,7 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(gather, "TOGETHER", 2)
 
 
-@pytest.mark.parametrize("per_class", [0, 3])
-@pytest.mark.parametrize("method", [LMRCClassifier, LMRCPlusClassifier])
+@pytest.mark.parametrize(("method", "per_class"), [(LMRCClassifier, 0), (LMRCPlusClassifier, 3)])
 def test_what_is_streamed_is_learnt_as_what_is_in_memory(
     pictures, method, per_class, few_at_once, request
 ):

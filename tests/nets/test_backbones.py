@@ -20,6 +20,7 @@ def encoder_of(backbone, shape):
     return build_encoder(backbone, shape, torch.zeros(1), torch.ones(1))
 
 
+@pytest.mark.usefixtures("uninitialised")
 @pytest.mark.parametrize("name", BACKBONES)
 def test_maps_a_batch_to_feature_vectors(name):
     encoder, width = encoder_of(name, SHAPES[name])
@@ -66,6 +67,7 @@ def test_the_wide_resnet18_has_twice_the_channels_everywhere():
 
 
 @pytest.mark.parametrize(("side", "stem", "final"), [(64, 3, 8), (65, 7, 3)])
+@pytest.mark.usefixtures("uninitialised")
 def test_resnet_keeps_small_images_at_full_resolution(side, stem, final):
     network = build("resnet18", (3, side, side))
     assert network.conv1.kernel_size == (stem, stem)

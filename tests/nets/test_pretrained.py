@@ -48,6 +48,7 @@ def test_torchvision_names_load(torchvision_file):
         torch.testing.assert_close(encoder.eval()(images), reference((images / 255 - mean) / std))
 
 
+@pytest.mark.usefixtures("uninitialised")
 def test_what_does_not_fit_is_named(torchvision_file, tmp_path):
     with pytest.raises(ValueError, match=r"conv1\.weight is 64×3×7×7, not 64×3×3×3.*larger images"):
         load_encoder(make_encoder("resnet18", (3, 32, 32)), torchvision_file)
