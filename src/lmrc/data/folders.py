@@ -83,7 +83,8 @@ def folder(
     Dataset
         Images of shape (height, width, 3), or (height, width) if all are grey.
 
-    >>>     >>> from pathlib import Path
+    >>> import tempfile
+    >>> from pathlib import Path
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as place:
     ...     for colour in ("red", "green"):
