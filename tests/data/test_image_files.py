@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,5 +146,9 @@ def test_a_class_without_a_readable_image_is_named(pictures, little_memory):
         folder(pictures)
 
 
-def test_available_memory():
+def test_available_memory_is_shared_by_the_processes_of_a_command(monkeypatch):
     assert available_memory() > 2**20
+    monkeypatch.setattr(Path, "read_text", lambda path: "MemAvailable: 4096 kB\n")
+    for processes in ("1", "4"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        assert available_memory() == 2**22 / int(processes)

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from lmrc.data.image_files import n_processes
 from lmrc.experiments import workers
 from lmrc.experiments.reproduce import main
 
@@ -42,6 +43,17 @@ def test_a_stopped_ablation_is_resumed_in_parallel(ablation, tmp_path):
         r for r in without_seconds(ablation) if r["method"] in ("LMRC", "+ cosine schedule")
     ]
     assert without_seconds(tmp_path) == expected
+
+
+def test_parallel_runs_share_the_memory(monkeypatch):
+    """Each opens the data set: together, they must not take more than half of the memory."""
+    seen = []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setattr("warnings.formatwarning", None)  # restored afterwards
+    monkeypatch.setattr(workers, "open_dataset", lambda *_: seen.append(n_processes()))
+    monkeypatch.setattr(workers, "execute", lambda *_, **__: ())
+    workers._work(None, None, None, None, {}, torch.get_num_threads(), jobs=3)
+    assert seen == [3]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

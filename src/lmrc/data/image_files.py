@@ -29,8 +29,13 @@ FORKS = get_all_start_methods()[0] == "fork"
 T = TypeVar("T")
 
 
+def n_processes() -> int:
+    """Return how many processes of one command share this machine, each with the data set."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # as torchrun says it
+
+
 def available_memory() -> float:
-    """Return how many bytes the system and the container still allow."""
+    """Return how many bytes the system and the container still allow this process."""
     found = []
     for path, start in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
         try:
@@ -41,13 +46,12 @@ def available_memory() -> float:
             number = line.removeprefix(start).split()[0]
             if line.startswith(start) and number.isdecimal():
                 found.append(int(number) * (1024 if start else 1))
-    return min(found, default=float("inf"))
+    return min(found, default=float("inf")) / n_processes()
 
 
 def n_workers(max_workers: int = MAX_WORKERS) -> int:
     """Return how many processes decode images for this one."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # each with workers
-    return max(1, min(max_workers, n_cores() // processes))
+    return max(1, min(max_workers, n_cores() // n_processes()))
 
 
 def n_cores() -> int:

@@ -119,7 +119,7 @@ def run_in_parallel(
         while waiting or working:
             while waiting and len(working) < jobs:
                 run = waiting.pop(0)
-                task = (recipe, run, out, data_dir, where, threads)
+                task = (recipe, run, out, data_dir, where, threads, jobs)
                 working[run] = context.Process(target=_work, args=task)
                 working[run].start()
             time.sleep(POLL_SECONDS)
@@ -146,9 +146,16 @@ def suggest_mps(device: str) -> None:
 
 
 def _work(
-    recipe: Recipe, run: Run, out: Path, data_dir: Path | None, where: dict[str, Any], threads: int
+    recipe: Recipe,
+    run: Run,
+    out: Path,
+    data_dir: Path | None,
+    where: dict[str, Any],
+    threads: int,
+    jobs: int,
 ) -> None:
     torch.set_num_threads(threads)
+    os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # they share the memory, and the cores for decoding
     warnings.formatwarning = in_one_line
     try:
         for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
