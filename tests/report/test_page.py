@@ -233,6 +233,16 @@ def test_the_report_of_a_folder_is_made_from_its_records_alone(folder, html):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == made
 
 
+@pytest.mark.parametrize(
+    ("changes", "recipe"), [({"extra": {"class_names": [7]}}, {}), ({}, {"methods": [{}]})]
+)
+def test_what_lmrc_does_not_write_is_named(tmp_path, records, description, changes, recipe):
+    append_record(tmp_path, replace(records[0], **changes))
+    write_description(tmp_path, replace(description, recipe=recipe))
+    with pytest.raises(ValueError, match=r"cannot be shown \(\w+Error: .*not as lmrc writes it"):
+        write_report(tmp_path)
+
+
 OUTPUTS = {
     "kind": "probability",
     "classes": [0, 1, 2, 3],

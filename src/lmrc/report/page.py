@@ -64,7 +64,15 @@ def write_report(folder: Path, *, pdf: bool = False) -> tuple[Path, Contents]:
     From ``records.jsonl`` and ``run.json`` of the folder; figures as PDF, too, if wanted. Returns
     the path of the page, and what it contains.
     """
-    description, contents = read_contents(folder)
+    try:
+        description, contents = read_contents(folder)
+        page = assemble(description, contents)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{folder} cannot be shown ({type(error).__name__}: {error}): its {DESCRIPTION} or "
+            f"{RECORDS} is not as lmrc writes it. Restore it, or run the experiment again in "
+            "another folder."
+        ) from error
     for name, drawing in contents.drawings.items():
         svg = drawing.to_svg(name)
         write_atomically(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
@@ -73,7 +81,7 @@ def write_report(folder: Path, *, pdf: bool = False) -> tuple[Path, Contents]:
             write_atomically(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
     for name, table in contents.tables.items():
         write_atomically(folder / f"{name}.csv", encoded(table))
-    write_atomically(folder / PAGE, encoded(assemble(description, contents)))
+    write_atomically(folder / PAGE, encoded(page))
     return folder / PAGE, contents
 
 
