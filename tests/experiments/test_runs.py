@@ -177,7 +177,7 @@ def test_diverged_training_is_reported_in_one_line(call, run):
 
 def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(call, limit_disk):
     words = ["incremental", "--methods", "finetune", "--epochs", 1, "--seeds", 1]
-    limit_disk(1000)  # for a lock, and no model
+    limit_disk(10_000)  # for what describes the run, and no model
     code, errors = call(*words)
     assert code == 1
     assert "finetune-s0: [Errno 28] No space left on device" in errors
