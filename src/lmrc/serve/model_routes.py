@@ -13,7 +13,6 @@ from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.practice import maintenance
 from lmrc.practice.info import describe
 from lmrc.practice.log import history
-from lmrc.practice.models import unknown_threshold
 from lmrc.serve import schema
 from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
@@ -152,7 +151,7 @@ def _prediction(
     if reject_below is not None:
         known = bool(scores[nearest[0]] >= reject_below)
     elif unknown is not None and unknown_share:
-        known = unknown <= unknown_threshold(loaded.model, unknown_share)
+        known = unknown <= loaded.unknown_threshold(unknown_share)
     else:
         known = True
     label = best[0]["class"] if known else None

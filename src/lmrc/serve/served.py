@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import open_model, outputs_of
+from lmrc.practice.models import open_model, outputs_of, unknown_threshold
 from lmrc.practice.source import image_form
 from lmrc.serve.batcher import Batcher
 from lmrc.serve.errors import ApiError
@@ -21,6 +23,7 @@ from lmrc.store import folder as store
 from lmrc.store.folder import ModelFileError
 
 Signature = tuple[int, int, int]
+MAX_THRESHOLDS = 100  # that are remembered: any share may be asked for
 CHECK_SECONDS = 0.1  # between looks for a version that another process has written
 
 
@@ -44,6 +47,8 @@ class Loaded:
     mode: Mode
     labels: list[Any]  # names of the classes
     head_of: list[int]  # head of each class, counted from 1
+    #: `lmrc.practice.models.unknown_threshold` of the model. Remembered: it takes milliseconds.
+    unknown_threshold: Callable[[float], float]
 
 
 class Served:
@@ -124,7 +129,8 @@ def _load(path: Path, device: str) -> Loaded:
     model._check_prediction_rule()
     size, mode = image_form(model.input_shape_)
     head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
-    return Loaded(model, version, size, mode, model.classes_.tolist(), head_of)
+    threshold = lru_cache(MAX_THRESHOLDS)(partial(unknown_threshold, model))
+    return Loaded(model, version, size, mode, model.classes_.tolist(), head_of, threshold)
 
 
 def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Answer]:
