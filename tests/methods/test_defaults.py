@@ -8,6 +8,7 @@ import torch
 
 import lmrc
 from lmrc import EWCClassifier, LMRCClassifier, LMRCPlusClassifier, LwFClassifier
+from lmrc.training.device import default_dtype_guard
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (48, 8, 8), dtype=np.uint8)
@@ -58,3 +59,17 @@ def test_all_of_a_models_life_is_as_ever_under_other_defaults(method, other, tmp
     with default(**other):
         got = lifetime(method, tmp_path / "other", **METHODS[method])
     np.testing.assert_array_equal(got, expected)
+
+
+def test_threads_that_end_in_any_order_leave_the_default_as_it_was():
+    torch.set_default_dtype(torch.float64)
+    try:
+        one, other = default_dtype_guard(), default_dtype_guard()
+        one.__enter__()
+        other.__enter__()  # as a second thread does meanwhile
+        one.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32  # the second is still at work
+        other.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

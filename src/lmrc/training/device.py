@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -90,13 +91,32 @@ def deterministic_algorithms(deterministic: bool) -> Iterator[None]:
 @contextmanager
 def default_dtype_guard() -> Iterator[None]:
     """Set the default dtype to float32 and the default device to the CPU for this block."""
-    device, dtype = torch.get_default_device(), torch.get_default_dtype()
-    with nullcontext() if device.type == "cpu" else torch.device("cpu"):
-        torch.set_default_dtype(torch.float32)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(dtype)
+    device = torch.get_default_device()
+    with nullcontext() if device.type == "cpu" else torch.device("cpu"), _FLOAT32:
+        yield
+
+
+class _Float32:
+    """Sets the default dtype, which all threads share, until the last of them leaves."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = Lock(), 0, torch.float32
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float32)
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                torch.set_default_dtype(self.before)
+
+
+_FLOAT32 = _Float32()
 
 
 def has_triton() -> bool:
