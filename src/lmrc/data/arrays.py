@@ -80,6 +80,8 @@ def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[st
             for name, array in found.items():
                 if not isinstance(array, np.ndarray):
                     raise ValueError(f"{name} is no array")
+                if array.ndim and len(array) and not array.size:
+                    raise ValueError(f"{name} has the shape {array.shape}: samples without values")
             return found
     except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(
