@@ -265,6 +265,8 @@ def test_keyboard_and_names(page, quick):
     assert nameless == []
     page.get_by_role("button", name="Forget one").press("Enter")
     sync_api.expect(page.locator("dialog")).to_be_visible()
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # the page refreshes
+    page.wait_for_load_state("networkidle")
     page.keyboard.press("Escape")
     sync_api.expect(page.locator("dialog")).to_be_hidden()
     sync_api.expect(page.get_by_role("button", name="Forget one")).to_be_focused()

@@ -41,6 +41,8 @@ export function startModel(state) {
     return make("li", {}, make("span", { textContent: parts.join(" · ") }));
   }
 
+  let listed = "";
+
   return {
     show(model) {
       find("#model-name").textContent = model.name;
@@ -60,7 +62,9 @@ export function startModel(state) {
       if (model.earlier_versions_with_exemplars) {
         stored.textContent += `, some in ${count(model.earlier_versions_with_exemplars, "earlier version")}`;
       }
-      find("#class-list").replaceChildren(...model.classes.map(classRow));
+      const classes = JSON.stringify([model.classes, state.readOnly]);
+      if (classes !== listed) find("#class-list").replaceChildren(...model.classes.map(classRow));
+      listed = classes;  // as long as it stays the same, a button in it keeps the focus
       find("#version-list").replaceChildren(...[...model.versions].reverse().map(versionRow));
       find("#roll-back").hidden = state.readOnly || model.versions.length < 2;
       find("#get-onnx").href = `${state.address}/onnx`;
