@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.store.files import ModelFileError, as_json, checksum, is_tensor_file, read_json
+from lmrc.store.upgrade import MODEL_FORMAT
 
 FORMAT = "lmrc-model"
-FORMAT_VERSION = 4  # of the newest model that it may list, see `upgrade`
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # a task that is being learnt, see `unfinished`
 
@@ -29,7 +29,7 @@ def learn_command(folder: Path) -> str:
 
 def text_of(kept: list[Version]) -> bytes:
     """Return the text of a manifest with these versions."""
-    return as_json({"format": FORMAT, "format_version": FORMAT_VERSION, "versions": kept})
+    return as_json({"format": FORMAT, "format_version": MODEL_FORMAT, "versions": kept})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -52,10 +52,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     version = manifest.get("format_version")
     if not isinstance(version, int) or version < 1:
         raise ModelFileError(f"{path} has no valid format version, but {version!r}")
-    if version > FORMAT_VERSION:
+    if version > MODEL_FORMAT:
         raise ModelFileError(
-            f"{folder} has format {version}, but this lmrc reads up to {FORMAT_VERSION}: "
-            "upgrade lmrc"
+            f"{folder} has format {version}, but this lmrc reads up to {MODEL_FORMAT}: upgrade lmrc"
         )
     kept = manifest.get("versions")
     if not isinstance(kept, list) or not kept:
