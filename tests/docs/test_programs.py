@@ -61,7 +61,11 @@ def test_a_program_takes_its_arguments(command, monkeypatch):
 
 
 def test_programs_are_found():
-    assert {"benchmarks/learn.py eight", "benchmarks/serve.py --seconds 3 --rounds 2"} < {*COMMANDS}
+    known = {
+        "benchmarks/decoding.py tiny-imagenet-200/train",
+        "benchmarks/serve.py --seconds 3 --rounds 2",
+    }
+    assert known < {*COMMANDS}
     assert len(COMMANDS) > 25
 
 
