@@ -1,5 +1,7 @@
 """LMRC+: LMRC with rotations, a softmax within the heads and drift-compensated statistics."""
 
+import copy
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ from lmrc.labels.mapping import LabelMapping
 from lmrc.methods.ensemble import Ensemble
 from lmrc.methods.objectives import softmax_losses
 from lmrc.methods.rng import ADAPTATION, LABELS
+from lmrc.nets.beside import Beside
 from lmrc.nets.network import Encoder, Network
 from lmrc.training.augment import flips
 from lmrc.training.batches import MiniBatch
@@ -34,6 +37,8 @@ ADAPTED_BATCH = 64
 # in 1 Hour", 2017).
 ADAPTED_ON_CPU = 8
 ADAPTED_SHARE = 0.7  # of the adapted weights
+WAY = os.environ.get("LMRC_ADAPT", "average")  # "average", "beside" or "average-beside"
+assert WAY in ("average", "beside", "average-beside")
 
 
 class LMRCPlusClassifier(Ensemble):
@@ -130,6 +135,13 @@ class LMRCPlusClassifier(Ensemble):
                 samples = exemplars.joined(samples.x, samples.y)
         return super()._train(network, before, samples, n_known)
 
+    def new_encoder(self, *args: Any, **kwargs: Any) -> tuple[Encoder, int]:
+        encoder, width = super().new_encoder(*args, **kwargs)
+        if self._adapts and self.adaptation_epochs and WAY != "average":
+            encoder.backbone = Beside(copy.deepcopy(encoder.backbone), encoder.backbone)
+            width *= 2
+        return encoder, width
+
     def _adapt(self, encoder: Encoder, X: Any, y: Any) -> None:
         """Adapt a pre-trained backbone to the first task, before it is frozen.
 
@@ -150,10 +162,14 @@ class LMRCPlusClassifier(Ensemble):
             random_state=self._seed(ADAPTATION) % 2**31,
         )
         adapted = learner.fit(X, y).network_.encoder.backbone.state_dict()
+        backbone = encoder.backbone
+        if isinstance(backbone, Beside):
+            backbone = backbone.adapted
+        share = 1.0 if WAY == "beside" else ADAPTED_SHARE
         with torch.no_grad():
-            for name, tensor in encoder.backbone.state_dict().items():
+            for name, tensor in backbone.state_dict().items():
                 if tensor.is_floating_point():
-                    tensor.lerp_(adapted[name].to(tensor.device), ADAPTED_SHARE)
+                    tensor.lerp_(adapted[name].to(tensor.device), share)
 
     @property
     def augmentation_(self) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lmrc.nets import ecosystem
+from lmrc.nets.beside import Beside
 from lmrc.nets.ecosystem import Form, split_name
 from lmrc.nets.efficientnet import EfficientNetLite
 from lmrc.nets.packaged import MEAN, STD, packaged, read_weights, weights_file
@@ -60,11 +61,18 @@ def load_pretrained(name: str) -> Pretrained:
 def rebuild(name: str, saved: Mapping[str, Any]) -> Pretrained:
     """Return the backbone of a model file without its weights; the file has its normalisation."""
     form = Form(_checked_size(saved["size"]), (), ())
+    network, width = _without_weights(name, saved)
+    if saved.get("beside"):
+        other, _ = _without_weights(name, saved)
+        network, width = Beside(network, other), 2 * width
+    return Pretrained(network, width, form)
+
+
+def _without_weights(name: str, saved: Mapping[str, Any]) -> tuple[nn.Module, int]:
     if other := split_name(name):
-        return Pretrained(*ecosystem.rebuild(*other, saved), form)
+        return ecosystem.rebuild(*other, saved)
     variant, _ = packaged(name) or ("", 0)
-    network = EfficientNetLite(variant)
-    return Pretrained(network, network.width, form)
+    return EfficientNetLite(variant), EfficientNetLite.width
 
 
 def _checked_size(size: Any) -> tuple[int, int]:
