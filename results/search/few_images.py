@@ -34,7 +34,7 @@ from lmrc.statistics.update import add_task
 from lmrc.training.features import extract
 from lmrc.training.memory import Memory
 
-BACKBONE, SIDE, WIDTH, PROJECTIONS = "efficientnet-lite0", 224, 192 + 320 + 1280, 4000
+BACKBONE, SIDE, PROJECTIONS = "efficientnet-lite0", 224, 4000
 TASK, HELD_OUT = 3, 0.2
 CPU = torch.device("cpu")
 
@@ -138,7 +138,7 @@ def learn(
     by_rule: Callable[[Scatter, Tensor], Iterator[tuple[str, Tensor]]],
 ) -> dict[str, list[float]]:
     """Return the accuracy on all classes seen, after each task, by rule."""
-    scatter, seen = Scatter.empty(2 * WIDTH + PROJECTIONS), list[Any]()
+    scatter, seen = Scatter.empty(2 * x.shape[1] + PROJECTIONS), list[Any]()
     accuracy: dict[str, list[float]] = {}
     for task in tasks:
         for label in task:
@@ -161,8 +161,9 @@ def variants(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     scaled = {rule: prediction_rules.standardised(scores) for rule, scores in found.items()}
     yield "ridge + lda", scaled["ridge"] + scaled["lda"]
     yield "ridge + ncm", scaled["ridge"] + scaled["ncm"]
-    fit = classifiers.exact(scatter, WIDTH, CPU)
-    system, targets, basis = ridge._system(scatter.of(WIDTH), CPU)
+    width = x.shape[1]
+    fit = classifiers.exact(scatter, width, CPU)
+    system, targets, basis = ridge._system(scatter.of(width), CPU)
     for times in (0.1, 10.0):
         shifted = system + times * fit.regression.ridge * torch.eye(len(system))
         weights = torch.linalg.solve(shifted, targets)
@@ -170,16 +171,16 @@ def variants(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield f"ridge, λ × {times:g}", ridge.ridge_scores(weights, x)
     for amount in (0.05, 0.4):
         shrunk = classifiers.shrunk(fit.covariance, amount)
-        means = scatter.means[:, None, WIDTH : 2 * WIDTH]
+        means = scatter.means[:, None, width : 2 * width]
         lda = classifiers._discriminant(means, shrunk)
         yield f"lda, {amount}", prediction_rules.linear(lda, "lda", ridge.normalised(x)[None])
 
 
 def standard(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the scores of each rule."""
-    kept = classifiers.exact(scatter, WIDTH, CPU).classifiers
-    known = ridge.normalised(x)[None]
-    yield "ncm", prediction_rules.nearest_mean(scatter.means[None, :, WIDTH : 2 * WIDTH], known)
+    width, known = x.shape[1], ridge.normalised(x)[None]
+    kept = classifiers.exact(scatter, width, CPU).classifiers
+    yield "ncm", prediction_rules.nearest_mean(scatter.means[None, :, width : 2 * width], known)
     yield "lda", prediction_rules.linear(kept, "lda", known)
     yield "ridge", ridge.ridge_scores(kept["ridge_weight"], x)
 

@@ -418,7 +418,7 @@ def taught_in_two(photographs, **settings):
 
 @pytest.mark.usefixtures("small_pretrained")
 def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photographs, monkeypatch):
-    """And by seven parts in ten: adapted wholly, features serve the first task's classes alone."""
+    """By seven parts in ten, beside the pre-trained one: else features serve its classes alone."""
     X, _ = photographs
     frozen, published = taught_in_two(photographs, freeze=True)
     same, _ = taught_in_two(photographs, freeze="later", adaptation_epochs=0)
@@ -439,12 +439,49 @@ def test_a_pretrained_backbone_is_adapted_to_the_first_task_and_then_held(photog
     assert all(torch.equal(after[n], first[n]) for n in first)
     assert adapted.prediction_rule_ == frozen.prediction_rule_ == "ridge"
 
+    assert adapted.scatter_["means"].shape[1] == 2 * frozen.scatter_["means"].shape[1] - 20
+    for name, tensor in published.items():
+        assert torch.equal(after[f"pretrained.{name}"], tensor)
+
     monkeypatch.setattr(lmrc_plus, "ADAPTED_SHARE", 1.0)
     _, whole = taught_in_two(photographs, freeze="later", adaptation_epochs=1, batch_size=32)
     for name in ("_conv_stem.weight", "_bn1.running_mean"):
-        assert not torch.allclose(whole[name], published[name])
-        mean = torch.lerp(published[name], whole[name], 0.7)
-        torch.testing.assert_close(first[name], mean)
+        alone = whole[f"adapted.{name}"]
+        assert not torch.allclose(alone, published[name])
+        mean = torch.lerp(published[name], alone, 0.7)
+        torch.testing.assert_close(after[f"adapted.{name}"], mean)
+
+
+@pytest.mark.usefixtures("small_pretrained")
+@pytest.mark.parametrize("rotations", ["auto", "all"])
+def test_an_adapted_model_is_saved_forgets_and_goes_on(photographs, tmp_path, rotations):
+    X, y = photographs
+    how = {"freeze": "later", "adaptation_epochs": 1, "rotations": rotations}
+    model, _ = taught_in_two(photographs, **how)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    for one in (model, again):
+        one.forget(0)
+        one.partial_fit(X[y < 1], y[y < 1])
+    np.testing.assert_array_equal(again.similarities(X), model.similarities(X))
+    again.set_params(freeze=False, predict_with="wta")
+    before = again.network_.encoder.backbone.pretrained._conv_stem.weight.clone()
+    again.partial_fit(X, y)  # trained, as any backbone
+    assert not torch.equal(again.network_.encoder.backbone.pretrained._conv_stem.weight, before)
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_an_adapted_model_of_an_earlier_version_has_one_backbone_still(photographs):
+    """Whose weights were means of the adapted and the pre-trained ones."""
+    X, y = photographs
+    model, _ = taught_in_two(photographs, freeze=True)
+    description, tensors = pack(model)
+    description["settings"]["freeze"] = "later"
+    again = model_from("old", description, tensors)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    for one in (model, again):
+        one.partial_fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
 @pytest.fixture

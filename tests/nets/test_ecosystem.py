@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import LMRCClassifier, ModelFileError, load
+from lmrc import LMRCClassifier, LMRCPlusClassifier, ModelFileError, load
 from lmrc.nets import ecosystem
 from lmrc.nets.ecosystem import FAMILIES
 from lmrc.nets.loading import own_size
@@ -88,6 +88,22 @@ def test_features_are_those_that_users_of_the_network_take(kind, save, tmp_path,
 
     model = LMRCClassifier(backbone=name, **SETTINGS).fit(X, y)
     model.save(tmp_path / "m")
+    (tmp_path / "net").rename(tmp_path / "elsewhere")
+    loaded = load(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.similarities(X), model.similarities(X))
+    loaded.partial_fit(X, y + 2)
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_a_network_is_adapted_to_the_first_task(kind, save, tmp_path):
+    save(kind)
+    X, y = images()
+    how = {"freeze": "later", "adaptation_epochs": 1, "projections": 10}
+    model = LMRCPlusClassifier(backbone=f"hf:{tmp_path / 'net'}", **SETTINGS | how).fit(X, y)
+    model.save(tmp_path / "m")
+    backbone = model.network_.encoder.backbone
+    adapted, before = backbone.adapted.state_dict(), backbone.pretrained.state_dict()
+    assert any(not torch.equal(adapted[name], before[name]) for name in before)
     (tmp_path / "net").rename(tmp_path / "elsewhere")
     loaded = load(tmp_path / "m")
     np.testing.assert_array_equal(loaded.similarities(X), model.similarities(X))

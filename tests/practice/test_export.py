@@ -151,6 +151,15 @@ def check_export(model, X, content):
     assert about["unknown_share"] == "0.05"
 
 
+@pytest.mark.usefixtures("small_pretrained")
+def test_an_adapted_backbone_is_exported():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (16, 32, 32, 3), dtype=np.uint8), np.arange(16) % 2
+    how = {"backbone": "efficientnet-lite0@32", "freeze": "later", "adaptation_epochs": 1}
+    model = lmrc.LMRCPlusClassifier(**how, projections=20, device="cpu", random_state=0)
+    check_export(model.fit(X, y), X, export.to_onnx(model))
+
+
 def test_other_probabilities_are_not_written(frozen, by_lda):
     model = copy.deepcopy(frozen[0]).set_params(predict_with="lda")
     export.check_outputs(model, by_lda)

@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import numpy as np
@@ -7,6 +8,7 @@ from safetensors.torch import save_file
 
 import lmrc
 from lmrc.nets.backbones import build
+from lmrc.practice.learn import _seconds
 from lmrc.store import folder
 
 FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", "cpu")
@@ -197,20 +199,48 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
 
 
-@pytest.mark.usefixtures("small_pretrained")
-def test_learning_photographs_is_resumed(photographs, learn, monkeypatch):
+@pytest.mark.usefixtures("small_pretrained", "small_inputs")
+@pytest.mark.parametrize(
+    "settings", [(), ("--set", "freeze=later", "--set", "adaptation_epochs=1")]
+)
+def test_learning_photographs_is_resumed(photographs, learn, monkeypatch, settings):
     def stop(*args):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr("lmrc.practice.checkpoint.FolderCheckpoint.on_features", stop)
-        learn("week1", *QUICK, code=130)
+        learn("week1", *QUICK, *settings, code=130)
     out = learn("--resume")[1]
     assert out.startswith("2 new classes: green (3), red (3)\n")
-    resumed = lmrc.load("m").similarities(IMAGES)
+    resumed = lmrc.load("m").similarities(IMAGES[:, :64, :64])
     shutil.rmtree("m")
-    learn("week1", *QUICK, "-q")
-    np.testing.assert_array_equal(lmrc.load("m").similarities(IMAGES), resumed)
+    learn("week1", *QUICK, *settings, "-q")
+    np.testing.assert_array_equal(lmrc.load("m").similarities(IMAGES[:, :64, :64]), resumed)
+
+
+@pytest.mark.usefixtures("small_pretrained", "small_inputs")
+def test_an_adapted_backbone_is_said_and_shared_between_versions(photographs, learn, call):
+    settings = ("--set", "freeze=later", "--set", "adaptation_epochs=1")
+    learn("week1", *settings, "-q")
+    (first,) = (photographs / "m").glob("backbone-*")
+    learn("week2", "-q")
+    assert [*(photographs / "m").glob("backbone-*")] == [first]
+    said = "backbone: efficientnet-lite0, adapted to the first task, beside the pre-trained one, "
+    assert said in call("info", "m")[1]
+    info = json.loads(call("info", "m", "--json")[1])
+    assert info["adapted"] is True
+    assert info["parameters"] == sum(p.numel() for p in lmrc.load("m").network_.parameters())
+    assert call("forget", "m", "red")[0] == 0
+    assert [*(photographs / "m").glob("backbone-*")] == [first]
+
+
+def test_the_time_for_photographs_grows_with_what_is_done():
+    model, images = lmrc.LMRCPlusClassifier(backbone="efficientnet-lite0", device="cpu"), 300
+    frozen = _seconds(model, images)
+    without = _seconds(model.set_params(freeze="later", adaptation_epochs=0), images)
+    one, two = (_seconds(model.set_params(adaptation_epochs=n), images) for n in (1, 2))
+    assert without == frozen  # nothing is adapted
+    assert one - frozen > two - one > 0  # twice the features, too
 
 
 @pytest.mark.usefixtures("small_pretrained")
@@ -289,7 +319,7 @@ def test_settings_of_training_that_have_no_effect_are_named(photographs, learn):
     shutil.rmtree("m")
     _, out, err = learn("week1", "--epochs", "5", *adapted, "--set", "adaptation_epochs=1")
     assert "--epochs has no effect with --set freeze=later: --set adaptation_epochs sets" in err
-    assert "backbone efficientnet-lite0, adapted to this first task (choose another way" in out
+    assert "backbone efficientnet-lite0, adapted to this first task, about " in out
     model = lmrc.load("m")
     assert (type(model), model.freeze) == (lmrc.LMRCPlusClassifier, "later")
     for words in (["--from-scratch", "--size", "64"], ["--set", "predict_with=ensemble"]):

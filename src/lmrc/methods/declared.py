@@ -306,7 +306,8 @@ class LMRCPlusParameters(LMRCParameters):
         default=8,
         constraint=integer(0),
         help="Epochs for which a pre-trained backbone is adapted to the first task with "
-        '`freeze="later"`, before it is frozen.',
+        '`freeze="later"`, before it is frozen. Its features are used beside those of the '
+        "pre-trained one. 0: not adapted.",
         trains=True,
     )
     members: int = parameter(

@@ -1,7 +1,6 @@
 """LMRC+: LMRC with rotations, a softmax within the heads and drift-compensated statistics."""
 
 import copy
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,8 @@ from lmrc.labels.mapping import LabelMapping
 from lmrc.methods.ensemble import Ensemble
 from lmrc.methods.objectives import softmax_losses
 from lmrc.methods.rng import ADAPTATION, LABELS
-from lmrc.nets.beside import Beside
 from lmrc.nets.network import Encoder, Network
+from lmrc.nets.side_by_side import SideBySide
 from lmrc.training.augment import flips
 from lmrc.training.batches import MiniBatch
 from lmrc.training.loop import EpochRecord
@@ -37,8 +36,6 @@ ADAPTED_BATCH = 64
 # in 1 Hour", 2017).
 ADAPTED_ON_CPU = 8
 ADAPTED_SHARE = 0.7  # of the adapted weights
-WAY = os.environ.get("LMRC_ADAPT", "average")  # "average", "beside" or "average-beside"
-assert WAY in ("average", "beside", "average-beside")
 
 
 class LMRCPlusClassifier(Ensemble):
@@ -135,10 +132,11 @@ class LMRCPlusClassifier(Ensemble):
                 samples = exemplars.joined(samples.x, samples.y)
         return super()._train(network, before, samples, n_known)
 
-    def new_encoder(self, *args: Any, **kwargs: Any) -> tuple[Encoder, int]:
-        encoder, width = super().new_encoder(*args, **kwargs)
-        if self._adapts and self.adaptation_epochs and WAY != "average":
-            encoder.backbone = Beside(copy.deepcopy(encoder.backbone), encoder.backbone)
+    def new_encoder(self, *args: Any) -> tuple[Encoder, int]:
+        """As for other methods; one that will be adapted has the pre-trained backbone twice."""
+        encoder, width = super().new_encoder(*args)
+        if self._adapts and self.adaptation_epochs:
+            encoder.backbone = SideBySide(copy.deepcopy(encoder.backbone), encoder.backbone)
             width *= 2
         return encoder, width
 
@@ -146,9 +144,10 @@ class LMRCPlusClassifier(Ensemble):
         """Adapt a pre-trained backbone to the first task, before it is frozen.
 
         With rotations, as classes of their own, features become richer; without, as narrow as the
-        few classes of one task.
+        few classes of one task. Those of the pre-trained weights, beside them, serve later classes
+        (Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models", IJCV 2024).
         """
-        if not (self._adapts and self.adaptation_epochs):
+        if not isinstance(encoder.backbone, SideBySide):
             return
         learner = type(self)(**{**self.get_params(deep=False), **ADAPTED_BY})
         most = batch = min(self.batch_size, ADAPTED_BATCH, len(y))
@@ -162,14 +161,10 @@ class LMRCPlusClassifier(Ensemble):
             random_state=self._seed(ADAPTATION) % 2**31,
         )
         adapted = learner.fit(X, y).network_.encoder.backbone.state_dict()
-        backbone = encoder.backbone
-        if isinstance(backbone, Beside):
-            backbone = backbone.adapted
-        share = 1.0 if WAY == "beside" else ADAPTED_SHARE
         with torch.no_grad():
-            for name, tensor in backbone.state_dict().items():
+            for name, tensor in encoder.backbone.adapted.state_dict().items():
                 if tensor.is_floating_point():
-                    tensor.lerp_(adapted[name].to(tensor.device), share)
+                    tensor.lerp_(adapted[name].to(tensor.device), ADAPTED_SHARE)
 
     @property
     def augmentation_(self) -> str:

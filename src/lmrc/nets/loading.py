@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from lmrc.nets import ecosystem
-from lmrc.nets.beside import Beside
 from lmrc.nets.ecosystem import Form, split_name
 from lmrc.nets.efficientnet import EfficientNetLite
 from lmrc.nets.packaged import MEAN, STD, packaged, read_weights, weights_file
 from lmrc.nets.resize import COLOURS
+from lmrc.nets.side_by_side import SideBySide
 
 MAX_SIDE = 2048  # pixels: a model file with more is forged
 
@@ -62,10 +62,10 @@ def rebuild(name: str, saved: Mapping[str, Any]) -> Pretrained:
     """Return the backbone of a model file without its weights; the file has its normalisation."""
     form = Form(_checked_size(saved["size"]), (), ())
     network, width = _without_weights(name, saved)
-    if saved.get("beside"):
-        other, _ = _without_weights(name, saved)
-        network, width = Beside(network, other), 2 * width
-    return Pretrained(network, width, form)
+    if not saved.get("side_by_side"):
+        return Pretrained(network, width, form)
+    pretrained, _ = _without_weights(name, saved)
+    return Pretrained(SideBySide(network, pretrained), 2 * width, form)
 
 
 def _without_weights(name: str, saved: Mapping[str, Any]) -> tuple[nn.Module, int]:

@@ -59,6 +59,7 @@ def describe(path: Path) -> dict[str, Any]:
             "input_shape": input_shape,
             "backbone": pick(input_shape) if backbone == "auto" else backbone or "custom",
             "backbone_size": [int(side) for side in pretrained["size"]] if pretrained else None,
+            "adapted": bool(pretrained and pretrained.get("side_by_side")),
             "backbone_bytes": sum(size for _, size in shared.values()),
             "members": settings.get("members", 1),
             "parameters": sum(
@@ -164,6 +165,7 @@ def print_info(path: Path, say: Say) -> None:
         say(f"input: vectors of {channels} features")
     own = info["backbone_size"]
     at = f" at {own[0]}×{own[1]} pixels" if own and own != sides else ""
+    at += ", adapted to the first task, beside the pre-trained one" if info["adapted"] else ""
     several = f", {info['members']} networks (members)" if info["members"] > 1 else ""
     say(f"backbone: {info['backbone']}{at}{several}, {info['parameters']:,} parameters in all")
     more = f"; all {info['versions']} versions: {format_bytes(info['bytes_of_all_versions'])}"

@@ -48,6 +48,7 @@ KEEP = 2  # versions, by default
 CHOICES = {"backbone", "weights", "rotations"}
 # What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
 IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
+ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
@@ -238,12 +239,21 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
     if backbone == IDENTITY:
         say(f"vectors: LMRC+ with exact statistics of the vectors themselves {otherwise}")
         return replace(request, method="lmrc+")
-    on_cpu = pick_device(request.device).type == "cpu"
-    per_second = IMAGES_PER_CORE * torch.get_num_threads() if on_cpu else IMAGES_ON_GPU
-    time = f"about {duration(OTHER_SECONDS + n_images / per_second)}"
-    how = "adapted to this first task" if freeze == "later" else time
-    say(f"photographs: LMRC+ with the pre-trained backbone {backbone}, {how} {otherwise}")
-    return replace(request, method="lmrc+", settings={**request.settings, "backbone": backbone})
+    request = replace(request, method="lmrc+", settings={**request.settings, "backbone": backbone})
+    time = f"about {duration(_seconds(_model(place, request), n_images))}"
+    how = "adapted to this first task, " if freeze == "later" else ""
+    say(f"photographs: LMRC+ with the pre-trained backbone {backbone}, {how}{time} {otherwise}")
+    return request
+
+
+def _seconds(model: Any, n_images: int) -> float:
+    """Return about how long a new model with a pre-trained backbone takes for photographs."""
+    speeds, cores = (IMAGES_ON_GPU, ADAPTED_ON_GPU), 1
+    if pick_device(model.device).type == "cpu":
+        speeds, cores = (IMAGES_PER_CORE, ADAPTED_PER_CORE), torch.get_num_threads()
+    epochs = model.adaptation_epochs if model._adapts else 0
+    each = (1 + (epochs > 0)) / speeds[0] + epochs / speeds[1]
+    return OTHER_SECONDS + n_images * each / cores
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:
