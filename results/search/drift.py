@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,7 +43,8 @@ PUSHES, PUSH = 3, 25.0  # steps, and their length in standardised pixels, as in 
 
 def features_of(encoder: Encoder, images: Tensor, size: int = 4096) -> Tensor:
     """Return features of normalised images, in evaluation mode."""
-    parts = [encoder.backbone.last_two(part).float() for part in images.split(size)]
+    last_two: Any = encoder.backbone.last_two
+    parts = [last_two(part).float() for part in torch.split(images, size)]
     return torch.cat(parts)
 
 
@@ -53,7 +54,7 @@ def pushed(old: Encoder, new: Encoder, x: Tensor, means: Tensor) -> tuple[Tensor
     Adversarial drift compensation: Goswami et al., "Resurrecting Old Classes with New Data for
     Exemplar-Free Continual Learning", CVPR 2024. Old and new, (classes, rotations, n, width) each.
     """
-    device = x.device
+    device, last_two = x.device, cast("Any", old.backbone.last_two)
     plain = all_rotations(old.normalise(x))  # (rotations · n, …)
     with torch.no_grad():
         where = features_of(old, plain).view(4, len(x), -1)
@@ -66,7 +67,7 @@ def pushed(old: Encoder, new: Encoder, x: Tensor, means: Tensor) -> tuple[Tensor
         for _ in range(PUSHES):
             images = images.detach().requires_grad_()
             with torch.enable_grad():
-                loss = (old.backbone.last_two(images).float() - target).square().sum()
+                loss = (last_two(images).float() - target).square().sum()
                 (slope,) = torch.autograd.grad(loss, images)
             size = slope.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
             images = images - PUSH * slope / (size + 1e-12)
@@ -81,9 +82,10 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, mean: Tensor, std: Tensor) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, 1024), nn.GELU(), nn.Linear(1024, width))
-        nn.init.zeros_(self.layers[2].weight)
-        nn.init.zeros_(self.layers[2].bias)
+        last = nn.Linear(1024, width)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.layers = nn.Sequential(nn.Linear(width, 1024), nn.GELU(), last)
         self.mean, self.std = mean, std
 
     def forward(self, x: Tensor) -> Tensor:
@@ -195,10 +197,10 @@ def carried(
                     torch.cat([real, *[part.flatten(0, 2)] * some])
                     for real, part in ((then, a), (now, b))
                 ]
-                there = on_device(ridge(*both))
+                there = on_device(ridge(both[0], both[1]))
                 new = there(means)
                 if name == "pushed mlp":
-                    mlp = fit_mlp(*both, there, come, None, steps)
+                    mlp = fit_mlp(both[0], both[1], there, come, None, steps)
                     new = new + mlp(sample().view(4, len(means), -1, shape[-1])).mean(2).transpose(
                         0, 1
                     )
@@ -330,7 +332,9 @@ def main() -> None:
         target = torch.tensor([rows[label] for label in y.tolist()], device=device)
         x = images(X)
         with torch.no_grad():
-            features = [model._views(network, part.to(device))[0].float() for part in x.split(512)]
+            features = [
+                model._views(network, part.to(device))[0].float() for part in torch.split(x, 512)
+            ]
         rules = model._rules(network.head)
         for name, part in shown.items():
             generator = torch.Generator().manual_seed(1)
