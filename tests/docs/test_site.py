@@ -57,9 +57,7 @@ def test_every_public_name_is_on_a_page_of_the_python_reference(site):
     assert 'id="lmrc.LMRCPlusClassifier.partial_fit"' in plus
     baselines = (site / "reference" / "baselines.html").read_text("utf-8")
     assert "penalty_weight" in baselines
-    assert (
-        "<strong>swa_epochs</strong>" not in baselines
-    )  # on the page of parameters, for all methods
+    assert "<strong>momentum</strong>" not in baselines  # on the page of all methods' parameters
 
 
 def test_result_pages_and_their_list_are_on_the_site(site):

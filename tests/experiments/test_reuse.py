@@ -1,9 +1,12 @@
 """Records of another experiment are copied, not made again."""
 
+import shutil
+from dataclasses import replace
+
 import pytest
 
 from lmrc.experiments.reproduce import main
-from lmrc.report.records import read_description, read_records
+from lmrc.report.records import append_record, read_description, read_records
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
@@ -24,6 +27,15 @@ def test_records_of_incremental_are_copied_and_nothing_is_trained(
     assert note in read_description(tmp_path).notes[0]
     assert note in capsys.readouterr().err
     assert note in (tmp_path / "report.html").read_text()
+
+
+def test_a_parameter_that_was_removed_is_no_difference(incremental, tmp_path, no_training):
+    source = tmp_path / "old"
+    shutil.copytree(incremental, source)
+    (source / "records.jsonl").unlink()
+    for record in read_records(incremental):
+        append_record(source, replace(record, settings=record.settings | {"swa_epochs": 0}))
+    main("consolidation", "digits", tmp_path / "new", source=source, **SMALL)
 
 
 def test_the_default_folder_of_incremental_is_found(incremental, tmp_path, no_training):

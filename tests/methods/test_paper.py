@@ -87,7 +87,6 @@ TRAINING = {
     "halve_at": (50 / 70, 60 / 70),
     "momentum": 0.9,
     "weight_decay": 5e-4,
-    "swa_epochs": 0,
 }
 OWN = {"label_dim": 100, "threshold": 0.15, "max_tries": 10_000, "response_weight": 1.0}
 PLUS = {

@@ -19,16 +19,16 @@ def test_an_order_per_seed_is_not_shown_as_that_of_one_seed(description, records
 def test_parameters_newer_than_a_record_have_their_defaults(description, records):
     """And not the values of another method."""
     older = {"classifier": "LMRCClassifier", "augment": "auto"}
-    newer = {"classifier": "LMRCPlusClassifier", "augment": "auto", "swa_epochs": 3}
+    newer = {"classifier": "LMRCPlusClassifier", "augment": "auto", "momentum": 0.8}
     settings = {"steady": newer}
     html = render(
         description, [replace(r, settings=settings.get(r.method, older)) for r in records]
     )
     differing, same = html.split("The same for all methods that have it")
-    assert "swa epochs" in differing.rsplit("Settings that differ", 1)[1]
+    assert "momentum" in differing.rsplit("Settings that differ", 1)[1]
     assert "auto: jitter+cutout for colour images" in differing
     assert "strong augment" not in html
-    assert "<dt>swa epochs</dt>" not in same
+    assert "<dt>momentum</dt>" not in same
     assert "rotations" in differing.rsplit("Settings that differ", 1)[1]  # LMRC has none
     assert "<dt>batch size</dt>" in same
 

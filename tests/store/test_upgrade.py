@@ -54,6 +54,18 @@ def test_a_model_of_an_earlier_format_predicts_as_it_did_and_goes_on_learning(na
     np.testing.assert_array_equal(again.decision_function(x), model.decision_function(x))
 
 
+def test_a_model_with_a_parameter_that_was_removed_loads(tmp_path, call):
+    x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1])
+    model = lmrc.LMRCClassifier(epochs=1, random_state=0).fit(x, y)
+    model.save(tmp_path / "now")
+    description, tensors = folder.read(tmp_path / "now")
+    description["settings"]["swa_epochs"] = 3
+    folder.write(tmp_path / "then", description, tensors)
+    again = lmrc.load(tmp_path / "then")
+    np.testing.assert_array_equal(again.decision_function(x), model.decision_function(x))
+    assert call("info", str(tmp_path / "then"))[0] == 0
+
+
 @pytest.mark.parametrize("name", ["lmrc", "lmrc+"])
 def test_commands_work_with_a_model_of_format_1(name, tmp_path, call):
     path = shutil.copytree(HERE / "format-1" / name, tmp_path / "model")

@@ -96,7 +96,7 @@ def test_the_folded_network_has_the_same_outputs(dtype, off):
             "augment": "jitter+cutout",
             "memory_per_class": 3,
         },
-        {"swa_epochs": 2, "statistics": "shared"},
+        {"statistics": "shared"},
         {"augment": "cutmix", "memory_per_class": 3},
     ],
     ids=str,
@@ -168,7 +168,7 @@ def test_a_compiled_backbone_gives_what_the_eager_one_gives(backbone):
 @pytest.mark.parametrize("rotations", ["none", "one", "all"])
 def test_chunks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, monkeypatch):
     monkeypatch.setattr(prefetch, "MAX_INPUTS", inputs)  # 10 mini-batches, 2 with four rotations
-    settings = extensions_off() | {"rotations": rotations, "memory_per_class": 5, "swa_epochs": 2}
+    settings = extensions_off() | {"rotations": rotations, "memory_per_class": 5}
     settings |= {"class_weight": "balanced", "augment": "crop+flip"}
     plain, expected = taught(LMRCPlusClassifier, compile=False, **settings)
     fast, got = taught(LMRCPlusClassifier, **settings)
@@ -249,7 +249,6 @@ def test_a_captured_training_goes_on_from_where_it_was(precision, off):
             epochs=6,
             batch_size=16,
             learning_rate=1e-4,
-            swa_epochs=3,
             precision=precision,
             random_state=0,
         )

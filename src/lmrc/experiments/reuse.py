@@ -18,6 +18,7 @@ from lmrc.report.records import (
     name_runs,
     read_records,
 )
+from lmrc.store.upgrade import REMOVED
 from lmrc.text import say
 
 
@@ -55,7 +56,8 @@ def copy_records(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path
 def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[str]:
     """Name the settings in which the records differ from what the run would have.
 
-    A parameter that a record does not name is newer than it; its default is the old behaviour.
+    A parameter that a record does not name is newer than it; its default is the old behaviour. So
+    is a removed one.
     """
     expected = json.loads(json.dumps(settings_of(recipe, run)))
     parameters = inspect.signature(find_method(run.method, recipe.variants).cls).parameters
@@ -68,7 +70,8 @@ def _differing(recipe: Recipe, run: Run, records: Sequence[RunRecord]) -> list[s
         for name in {**expected, **records[0].settings}
         if name not in EXECUTION
         and any(
-            r.settings.get(name, before.get(name, missing)) != expected.get(name, missing)
+            r.settings.get(name, before.get(name, missing))
+            != expected.get(name, REMOVED.get(name, missing))
             for r in records
         )
     ]

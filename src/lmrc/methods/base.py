@@ -297,7 +297,6 @@ class IncrementalClassifier(
                 self.momentum,
                 self.weight_decay,
                 self.schedule,
-                min(self.swa_epochs, self._epochs),
             ),
             seed=lambda epoch: self._seed(EPOCH, epoch),
             execution=execution,

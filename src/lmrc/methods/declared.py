@@ -159,12 +159,6 @@ class TrainingParameters(Parameters):
         option="--weight-decay",
         trains=True,
     )
-    swa_epochs: int = parameter(
-        default=0,
-        constraint=integer(0),
-        help="Last epochs whose weights are averaged (stochastic weight averaging, SWA). 0: none.",
-        trains=True,
-    )
     random_state: int | np.random.RandomState | None = parameter(
         default=None,
         constraint=seed(),

@@ -15,7 +15,7 @@ from lmrc.nets.backbones import Factory
 from lmrc.nets.packaged import MissingPackageError
 from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
-from lmrc.store.upgrade import without_lmrc_plus
+from lmrc.store.upgrade import known_settings
 from lmrc.training.device import default_dtype_guard, pick_device
 
 #: What a model file may name. It never names code to import.
@@ -75,7 +75,7 @@ def model_from(
     pick_device(device)  # one that is not there is no fault of the file
     try:
         cls = _class_of(path, description["class"], method)
-        settings = without_lmrc_plus(description["settings"], signature(cls).parameters)
+        settings = known_settings(description["settings"], signature(cls).parameters)
         if type(settings.get("random_state")) not in (int, type(None)):
             raise ValueError(f"random_state={settings['random_state']!r} is no whole number")
         # A file of the user's is none of the model's; and to compile, which may take many minutes,

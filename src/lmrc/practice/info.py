@@ -13,6 +13,7 @@ from lmrc.practice.usage import Say, count, format_bytes
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
+from lmrc.store.upgrade import known_settings
 
 NO_EXEMPLARS = "exemplars: none, no images are stored in this model"
 MAX_ROOM = 10**9  # classes; a larger estimate is printed as "over" this number
@@ -120,7 +121,7 @@ def _statistics_of(files: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 def _settings(method: str, stored: Any) -> dict[str, Any]:
     """Return all settings; those that an older lmrc did not have get their defaults."""
     usual = {name: value for name, value in DEFAULTS[method].items() if name != "device"}
-    settings: dict[str, Any] = usual | dict(stored)
+    settings: dict[str, Any] = usual | known_settings(dict(stored), usual)
     if unknown := settings.keys() - usual.keys():
         raise ValueError(f"unknown setting: {sorted(unknown)[0]}")
     return settings

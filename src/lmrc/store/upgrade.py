@@ -10,7 +10,6 @@ MODEL_FORMAT = 4
 
 _SETTINGS = {
     "penalty": "penalty_weight",
-    "average_last": "swa_epochs",
     "mirror": "test_time_flip",
     "rehearsals": "exemplar_repeats",
 }
@@ -32,6 +31,8 @@ _OF_LMRC_PLUS = {
 }
 #: Defaults of LMRC that LMRC+ has others for, where a file is older than the parameter.
 _OF_LMRC = {"schedule": "halving", "first_epochs": None, "first_learning_rate": None}
+#: Parameters that no class has any more, which concern training alone; as they were by default.
+REMOVED = {"average_last": 0, "swa_epochs": 0}
 _HISTORY = {"pieces": "cutmix", "batch": "task"}
 #: Names of groups before format 3, and now.
 GROUPS = {"pool": "exemplars", "readout": "classifiers"}
@@ -86,10 +87,14 @@ def _of_one_layer(description: dict[str, Any]) -> dict[str, Any]:
     return {**description, "settings": {**settings, "feature_layers": 1}}
 
 
-def without_lmrc_plus(settings: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
-    """Leave out extensions that are off: a class derived from LMRC had them before format 3."""
-    off = _OF_LMRC_PLUS.items()
-    left_out = {name for name, usual in off if name not in known and settings.get(name) == usual}
+def known_settings(settings: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Leave out parameters of earlier versions that a class does not know.
+
+    Those that were removed; and extensions that are off, which a class derived from LMRC had before
+    format 3.
+    """
+    off = {name for name, usual in _OF_LMRC_PLUS.items() if settings.get(name) == usual}
+    left_out = {name for name in off | REMOVED.keys() if name not in known}
     return {name: value for name, value in settings.items() if name not in left_out}
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmrc.training.swa import AVERAGE
-
 Records = list[dict[str, float]]
 #: A member of an ensemble, taken apart: plain values, and groups of tensors.
 Member = tuple[dict[str, Any], dict[str, dict[str, Tensor]]]
@@ -45,20 +43,19 @@ class Checkpoint:
 
 NO_CHECKPOINT = Checkpoint()
 
-_NETWORK = "network."
-_STATE = {"momentum.": "momentum_buffer", "average.": AVERAGE}  # optimiser state, by prefix
+_NETWORK, _MOMENTUM = "network.", "momentum."  # prefixes
+_BUFFER = "momentum_buffer"  # key in the optimiser's state
 
 
 def pack_training(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the tensors that training resumes from."""
     weights = {f"{_NETWORK}{name}": tensor for name, tensor in network.state_dict().items()}
-    state = {
-        f"{prefix}{i}": optimiser.state[p][key]
+    momenta = {
+        f"{_MOMENTUM}{i}": optimiser.state[p][_BUFFER]
         for i, p in enumerate(_parameters(optimiser))
-        for prefix, key in _STATE.items()
-        if optimiser.state[p].get(key) is not None
+        if optimiser.state[p].get(_BUFFER) is not None
     }
-    return weights | state
+    return weights | momenta
 
 
 def unpack_training(
@@ -69,11 +66,10 @@ def unpack_training(
         {n.removeprefix(_NETWORK): t for n, t in tensors.items() if n.startswith(_NETWORK)}
     )
     for i, p in enumerate(_parameters(optimiser)):
-        for prefix, key in _STATE.items():
-            if f"{prefix}{i}" in tensors:
-                # In the parameter's memory format: channels last, on a GPU.
-                buffer = torch.empty_like(p, requires_grad=False)
-                optimiser.state[p][key] = buffer.copy_(tensors[f"{prefix}{i}"])
+        if (momentum := tensors.get(f"{_MOMENTUM}{i}")) is not None:
+            # In the parameter's memory format: channels last, on a GPU.
+            buffer = torch.empty_like(p, requires_grad=False)
+            optimiser.state[p][_BUFFER] = buffer.copy_(momentum)
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -16,7 +16,6 @@ from lmrc.training.device import Execution
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.step import Losses, Step
-from lmrc.training.swa import load_average, update_average, update_bn
 
 EpochRecord = dict[str, float]
 
@@ -38,7 +37,6 @@ class Optimisation:
     momentum: float
     weight_decay: float
     schedule: str = "halving"
-    swa_epochs: int = 0
 
     def rate(self, at: float) -> float:
         """Learning rate after ``at`` epochs.
@@ -117,12 +115,6 @@ def train(
         else:
             step = Step(losses, batches, optimiser, bf16=execution.bf16)
         yield from _epochs(step, network, optimisation, seed, checkpoint)
-    if optimisation.swa_epochs:
-        load_average(optimiser)
-        batches.sample_epoch(torch.Generator().manual_seed(seed(optimisation.epochs)))
-        # It changes BatchNorm's momentum, a constant of compiled code, at each mini-batch.
-        with uncompiled(), seeded_rng(seed(optimisation.epochs), batches):
-            update_bn(network, batches, bf16=execution.bf16)
     optimiser.zero_grad(set_to_none=True)
     if not _outputs_are_finite(network, batches, seed(optimisation.epochs)):
         raise TrainingError(
@@ -158,9 +150,6 @@ def _epochs(
         if batches.cutmix:
             record["cutmix"] = cutmix.PROBABILITY
         records.append({**record, **means, "loss": sum(means.values())})
-        in_average = epoch - (optimisation.epochs - optimisation.swa_epochs)
-        if in_average >= 0:
-            update_average(optimiser, in_average)
         checkpoint.save(records, network, optimiser)
         yield records[-1]
     step.end()
