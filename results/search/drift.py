@@ -6,7 +6,9 @@ Trains LMRC+ on ten tasks. After each task, each way carries its own class means
 new features; covariances are carried by the ridge map, as LMRC+ does, for all of them. Written: the
 accuracy of each prediction rule with the means of each way, on a tenth of the training images that
 is held out, and how far the means are from those that the old images would give. "true" has the
-statistics of all images, "true means" their means only.
+statistics of all images, "true means" their means only. With the ridge map, the ensemble is also
+scored with further votes: LDA (which is the relative Mahalanobis distance, up to a constant of the
+image), the residual of each class, and a shift for each task that is fitted on pseudo-features.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lmrc import ClassStream, LMRCPlusClassifier, load_dataset
 from lmrc.experiments.environment import hardware, versions
@@ -31,7 +34,9 @@ from lmrc.statistics import classifiers
 from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift, LinearMap
 from lmrc.statistics.gather import gather
+from lmrc.statistics.prediction_rules import PredictionRules, standardised
 from lmrc.statistics.pseudo_features import pseudo_features
+from lmrc.statistics.residual import of_statistics, residuals
 from lmrc.training.device import default_dtype_guard, pick_device
 from lmrc.training.rotations import all_rotations
 
@@ -153,6 +158,47 @@ def by_response(
     whole = torch.zeros(*there.shape[:2], there.shape[-1], device=there.device)
     whole[..., -width:] = shift.detach()[:, :, 0]
     return whole
+
+
+def task_shifts(scorer: PredictionRules, pseudo: Callable[[], Tensor], sizes: list[int]) -> Tensor:
+    """Return a shift of each class's score, one for all of a task, fitted on pseudo-features."""
+    with torch.no_grad():
+        scores = torch.cat([scorer.scores(("ensemble",), pseudo())["ensemble"] for _ in range(20)])
+    n_classes = scores.shape[1]
+    y = torch.arange(n_classes, device=scores.device).repeat_interleave(
+        len(scores) // (20 * n_classes)
+    )
+    y, task = y.repeat(20), torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    shifts = torch.zeros(len(sizes), device=scores.device, requires_grad=True)
+    scale = torch.ones((), device=scores.device, requires_grad=True)
+    optimiser = torch.optim.LBFGS([shifts, scale], max_iter=100)
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        with torch.enable_grad():
+            found = F.cross_entropy(scale * (scores + shifts[task]), y)
+            found.backward()  # type: ignore[no-untyped-call]
+        return found
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    return shifts.detach()[task]
+
+
+def more_votes(
+    statistics: ClassStatistics, scorer: PredictionRules, x: Tensor, shifts: Tensor
+) -> dict[str, Tensor]:
+    """Return scores of the ensemble with further votes; x is (rotations, two views, width)."""
+    found = scorer.scores(("ensemble", "lda"), x, 2)
+    factors, sizes = of_statistics(statistics)
+    centres = statistics.means.transpose(0, 1) / sizes[None, :, None]
+    off = residuals(centres, factors, x).mean(dim=0)
+    vote = standardised(-off.view(2, -1, off.shape[-1]).mean(dim=0))
+    return {
+        "ensemble and lda": found["ensemble"] + found["lda"],
+        "ensemble and residual": found["ensemble"] + vote,
+        "ensemble and half the residual": found["ensemble"] + vote / 2,
+        "ensemble, tasks shifted": found["ensemble"] + shifts,
+    }
 
 
 def ridge(then: Tensor, now: Tensor) -> LinearMap:
@@ -354,11 +400,19 @@ def main() -> None:
             scorer = replace(rules, kept={n: t.to(device) for n, t in kept.items()})
             wanted = RULES if full else ("lda",)
             right: dict[str, float] = dict.fromkeys(wanted, 0.0)
+            shifts = None
+            if full and name == "ridge":
+                sample = pseudo_features(part, True, torch.Generator(device).manual_seed(2))
+                shifts = task_shifts(scorer, sample, list(model._head_sizes))
             with torch.no_grad():
                 for i, f in enumerate(features):
                     answer = target[i * 512 : (i + 1) * 512]
-                    for rule, scores in scorer.scores(wanted, f, 2).items():
-                        right[rule] += float((scores.argmax(dim=1) == answer).sum())
+                    found_by = scorer.scores(wanted, f, 2)
+                    if shifts is not None:
+                        found_by |= more_votes(part, scorer, f, shifts)
+                    for rule, scores in found_by.items():
+                        n_right = float((scores.argmax(dim=1) == answer).sum())
+                        right[rule] = right.get(rule, 0.0) + n_right
             line = lines.setdefault(name, {})
             line |= {rule: round(n / len(target), 5) for rule, n in right.items()}
         record = {
