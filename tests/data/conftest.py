@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from torch.utils.data import Dataset
 
 RNG = np.random.default_rng(0)
 
@@ -154,3 +155,20 @@ def write_files():
         return folder
 
     return write
+
+
+class Items(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+@pytest.fixture
+def as_dataset():
+    """Return what makes a torch ``Dataset`` of a list."""
+    return Items

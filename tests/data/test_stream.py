@@ -24,16 +24,16 @@ def classes_of(stream):
     return [task.classes.tolist() for task in stream]
 
 
-def test_number_of_batches_is_split_as_equally_as_possible(letters):
-    assert classes_of(ClassStream(letters, 3)) == [list("abc"), list("de"), list("fg")]
-
-
-def test_sizes(letters):
-    assert classes_of(ClassStream(letters, [1, 4, 2])) == [["a"], list("bcde"), list("fg")]
-
-
-def test_sizes_may_be_an_array(letters):
-    assert [len(c) for c in classes_of(ClassStream(letters, np.array([5, 2])))] == [5, 2]
+@pytest.mark.parametrize(
+    ("tasks", "classes"),
+    [
+        (3, ["abc", "de", "fg"]),  # as equally as possible
+        ([1, 4, 2], ["a", "bcde", "fg"]),
+        (np.array([5, 2]), ["abcde", "fg"]),
+    ],
+)
+def test_a_number_of_tasks_or_their_sizes(letters, tasks, classes):
+    assert classes_of(ClassStream(letters, tasks)) == [list(part) for part in classes]
 
 
 def test_the_first_batch_may_have_classes_of_its_own_number(letters):
@@ -108,28 +108,17 @@ def test_in_a_blurry_stream_a_share_of_each_class_comes_with_the_other_tasks():
             ClassStream(data, 4, **wrong)
 
 
-class Pairs(torch.utils.data.Dataset):
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, i):
-        return self.items[i]
-
-
-def test_torch_datasets_are_streamed_as_partial_fit_takes_them():
+def test_torch_datasets_are_streamed_as_partial_fit_takes_them(as_dataset):
     images = torch.randint(256, (4, 3, 6, 5), dtype=torch.uint8)
-    train = Pairs([(x, torch.tensor(i % 2)) for i, x in enumerate(images)])
-    test = Pairs([(images[0], 0), (images[1], 1)])
+    train = as_dataset([(x, torch.tensor(i % 2)) for i, x in enumerate(images)])
+    test = as_dataset([(images[0], 0), (images[1], 1)])
     stream = ClassStream((train, test), 2)
     assert stream[1].y_train.tolist() == [1, 1]
     assert torch.equal(torch.from_numpy(stream[1].X_train).permute(0, 3, 1, 2), images[1::2])
-    grey = ClassStream((Pairs([(x[:1], str(i)) for i, x in enumerate(images)]),) * 2, 4)
+    grey = ClassStream((as_dataset([(x[:1], str(i)) for i, x in enumerate(images)]),) * 2, 4)
     assert (grey[2].X_train.shape, grey.order.tolist()) == ((1, 6, 5), list("0123"))
     with pytest.raises(ValueError, match=r"not \(input, label\) pairs"):
-        ClassStream((Pairs(images), test), 2)
+        ClassStream((as_dataset(images), test), 2)
     for wrong in (train, (train, None), [train, test]):
         with pytest.raises(TypeError, match="torch Dataset"):
             ClassStream(wrong, 2)

@@ -130,18 +130,7 @@ def test_large_numbers_stay_apart_and_those_beyond_64_bits_are_refused():
             read_labels(y, 1)
 
 
-class Pairs(torch.utils.data.Dataset):
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, i):
-        return self.items[i]
-
-
-def test_datasets_of_tensors_arrays_and_pillow_images():
+def test_datasets_of_tensors_arrays_and_pillow_images(as_dataset):
     labels = ["cat", "dog", "cat", "cow", "dog"]
     kinds = [
         [torch.from_numpy(x).permute(2, 0, 1) for x in BYTES],
@@ -149,36 +138,36 @@ def test_datasets_of_tensors_arrays_and_pillow_images():
         [Image.fromarray(x) for x in BYTES],
     ]
     for items in kinds:
-        X, y = read_dataset(Pairs(list(zip(items, labels, strict=True))))
+        X, y = read_dataset(as_dataset(list(zip(items, labels, strict=True))))
         assert y == labels
         assert torch.equal(read_images(X), read_images(BYTES))
-        X, y = read_dataset(Pairs(items))
+        X, y = read_dataset(as_dataset(items))
         assert y is None
         assert len(X) == 5
 
 
 @pytest.mark.parametrize("mode", ["P", "1", "LA", "CMYK", "PA"])
-def test_pillow_images_are_brightness_and_no_bare_numbers(mode):
+def test_pillow_images_are_brightness_and_no_bare_numbers(mode, as_dataset):
     """Those of a palette would be learnt, and say nothing."""
     white = Image.new("RGB", (4, 4), "white")
     images = [white, Image.new("RGB", (4, 4), "black")]
     converted = [image.convert("P").convert(mode) for image in images]
-    X, _ = read_dataset(Pairs(converted))
+    X, _ = read_dataset(as_dataset(converted))
     assert [x.min() for x in X] == [x.max() for x in X] == [255, 0]
     assert read_images(X).shape == (2, 1 if mode in ("1", "LA") else 3, 4, 4)
 
 
-def test_pillow_images_of_several_kinds_are_to_be_converted():
+def test_pillow_images_of_several_kinds_are_to_be_converted(as_dataset):
     kinds = [Image.new("RGB", (4, 4)), Image.new("L", (4, 4))]
     with pytest.raises(ValueError, match="convert them to one"):
-        read_dataset(Pairs(kinds))
+        read_dataset(as_dataset(kinds))
 
 
-def test_datasets_of_mixed_sizes_or_none_are_named():
+def test_datasets_of_mixed_sizes_or_none_are_named(as_dataset):
     with pytest.raises(ValueError, match="resize"):
-        read_dataset(Pairs([torch.zeros(3, 4, 4), torch.zeros(3, 5, 5)]))
+        read_dataset(as_dataset([torch.zeros(3, 4, 4), torch.zeros(3, 5, 5)]))
     with pytest.raises(ValueError, match="empty"):
-        read_dataset(Pairs([]))
+        read_dataset(as_dataset([]))
 
 
 def test_iterable_datasets_are_read():

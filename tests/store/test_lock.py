@@ -3,31 +3,13 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from lmrc.store import folder
 from lmrc.store.files import LOCK
 from lmrc.store.lock import LockedError, holder, locked
 
 
-def write(path, n, **settings):
-    tensors = {"weights": {"a": torch.full((999,), float(n))}, "labels": {"v": torch.ones(2)}}
-    with folder.writing(path):
-        folder.write(path, {"n": n}, tensors, **settings)
-
-
-def names(path):
-    return sorted(p.name for p in path.iterdir())
-
-
-@pytest.fixture
-def model(tmp_path):
-    for n in (1, 2, 3):
-        write(tmp_path / "m", n, keep=2, note={"n": n})
-    return tmp_path / "m"
-
-
-def test_a_second_writer_is_told_who_is_at_work(model):
+def test_a_second_writer_is_told_who_is_at_work(model, names):
     with folder.writing(model):
         told = rf"process {os.getpid()} on .* since 2"
         with pytest.raises(LockedError, match=told), folder.writing(model):
@@ -37,7 +19,7 @@ def test_a_second_writer_is_told_who_is_at_work(model):
     assert LOCK not in names(model)
 
 
-def test_the_lock_of_a_dead_process_is_taken_over(model):
+def test_the_lock_of_a_dead_process_is_taken_over(model, write, names):
     script = (
         "import os, sys; from lmrc.store import folder\n"
         "with folder.writing(sys.argv[1]): os.kill(os.getpid(), 9)"

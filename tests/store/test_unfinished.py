@@ -5,24 +5,7 @@ from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
 
 
-def write(path, n, **settings):
-    tensors = {"weights": {"a": torch.full((999,), float(n))}, "labels": {"v": torch.ones(2)}}
-    with folder.writing(path):
-        folder.write(path, {"n": n}, tensors, **settings)
-
-
-def names(path):
-    return sorted(p.name for p in path.iterdir())
-
-
-@pytest.fixture
-def model(tmp_path):
-    for n in (1, 2, 3):
-        write(tmp_path / "m", n, keep=2, note={"n": n})
-    return tmp_path / "m"
-
-
-def test_unfinished_training_is_kept_until_its_task_ends(model):
+def test_unfinished_training_is_kept_until_its_task_ends(model, write):
     assert unfinished.read(model) is None
     with folder.writing(model):
         unfinished.write(model, {"epoch": 0}, {})
@@ -41,7 +24,7 @@ def test_unfinished_training_is_kept_until_its_task_ends(model):
     assert unfinished.read(model) is None
 
 
-def test_unfinished_training_can_be_discarded(model):
+def test_unfinished_training_can_be_discarded(model, names):
     kept = names(model)
     with folder.writing(model):
         unfinished.write(model, {}, {"a": torch.ones(2)})

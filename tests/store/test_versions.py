@@ -6,16 +6,6 @@ from lmrc.store.files import LOCK, checksum, read_json
 from lmrc.store.folder import ModelFileError
 
 
-def write(path, n, **settings):
-    tensors = {"weights": {"a": torch.full((999,), float(n))}, "labels": {"v": torch.ones(2)}}
-    with folder.writing(path):
-        folder.write(path, {"n": n}, tensors, **settings)
-
-
-def names(path):
-    return sorted(p.name for p in path.iterdir())
-
-
 def is_fine(description, tensors):
     """Be content with a version."""
 
@@ -32,14 +22,7 @@ def damage(path, version):
     return file, whole
 
 
-@pytest.fixture
-def model(tmp_path):
-    for n in (1, 2, 3):
-        write(tmp_path / "m", n, keep=2, note={"n": n})
-    return tmp_path / "m"
-
-
-def test_the_given_number_of_versions_is_kept_and_they_share_unchanged_files(model):
+def test_the_given_number_of_versions_is_kept_and_they_share_unchanged_files(model, names):
     assert [v["number"] for v in folder.versions(model)] == [2, 3]
     assert [v["note"] for v in folder.versions(model)] == [{"n": 2}, {"n": 3}]
     assert [name.split("-")[0] for name in names(model)] == [
@@ -51,7 +34,7 @@ def test_the_given_number_of_versions_is_kept_and_they_share_unchanged_files(mod
     assert folder.read(model)[0] == {"n": 3}
 
 
-def test_a_file_that_is_there_is_not_written_again_unless_it_is_damaged(model):
+def test_a_file_that_is_there_is_not_written_again_unless_it_is_damaged(model, write):
     (labels,) = model.glob("labels-*")
     before, whole = labels.stat(), labels.read_bytes()
     write(model, 4)
@@ -62,19 +45,19 @@ def test_a_file_that_is_there_is_not_written_again_unless_it_is_damaged(model):
     assert folder.read(model)[0] == {"n": 5}
 
 
-def test_numbers_go_on_where_one_version_is_kept(model):
+def test_numbers_go_on_where_one_version_is_kept(model, write, names):
     write(model, 4, keep=1)
     assert [v["number"] for v in folder.versions(model)] == [4]
     assert len(names(model)) == 3
 
 
-def test_a_model_that_cannot_be_read_can_be_replaced(model):
+def test_a_model_that_cannot_be_read_can_be_replaced(model, write):
     (model / "manifest.json").write_text("{")
     write(model, 5)
     assert folder.read(model)[0] == {"n": 5}
 
 
-def test_rollback_goes_back_one_and_deletes_the_newer_data(model):
+def test_rollback_goes_back_one_and_deletes_the_newer_data(model, write, names):
     with folder.writing(model):
         folder.roll_back(model, is_fine)
     assert folder.read(model)[0] == {"n": 2}
@@ -94,7 +77,7 @@ def test_rollback_to_a_version_that_cannot_be_loaded_keeps_the_newest(model):
     assert folder.read(model)[0] == {"n": 3}
 
 
-def test_prune_removes_nothing_unless_what_stays_can_be_loaded(model):
+def test_prune_removes_nothing_unless_what_stays_can_be_loaded(model, names):
     kept = names(model)
     with folder.writing(model), pytest.raises(ModelFileError, match="no model can be made"):
         folder.prune(model, 1, refuse)
@@ -111,7 +94,7 @@ def test_prune_removes_nothing_unless_what_stays_can_be_loaded(model):
     assert folder.read(model)[0] == {"n": 3}
 
 
-def test_a_forged_manifest_removes_no_file(model):
+def test_a_forged_manifest_removes_no_file(model, names):
     kept = names(model)
     manifest = read_json(model / "manifest.json")
     for version in manifest["versions"]:
@@ -124,7 +107,7 @@ def test_a_forged_manifest_removes_no_file(model):
 
 
 @pytest.mark.parametrize("command", ["prune", "roll_back"])
-def test_versions_can_be_removed_where_the_disk_is_full(model, limit_disk, command):
+def test_versions_can_be_removed_where_the_disk_is_full(model, limit_disk, command, names):
     limit_disk(0)
     with folder.writing(model):
         if command == "prune":
@@ -135,7 +118,7 @@ def test_versions_can_be_removed_where_the_disk_is_full(model, limit_disk, comma
     assert len(names(model)) == 3
 
 
-def test_a_version_for_which_there_is_no_room_leaves_nothing(model, limit_disk):
+def test_a_version_for_which_there_is_no_room_leaves_nothing(model, limit_disk, names):
     kept = names(model)
     limit_disk(250)  # enough for the file of the labels, which comes first
     tensors = {"labels": {"v": torch.zeros(2)}, "weights": {"a": torch.zeros(90)}}
@@ -144,7 +127,7 @@ def test_a_version_for_which_there_is_no_room_leaves_nothing(model, limit_disk):
     assert names(model) == kept
 
 
-def test_amend_changes_all_versions_and_may_drop_old_ones(model):
+def test_amend_changes_all_versions_and_may_drop_old_ones(model, names):
     def change(version):
         description, tensors = version
         return None if description["n"] == 2 else ({"n": 30}, {"weights": tensors["labels"]})
@@ -157,7 +140,7 @@ def test_amend_changes_all_versions_and_may_drop_old_ones(model):
     assert len(names(model)) == 2
 
 
-def test_what_a_killed_writer_left_is_removed_once_the_model_is_loaded(model):
+def test_what_a_killed_writer_left_is_removed_once_the_model_is_loaded(model, names):
     kept = names(model)
     (model / ".lmrc-0123").write_bytes(b"half an image")
     with folder.writing(model):
@@ -173,7 +156,7 @@ def test_a_folder_that_nothing_came_of_is_removed(tmp_path):
     assert not (tmp_path / "m").exists()
 
 
-def test_a_reader_is_not_disturbed_by_a_writer(model, monkeypatch):
+def test_a_reader_is_not_disturbed_by_a_writer(model, monkeypatch, write):
     read_tensors = folder.read_tensors
 
     def overtaken(*args):

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,28 +13,6 @@ from lmrc.training.augment import (
     resize_and_flip,
     sample_boxes,
 )
-from lmrc.training.batches import Batches
-
-CPU = torch.device("cpu")
-
-
-def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none", resident=True):
-    batches = Batches(
-        x,
-        y,
-        n_known=n_known,
-        batch_size=batch_size,
-        augment=augment,
-        device=CPU,
-        resident=resident,
-    )
-    batches.sample_epoch(torch.Generator().manual_seed(seed))
-    served = []
-    for part in torch.arange(len(x)).split(batches.sizes):
-        batches.load_next()
-        batch = batches.at(part)
-        served.append(replace(batch, x=batch.x.clone()))
-    return served
 
 
 @pytest.mark.parametrize(
@@ -67,7 +44,7 @@ def test_crop_and_flip_is_what_one_would_do_by_hand(dtype):
     assert got.dtype == dtype
 
 
-def test_crop_alone_never_mirrors():
+def test_crop_alone_never_mirrors(epoch):
     x = torch.zeros(64, 1, 9, 9)
     x[:, :, :, 0] = 1  # a bar at the left can move, but stays left of the middle or leaves
     for batch in epoch(x, torch.zeros(64, dtype=torch.long), augment="crop", batch_size=64):
@@ -160,7 +137,7 @@ def test_cutout_zeroes_a_square_of_a_quarter_of_the_sides():
     assert (corner == 0).sum() == 3 * 2 * 2
 
 
-def test_colour_jitter_makes_images_brighter_and_darker():
+def test_colour_jitter_makes_images_brighter_and_darker(epoch):
     x = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
     (batch,) = epoch(x, torch.zeros(200, dtype=torch.long), augment="jitter+cutout", batch_size=200)
     brightest = batch.x.flatten(1).max(dim=1).values.float()  # zero in the cutout and the padding
@@ -169,7 +146,7 @@ def test_colour_jitter_makes_images_brighter_and_darker():
     assert 95 < brightest.mean() < 110
 
 
-def test_jitter_and_cutout_depend_on_the_seed_and_keep_the_dtype():
+def test_jitter_and_cutout_depend_on_the_seed_and_keep_the_dtype(epoch):
     x = torch.randint(0, 255, (12, 3, 16, 16), dtype=torch.uint8, generator=torch.manual_seed(0))
     y = torch.zeros(12, dtype=torch.long)
     one, again, other = (

@@ -1,32 +1,9 @@
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmrc.training.batches import Batches, split_sizes
-
-CPU = torch.device("cpu")
-
-
-def epoch(x, y, *, seed=0, n_known=0, batch_size=4, augment="none", resident=True):
-    batches = Batches(
-        x,
-        y,
-        n_known=n_known,
-        batch_size=batch_size,
-        augment=augment,
-        device=CPU,
-        resident=resident,
-    )
-    batches.sample_epoch(torch.Generator().manual_seed(seed))
-    served = []
-    for part in torch.arange(len(x)).split(batches.sizes):
-        batches.load_next()
-        batch = batches.at(part)
-        served.append(replace(batch, x=batch.x.clone()))
-    return served
+from lmrc.training.batches import split_sizes
 
 
 @given(n=st.integers(1, 500), size=st.integers(2, 64))
@@ -38,7 +15,7 @@ def test_no_sample_is_dropped_and_none_stands_alone(n, size):
     assert all(s == size for s in sizes[:-1])
 
 
-def test_every_sample_comes_once_with_its_label():
+def test_every_sample_comes_once_with_its_label(epoch):
     x = torch.arange(23.0)[:, None]
     batches = epoch(x, torch.arange(23) % 7)
     seen = torch.cat([batch.x for batch in batches])[:, 0]
@@ -46,7 +23,7 @@ def test_every_sample_comes_once_with_its_label():
     assert torch.equal(torch.cat([batch.y for batch in batches]), seen.long() % 7)
 
 
-def test_order_is_by_seed_alone():
+def test_order_is_by_seed_alone(epoch):
     x, y = torch.arange(50.0)[:, None], torch.zeros(50, dtype=torch.long)
     first, again, other = (
         torch.cat([batch.x for batch in epoch(x, y, seed=seed)]) for seed in (1, 1, 2)
@@ -55,7 +32,7 @@ def test_order_is_by_seed_alone():
     assert not torch.equal(first, other)
 
 
-def test_known_marks_classes_that_were_there_before():
+def test_known_marks_classes_that_were_there_before(epoch):
     y = torch.tensor([0, 1, 2, 3] * 3)
     for batch in epoch(torch.zeros(12, 1), y, n_known=2):
         assert (batch.n_known, batch.reviews) == (2, True)
@@ -63,7 +40,7 @@ def test_known_marks_classes_that_were_there_before():
 
 
 @pytest.mark.parametrize("augment", ["none", "crop+flip", "resized-crop+flip"])
-def test_inputs_in_host_memory_make_the_same_mini_batches(augment):
+def test_inputs_in_host_memory_make_the_same_mini_batches(augment, epoch):
     x = torch.randint(0, 255, (23, 3, 9, 8), dtype=torch.uint8)
     y = torch.arange(23) % 5
     resident = epoch(x, y, augment=augment)

@@ -294,8 +294,8 @@ class IncrementalClassifier(
                 self._epochs,
                 float(self._now("learning_rate")),
                 [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
-                self.momentum,
-                self.weight_decay,
+                float(self.momentum),
+                float(self.weight_decay),
                 self.schedule,
             ),
             seed=lambda epoch: self._seed(EPOCH, epoch),
