@@ -162,6 +162,19 @@ def undrawn(without_drawing):
         yield
 
 
+@pytest.fixture(scope="session")
+def records_of():
+    """Return what reads the records of a folder, sorted, but for the seconds that they took."""
+
+    def read(folder):
+        lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+        for line in lines:
+            del line["record"]["train_seconds"], line["record"]["test_seconds"]
+        return sorted(lines, key=lambda r: (r["method"], r["seed"], r["record"]["task"]))
+
+    return read
+
+
 @pytest.fixture
 def limit_disk(monkeypatch, tmp_path):
     """Return what lets all files under the folder of the test take no more than so many bytes."""

@@ -1,6 +1,5 @@
 """Runs on a Ray cluster of two nodes, one of which is lost: the records do not show it."""
 
-import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,14 +28,6 @@ SMALL = ["incremental", "--dataset", "digits", "--limit", "10", "--epochs", "1",
 SMALL += ["--methods", "own:WaitingClassifier", "--backbone", "cnn", "--seeds", "2", "--quiet"]
 
 
-def records(folder):
-    """What a run measured but for the seconds, run by run."""
-    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["record"]["train_seconds"], line["record"]["test_seconds"]
-    return sorted(lines, key=lambda line: (line["seed"], line["record"]["task"]))
-
-
 def weights(folder):
     """Name the weights of the kept models, which bear their digest."""
     return sorted(str(p.relative_to(folder)) for p in Path(folder).glob("trained/*/weights-*"))
@@ -59,7 +50,7 @@ def cluster(own_module, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_records_are_the_same_after_a_lost_node(cluster, tmp_path, run_job, call):
+def test_records_are_the_same_after_a_lost_node(cluster, tmp_path, run_job, call, records_of):
     words = ["reproduce", *SMALL, "--keep-models", "--out"]
     with ThreadPoolExecutor() as threads:
         job = threads.submit(run_job, *words, "ray", "--ray", cluster.address)
@@ -75,7 +66,7 @@ def test_records_are_the_same_after_a_lost_node(cluster, tmp_path, run_job, call
             (tmp_path / "gone").touch()
     assert job.result()["code"] == 0, job.result()["said"]
     assert call(*words, "serial")[0] == 0
-    assert records(tmp_path / "ray") == records(tmp_path / "serial")
+    assert records_of(tmp_path / "ray") == records_of(tmp_path / "serial")
     assert len(weights("ray")) == 2
     assert weights("ray") == weights("serial")
     assert not Path("ray", "models").exists()

@@ -1,5 +1,4 @@
 import csv
-import json
 import shutil
 from dataclasses import replace
 
@@ -23,13 +22,6 @@ from lmrc.report.records import (
 from lmrc.report.summary import summarize_methods
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
-
-
-def without_seconds(folder):
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    for record in records:
-        record["record"] |= {"train_seconds": 0, "test_seconds": 0}
-    return records
 
 
 @pytest.fixture(scope="module")
@@ -168,13 +160,13 @@ def test_a_data_set_with_too_few_classes_is_refused(tmp_path):
         main("softmax-suppression", "digits", tmp_path, **SMALL, classes=11)
 
 
-def test_suppression_is_resumed(suppression, tmp_path):
+def test_suppression_is_resumed(suppression, tmp_path, records_of):
     whole = (suppression / "records.jsonl").read_text()
     (tmp_path / "run.json").write_text((suppression / "run.json").read_text())
     lines = whole.splitlines(keepends=True)
     (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))  # LMRC lacks its second task
     main("softmax-suppression", "digits", tmp_path, **SMALL)
-    assert without_seconds(tmp_path) == without_seconds(suppression)
+    assert records_of(tmp_path) == records_of(suppression)
 
 
 def test_nothing_is_run_twice(suppression, ablation, no_training):
@@ -288,7 +280,7 @@ def test_consolidation_shows_old_classes(incremental, tmp_path, rows):
     assert "LM, old classes" in (tmp_path / "consolidation.svg").read_text()
 
 
-def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch):
+def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch, records_of):
     opened = []
 
     def open_dataset(*args, **kwargs):
@@ -301,7 +293,7 @@ def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch):
     main("incremental", "digits", tmp_path / "a", **whole)
     monkeypatch.undo()  # had it been scored on the blackened test images, these would differ
     main("incremental", "digits", tmp_path / "b", **whole)
-    assert without_seconds(tmp_path / "a") == without_seconds(tmp_path / "b")
+    assert records_of(tmp_path / "a") == records_of(tmp_path / "b")
     record = read_records(tmp_path / "a")[-1]
     assert record.settings["validate"] == 0.25
     assert sum(map(sum, record.record.task_confusion)) == 10 * 5

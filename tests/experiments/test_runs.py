@@ -2,14 +2,12 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from lmrc import cli
 from lmrc.evaluation.metrics import task_aware_accuracy
 from lmrc.experiments import runs
 from lmrc.experiments.inputs import open_dataset, open_stream
@@ -92,18 +90,15 @@ def here(own_module):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
+def call(call):
     """Run the command in this process, which is quicker; return its exit code and its errors."""
 
     def run_here(experiment, *words, threads=1):
-        words = ["lmrc", "reproduce", experiment, *SMALL, *map(str, words)]
-        monkeypatch.setattr(sys, "argv", words)
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        code, _, errors = call("reproduce", experiment, *SMALL, *map(str, words))
         torch.set_num_threads(before)
-        return end.value.code or 0, capsys.readouterr().err
+        return code, errors
 
     return run_here
 

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -28,21 +26,13 @@ def test_mps_is_suggested_where_several_runs_share_a_gpu(tmp_path, monkeypatch, 
     assert capsys.readouterr().err == ""
 
 
-def test_a_stopped_ablation_is_resumed_in_parallel(ablation, tmp_path):
-    def without_seconds(folder):
-        lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-        for line in lines:
-            line["record"] |= {"train_seconds": 0, "test_seconds": 0}
-        return sorted(lines, key=lambda line: (line["method"], line["record"]["task"]))
-
+def test_a_stopped_ablation_is_resumed_in_parallel(ablation, tmp_path, records_of):
     whole = (ablation / "records.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run.json").write_text((ablation / "run.json").read_text())
     (tmp_path / "records.jsonl").write_text("".join(whole[:7]))  # + cosine schedule lacks three
     main("ablation", "digits", tmp_path, **SMALL, methods=["lmrc", "cosine"], jobs=2)
-    expected = [
-        r for r in without_seconds(ablation) if r["method"] in ("LMRC", "+ cosine schedule")
-    ]
-    assert without_seconds(tmp_path) == expected
+    expected = [r for r in records_of(ablation) if r["method"] in ("LMRC", "+ cosine schedule")]
+    assert records_of(tmp_path) == expected
 
 
 def test_parallel_runs_share_the_memory(monkeypatch):

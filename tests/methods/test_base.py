@@ -346,11 +346,6 @@ def test_the_smallest_values_are_taken_and_messages_name_none_where_it_may_be():
         quick(learning_rate=-1.0).fit(X, Y)
 
 
-def test_unknown_parameters_are_refused():
-    with pytest.raises(TypeError, match="treshold"):
-        LMRCClassifier(treshold=0.1)
-
-
 @pytest.mark.parametrize("change", [{"backbone": "cnn"}, {"label_dim": 50}])
 @pytest.mark.parametrize("loaded", [False, True])
 def test_what_shapes_the_network_is_fixed_by_the_first_batch(change, loaded, tmp_path):

@@ -31,10 +31,6 @@ ESTIMATORS = [
 ]
 
 
-def test_the_defaults_of_lmrc_do_for_small_tables():
-    assert LMRCClassifier(random_state=0).fit(X, Y).score(X, Y) > 0.9
-
-
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)

@@ -80,7 +80,7 @@ def test_a_total_without_room_is_refused_before_training():
         (LMRCClassifier(memory_per_class=2, memory_total=20), "contradict each other"),
         (LMRCClassifier(memory_total=-1), "memory_total=-1"),
         (LMRCClassifier(exemplars="best"), "exemplars='best'"),
-        (JointClassifier(memory_total=20), "memory_total=20 has no use here"),
+        (JointClassifier(memory_per_class=5), "memory_per_class=5 has no use here"),
         (LwFClassifier(heads="multi", memory_total=20), "memory_total=20 has no use here"),
     ],
 )

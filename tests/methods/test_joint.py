@@ -52,8 +52,3 @@ def test_weights_to_begin_with_that_do_not_fit_are_refused(tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(ModelFileError, match="weights to begin with are not of the network's"):
         load(tmp_path / "model")
-
-
-def test_no_exemplars_where_they_have_no_use():
-    with pytest.raises(ValueError, match="memory_per_class=5 has no use here"):
-        quick(JointClassifier, memory_per_class=5).fit(X, Y)

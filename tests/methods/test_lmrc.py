@@ -199,18 +199,7 @@ def test_a_later_batch_changes_the_backbone_but_not_label_vectors_nor_the_frozen
     np.testing.assert_array_equal(model.label_vectors_[:2], vectors)
 
 
-def test_the_frozen_copy_is_in_evaluation_mode():
-    backbone = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
-    model = quick(backbone=backbone).partial_fit(*blobs()[0])
-    statistics = model.network_.encoder.backbone[1].running_mean.clone()
-    before = model.network_
-    model.partial_fit(*blobs()[1])
-    assert torch.equal(before.encoder.backbone[1].running_mean, statistics)
-    assert not before.training
-    assert not model.network_.training
-
-
-def test_losses_see_the_frozen_copy_in_evaluation_mode_and_the_network_in_training_mode():
+def test_the_frozen_copy_is_in_evaluation_mode_and_the_network_in_training_mode():
     modes = []
 
     class Watched(LMRCClassifier):
@@ -218,10 +207,15 @@ def test_losses_see_the_frozen_copy_in_evaluation_mode_and_the_network_in_traini
             modes.append((network.training, old_network.training))
             return super().penalty(network, old_network)
 
-    model = Watched(epochs=1, random_state=0, backbone=nn.Sequential(nn.Linear(8, 4), nn.Dropout()))
-    for X, y in blobs()[:2]:
-        model.partial_fit(X, y)
+    backbone = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+    model = Watched(backbone=backbone, epochs=1, random_state=0).partial_fit(*blobs()[0])
+    statistics = model.network_.encoder.backbone[1].running_mean.clone()
+    before = model.network_
+    model.partial_fit(*blobs()[1])
     assert modes == [(True, False)]
+    assert torch.equal(before.encoder.backbone[1].running_mean, statistics)
+    assert not before.training
+    assert not model.network_.training
 
 
 # --- What it does -------------------------------------------------------------------------------

@@ -82,8 +82,3 @@ def test_lwf_without_distillation_is_fine_tuning():
     models = [quick(LwFClassifier, distillation_weight=0.0), quick(FineTuneClassifier)]
     answers = [m.partial_fit(X, Y).partial_fit(X2, Y2).predict(X) for m in models]
     np.testing.assert_array_equal(*answers)
-
-
-def test_no_exemplars_where_they_have_no_use():
-    with pytest.raises(ValueError, match="memory_per_class=5 has no use here"):
-        quick(LwFClassifier, heads="multi", memory_per_class=5).fit(X, Y)

@@ -191,14 +191,6 @@ def test_it_fits_a_phone_and_the_dark(html, read):
     assert len([1 for a in read.attributes if a[1:] == ("class", "scroll")]) == len(read.tables)
 
 
-@pytest.mark.usefixtures("no_drawing")
-def test_an_unfinished_run_has_a_page(description, records):
-    begun = replace(description, headline="", findings=[])
-    text = Reader(render(begun, records[:2])).text
-    assert "This run is not finished." in text
-    assert "No run has learnt all tasks yet." in text
-
-
 def test_no_records_no_page(description):
     with pytest.raises(ValueError, match="run the experiment first"):
         render(description, [])
@@ -480,7 +472,7 @@ def test_a_report_has_a_headline_once_the_runs_of_each_command_are_finished(desc
 
 
 @pytest.mark.parametrize(
-    "experiment", ["rehearsal", "consolidation", "heads", "softmax-suppression"]
+    "experiment", sorted({*BUILDERS, "incremental"} - {"ablation", "pretrained"})
 )
 @pytest.mark.usefixtures("no_drawing")
 def test_an_unfinished_run_has_a_page_in_every_experiment(experiment, description, records):

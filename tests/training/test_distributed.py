@@ -3,7 +3,6 @@
 import json
 import runpy
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from PIL import Image
 from torch.distributed import TCPStore
 
-from lmrc import cli, load
+from lmrc import load
 from lmrc.data.datasets import digits
 from lmrc.statistics import classifiers
 from lmrc.training.ranks import Ranks
@@ -108,17 +107,15 @@ def here(own_module):
 
 
 @pytest.fixture
-def alone(monkeypatch, capsys):
+def alone(call):
     """Run the command in this process, which is quicker than another one."""
 
     def run_here(*words):
-        monkeypatch.setattr(sys, "argv", ["lmrc", *map(str, words)])
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        code, _, errors = call(*map(str, words))
         torch.set_num_threads(threads)
-        return end.value.code or 0, capsys.readouterr().err
+        return code, errors
 
     return run_here
 
@@ -144,17 +141,9 @@ def two(run_jobs, tmp_path):
     return run
 
 
-def records(folder):
-    """What a run measured, without what differs from one machine and moment to the next."""
-    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["extra"].pop("execution")
-        for seconds in ("train_seconds", "test_seconds"):
-            line["record"].pop(seconds)
-    return sorted(lines, key=lambda line: (line["method"], line["seed"], line["record"]["task"]))
-
-
-def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, alone, two, run_job):
+def test_two_processes_measure_what_one_does_though_one_of_them_dies(
+    tmp_path, alone, two, run_job, records_of
+):
     # EWC has a term that is one number for all; the others have one for each sample.
     command = ["reproduce", *SMALL, "--methods", "ewc", "own:DyingClassifier", "--out"]
     Path("torchrun.py").write_text(TORCHRUN)
@@ -165,7 +154,7 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     ours = [line for line in done["said"].splitlines() if line.startswith("lmrc: ")]
     assert len(ours) == 1, done["said"]
     assert ours[0].endswith("start it again to resume, learn with --resume")
-    left = records(tmp_path / "two")
+    left = records_of(tmp_path / "two")
     assert [line["record"]["task"] for line in left] == [0, 1, 0]
 
     codes, said = two(*command, "two")
@@ -173,7 +162,7 @@ def test_two_processes_measure_what_one_does_though_one_of_them_dies(tmp_path, a
     assert said.count("Report with figures") == 1
     assert "lmrc: " not in said  # no warning from either
     assert alone(*command, "one")[0] == 0
-    one, other = records(tmp_path / "one"), records(tmp_path / "two")
+    one, other = records_of(tmp_path / "one"), records_of(tmp_path / "two")
     assert all(line in other for line in left)  # as they were
     assert [(r["method"], r["record"]["task"]) for r in one] == [
         (r["method"], r["record"]["task"]) for r in other
