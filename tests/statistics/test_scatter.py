@@ -96,6 +96,21 @@ def test_of_many_samples_a_forgotten_class_leaves_no_mean_and_no_share_of_the_su
     torch.testing.assert_close(forgotten.covariance(), scatter.covariance())
 
 
+@pytest.mark.parametrize("each", [9, 60])
+def test_statistics_of_some_inputs_are_a_part_of_those_of_all(each, monkeypatch):
+    monkeypatch.setattr("lmrc.statistics.scatter.BLOCK", 7)  # several, and a rest
+    x, y = samples([each] * 5)
+    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    samples_ = torch.cat([expand(x[y == c], PROJECTIONS) for c in range(CLASSES)]).double()
+    means = torch.stack([part.mean(dim=0) for part in samples_.split(each)])
+    away = samples_ - means.repeat_interleave(each, dim=0)
+    for start, stop in ((0, WIDTH), (WIDTH, 2 * WIDTH), (WIDTH, None)):
+        wanted = (away.T @ away / len(away))[start:stop, start:stop]
+        torch.testing.assert_close(
+            scatter.of(start, stop).covariance(), wanted, atol=1e-5, rtol=1e-5
+        )
+
+
 def test_exact_statistics_give_the_gaussians_of_each_class():
     x, y = samples([9, 8, 10, 9, 7])
     scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])

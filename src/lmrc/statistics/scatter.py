@@ -20,6 +20,7 @@ from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.covariances import with_row
 
 EPS = 1e-30
+BLOCK = 512  # rows that are transposed at once
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,11 @@ class Scatter:
 
     def of(self, start: int, stop: int | None = None) -> Self:
         """Return that of some of the inputs."""
-        within = self.within
+        within, width = self.within, self.means.shape[1]
         if self.is_pooled:
-            within = packed(unpacked(within, self.means.shape[1])[start:stop, start:stop])
+            start, stop, _ = slice(start, stop).indices(width)
+            rows = torch.split(within, list(range(width, 0, -1)))[start:stop]
+            within = torch.cat([row[: stop - i] for i, row in enumerate(rows, start)])
         means, factors = self.means[:, start:stop], self.factors[:, start:stop]
         return type(self)(self.counts, means, self.ranks, factors, within)
 
@@ -192,5 +195,11 @@ def unpacked(triangle: Tensor, width: int) -> Tensor:
     matrix = torch.empty(width, width, dtype=triangle.dtype)
     for i, row in enumerate(torch.split(triangle, list(range(width, 0, -1)))):
         matrix[i, i:] = row
-        matrix[i:, i] = row
+    for i, rows in enumerate(
+        torch.split(matrix, BLOCK)
+    ):  # below the diagonal: blocks stay in the cache
+        end = i * BLOCK + len(rows)
+        square = rows[:, end - len(rows) : end]
+        square.copy_(square.triu() + square.triu(1).T)
+        matrix[end:, end - len(rows) : end] = rows[:, end:].T
     return matrix
