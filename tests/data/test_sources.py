@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmrc.data.datasets import load_dataset
-from lmrc.data.sources import (
-    DatasetNotFoundError,
-    RemoteFile,
-    cache_folder,
-    data_folder,
-    download,
-)
+from lmrc.data.sources import DatasetNotFoundError, RemoteFile, cache_folder, data_folder, download
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

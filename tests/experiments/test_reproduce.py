@@ -13,12 +13,7 @@ from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.report.page import read_contents, write_report
-from lmrc.report.records import (
-    append_record,
-    read_description,
-    read_records,
-    write_description,
-)
+from lmrc.report.records import append_record, read_description, read_records, write_description
 from lmrc.report.summary import summarize_methods
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}

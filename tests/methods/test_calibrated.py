@@ -6,7 +6,6 @@ import torch
 
 from lmrc import LMRCClassifier, LMRCPlusClassifier, ModelFileError, load
 from lmrc.methods import calibrated
-from lmrc.statistics import classifiers
 from lmrc.statistics.ridge import normalised
 from lmrc.store import folder
 
@@ -22,11 +21,6 @@ def blobs(n_classes, each, seed, spread=0.5):
 
 X, Y = blobs(6, 24, seed=1)
 X_TEST, Y_TEST = blobs(6, 200, seed=2)
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    monkeypatch.setattr(classifiers, "STEPS", 5)
 
 
 def learnt(rule="auto", tasks=((0, 1), (2, 3)), **settings):

@@ -9,7 +9,6 @@ import torch
 from lmrc import LMRCPlusClassifier, ModelFileError, load
 from lmrc.methods.ensemble import Networks
 from lmrc.practice import export
-from lmrc.statistics import classifiers
 from lmrc.store import folder
 from lmrc.training.loop import TrainingError
 
@@ -22,11 +21,6 @@ X = np.clip(CENTRES[Y] + RNG.normal(0, 60, (len(Y), 6, 6)), 0, 255).astype(np.ui
 X_TEST = np.clip(CENTRES[Y] + RNG.normal(0, 60, (len(Y), 6, 6)), 0, 255).astype(np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    monkeypatch.setattr(classifiers, "STEPS", 5)
-
-
 def learnt(tasks=((0, 1, 2), (3, 4, 5)), **settings):
     model = LMRCPlusClassifier(**{**QUICK, **settings})
     for task in tasks:
@@ -36,9 +30,7 @@ def learnt(tasks=((0, 1, 2), (3, 4, 5)), **settings):
 
 @pytest.fixture(scope="module")
 def three():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classifiers, "STEPS", 5)
-        return learnt(members=3, calibration_share=0.1, memory_per_class=2)
+    return learnt(members=3, calibration_share=0.1, memory_per_class=2)
 
 
 def standardised(scores):

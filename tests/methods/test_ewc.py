@@ -8,9 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lmrc import (
-    EWCClassifier,
-)
+from lmrc import EWCClassifier
 from lmrc.checks import blobs
 from lmrc.methods.ewc import fisher_diagonal
 from lmrc.nets.growing import GrowingLinear

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmrc import (
-    FineTuneClassifier,
-    JointClassifier,
-    ModelFileError,
-    load,
-)
+from lmrc import FineTuneClassifier, JointClassifier, ModelFileError, load
 from lmrc.checks import blobs
 
 (X, Y), (X2, Y2), _ = blobs()

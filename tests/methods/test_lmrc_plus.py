@@ -14,19 +14,13 @@ from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.nets import auto
 from lmrc.nets.network import Frozen
-from lmrc.statistics import classifiers, covariances, gather
+from lmrc.statistics import covariances, gather
 from lmrc.statistics.prediction_rules import RULES
 from lmrc.store import folder
 from lmrc.training.batches import MiniBatch
 from lmrc.training.objective import Objective
 
 N = 12
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    """Tuned heads need not be good here."""
-    monkeypatch.setattr(classifiers, "STEPS", 5)
 
 
 def photographs():

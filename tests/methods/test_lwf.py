@@ -5,10 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmrc import (
-    FineTuneClassifier,
-    LwFClassifier,
-)
+from lmrc import FineTuneClassifier, LwFClassifier
 from lmrc.checks import blobs
 from lmrc.nets.growing import GrowingLinear
 from lmrc.nets.network import Encoder, Network

@@ -5,10 +5,7 @@ import pytest
 
 from lmrc.methods.catalog import METHODS
 from lmrc.report import figures
-from lmrc.report.summary import (
-    Spread,
-    summarize_methods,
-)
+from lmrc.report.summary import Spread, summarize_methods
 
 LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
 

@@ -9,9 +9,7 @@ from lmrc.report import page
 from lmrc.report.figures import line_style
 from lmrc.report.html import over_seeds
 from lmrc.report.page import BUILDERS, assemble, build, render
-from lmrc.report.summary import (
-    summarize_methods,
-)
+from lmrc.report.summary import summarize_methods
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

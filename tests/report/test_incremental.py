@@ -5,11 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lmrc.report.page import assemble, build, render
-from lmrc.report.summary import (
-    csv_table,
-    markdown_table,
-    summarize_methods,
-)
+from lmrc.report.summary import csv_table, markdown_table, summarize_methods
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

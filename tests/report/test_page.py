@@ -23,22 +23,9 @@ from lmrc.evaluation.trust import (
 )
 from lmrc.report import figures
 from lmrc.report.capacity import CapacityRecord
-from lmrc.report.page import (
-    BUILDERS,
-    assemble,
-    build,
-    in_recipe_order,
-    render,
-    write_report,
-)
-from lmrc.report.records import (
-    Command,
-    append_record,
-    write_description,
-)
-from lmrc.report.summary import (
-    summarize_methods,
-)
+from lmrc.report.page import BUILDERS, assemble, build, in_recipe_order, render, write_report
+from lmrc.report.records import Command, append_record, write_description
+from lmrc.report.summary import summarize_methods
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

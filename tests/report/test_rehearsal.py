@@ -5,10 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lmrc.report.page import assemble, build, render, write_report
-from lmrc.report.records import (
-    append_record,
-    write_description,
-)
+from lmrc.report.records import append_record, write_description
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

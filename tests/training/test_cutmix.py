@@ -81,28 +81,19 @@ def test_each_rank_takes_partners_from_its_own_part():
                 assert set(image.unique().tolist()) <= {i, n - 1 - i}
 
 
-def test_rectangles_are_by_seed_and_inputs_may_stay_in_the_hosts_memory():
+def test_rectangles_are_by_seed_and_inputs_may_stay_in_the_hosts_memory(epoch):
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (23, 3, 16, 16), dtype=torch.uint8, generator=rng)
 
-    def epoch(seed, resident, augment="cutmix"):
-        batches = Batches(
-            x,
-            torch.arange(23) % 4,
-            n_known=2,
-            batch_size=4,
-            augment=augment,
-            device=CPU,
-            resident=resident,
-        )
-        batches.sample_epoch(torch.Generator().manual_seed(seed))
-        return torch.cat([batches.at(positions).x.clone() for _, positions in batches.shards()])
+    def images(seed, resident=True, augment="cutmix"):
+        served = epoch(x, torch.arange(23) % 4, seed=seed, augment=augment, resident=resident)
+        return torch.cat([batch.x for batch in served])
 
-    one = epoch(1, True)
-    assert torch.equal(one, epoch(1, False))
-    assert not torch.equal(one, epoch(2, True))
+    one = images(1)
+    assert torch.equal(one, images(1, resident=False))
+    assert not torch.equal(one, images(2))
     # Up to the rectangles, images are those of "jitter+cutout".
-    assert 0.3 < (one == epoch(1, True, "jitter+cutout")).float().mean() < 1
+    assert 0.3 < (one == images(1, augment="jitter+cutout")).float().mean() < 1
 
 
 def batch(lam=0.75, n=6):
@@ -129,24 +120,8 @@ def test_targets_are_of_both_classes_by_their_areas():
     torch.testing.assert_close(plain.targets.sum(dim=1), torch.ones(6))
 
 
-class Counted(torch.nn.Module):
-    """A backbone that counts its forward passes."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.times = torch.nn.BatchNorm2d(3), 0
-
-    def forward(self, x):
-        self.times += 1
-        return self.norm(x).flatten(1)
-
-
 def test_statistics_are_of_whole_images():
-    class Mean(torch.nn.Module):
-        def forward(self, x):
-            return x.flatten(1)
-
-    encoder = Encoder(Mean(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)).eval()
+    encoder = Encoder(torch.nn.Flatten(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)).eval()
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8, generator=rng)
     found = [
@@ -202,10 +177,11 @@ def test_a_step_of_a_classifier_runs_the_network_once_and_learns_both_classes():
             return super().losses(outputs, old_outputs, batch)
 
     X = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
-    model = Watched(backbone=Counted(), epochs=2, batch_size=8, augment="cutmix", random_state=0)
+    backbone = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Flatten())
+    model = Watched(backbone=backbone, epochs=2, batch_size=8, augment="cutmix", random_state=0)
     model.fit(X, np.arange(24) % 4)
     assert len(seen) == 2 * 3
-    assert int(model.network_.encoder.backbone.norm.num_batches_tracked) == 2 * 3
+    assert int(model.network_.encoder.backbone[0].num_batches_tracked) == 2 * 3
     assert any((batch.lam < 1).any() for batch in seen)
 
 

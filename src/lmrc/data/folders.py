@@ -10,14 +10,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from lmrc.data.dataset import (
-    Array,
-    Dataset,
-    check_limit,
-    limit_note,
-    sample_share,
-    text_labels,
-)
+from lmrc.data.dataset import Array, Dataset, check_limit, limit_note, sample_share, text_labels
 from lmrc.data.image_files import (
     FORKS,
     MEMORY_SHARE,

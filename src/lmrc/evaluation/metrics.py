@@ -188,6 +188,20 @@ def score_rule(
     }
 
 
+def task_confusion(
+    y_true: ArrayLike, y_pred: ArrayLike, task_of: Mapping[Any, int], n_tasks: int
+) -> list[list[int]]:
+    """Count samples by true task (rows) and task of the predicted class (columns).
+
+    Predicted labels that are in no task are left out.
+    """
+    true, predicted = tasks_of(y_true, task_of), tasks_of(y_pred, task_of)
+    counts = np.zeros((n_tasks, n_tasks), dtype=int)
+    np.add.at(counts, (true[predicted >= 0], predicted[predicted >= 0]), 1)
+    rows: list[list[int]] = counts.tolist()
+    return rows
+
+
 def tasks_of(labels: ArrayLike, task_of: Mapping[Any, int]) -> NDArray[np.intp]:
     """Return the task of each label, −1 for those that are in none.
 

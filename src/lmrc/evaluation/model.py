@@ -68,9 +68,6 @@ def score_model(
     predicted = classes[similarities.argmax(axis=1)]
     best = classes[np.argsort(-similarities, axis=1, kind="stable")[:, :5]]
     right = predicted == y
-    confusion = np.zeros((len(heads), len(heads)), dtype=int)
-    true_head, won = (metrics.tasks_of(labels, head_of) for labels in (y, predicted))
-    np.add.at(confusion, (true_head, won), 1)
     wrong = Counter(zip(y[~right].tolist(), predicted[~right].tolist(), strict=True))
     return ModelScore(
         n=len(y),
@@ -79,7 +76,7 @@ def score_model(
         task_id_accuracy=metrics.task_id_accuracy(y, predicted, head_of),
         task_aware_accuracy=metrics.task_aware_accuracy(y, similarities, classes, head_of),
         heads=[[str(label) for label in head.tolist()] for head in heads],
-        task_confusion=confusion.tolist(),
+        task_confusion=metrics.task_confusion(y, predicted, head_of, len(heads)),
         per_class=[
             [str(label), int((y == label).sum()), float(right[y == label].mean())]
             for label in classes.tolist()

@@ -6,7 +6,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmrc.data.stream import ClassStream
 from lmrc.evaluation import metrics
@@ -289,7 +288,6 @@ def _score(
             "predict must return one label per sample."
         )
     task_of = stream.task_of
-    true_task = metrics.tasks_of(y, task_of)
     right = predicted == y
     of_task = [np.isin(y, own) for own in stream.tasks[: index + 1]]
     task_accuracies = [float(right[chosen].mean()) for chosen in of_task]
@@ -307,7 +305,7 @@ def _score(
         task_aware_accuracy=None
         if scored is None
         else metrics.task_aware_accuracy(y, *scored, task_of),
-        task_confusion=_confusion(true_task, metrics.tasks_of(predicted, task_of), len(stream)),
+        task_confusion=metrics.task_confusion(y, predicted, task_of, len(stream)),
         per_class={label: float(right[y == label].mean()) for label in np.unique(y).tolist()},
         train_seconds=train_seconds,
         test_seconds=test_seconds,
@@ -316,11 +314,3 @@ def _score(
         rule: metrics.score_rule(y, scores, learner.classes_, task_of)
         for rule, scores in outputs.by_rule.items()
     }
-
-
-def _confusion(true: NDArray[np.intp], predicted: NDArray[np.intp], n: int) -> list[list[int]]:
-    counts = np.zeros((n, n), dtype=int)
-    known = predicted >= 0  # a foreign learner may predict a label from outside the stream
-    np.add.at(counts, (true[known], predicted[known]), 1)
-    rows: list[list[int]] = counts.tolist()
-    return rows

@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from lmrc.practice.usage import warn
 from lmrc.store import unfinished
 from lmrc.store.files import ModelFileError
-from lmrc.training.checkpoint import (
-    Checkpoint,
-    Member,
-    Records,
-    pack_training,
-    unpack_training,
-)
+from lmrc.training.checkpoint import Checkpoint, Member, Records, pack_training, unpack_training
 
 _MEMBER = "member."  # prefix of tensors of members that have learnt the task
 

@@ -66,7 +66,9 @@ def find_beside(
             ):
                 continue
             other = read_description(place)
-            if other.experiment != "incremental" or not _same(other, description):
+            if other.experiment != "incremental" or any(
+                other.recipe.get(name) != description.recipe.get(name) for name in SAME
+            ):
                 continue
             lines = read_records(place)
         except (OSError, ValueError):  # another user's or program's, or damaged
@@ -81,10 +83,6 @@ def find_beside(
         if kept:
             found.append(Beside(place.name, kept))
     return max(found, key=lambda one: len({r.method for r in one.records}), default=None)
-
-
-def _same(one: Description, other: Description) -> bool:
-    return all(one.recipe.get(name) == other.recipe.get(name) for name in SAME)
 
 
 def _stream(run: Sequence[RunRecord]) -> list[list[str]]:

@@ -10,15 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from lmrc.methods.catalog import title_of
-from lmrc.report import (
-    ablation,
-    capacity,
-    figures,
-    incremental,
-    model,
-    rehearsal,
-    suppression,
-)
+from lmrc.report import ablation, capacity, figures, incremental, model, rehearsal, suppression
 from lmrc.report.beside import Beside, compared, find_beside, summaries_beside
 from lmrc.report.html import Contents, Section, joined, prose
 from lmrc.report.records import (

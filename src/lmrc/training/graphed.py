@@ -122,7 +122,8 @@ class GraphedStep(Step):
         wait(self.stream, self.side_stream)  # which may still read inputs that are replaced now
         self.batches.load_next()
         is_watched = self.is_watched  # else it is the watched step, whose algorithms are others
-        self(self.batches.at(self.positions(start, size)))
+        positions = torch.arange(start, start + size, device=self.batches.device)
+        self(self.batches.at(positions))
         wait(self.side_stream, self.stream)
         self.n_eager[size] += is_watched
 

@@ -135,7 +135,3 @@ class Step:
                 group["lr"].fill_(rate)  # in place: a captured step reads it there
             else:
                 group["lr"] = rate
-
-    def positions(self, start: int, size: int) -> Tensor:
-        """Return positions of the epoch, on the device."""
-        return torch.arange(start, start + size, device=self.batches.device)
