@@ -77,13 +77,6 @@ def test_help_and_completion_import_nothing_heavy(words, environment):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_python_m_lmrc():
-    done = subprocess.run(
-        [sys.executable, "-m", "lmrc", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"lmrc {lmrc.__version__}\n"
-
-
 def test_closed_streams_are_no_error():
     call = shlex.join([sys.executable, "-m", "lmrc", "--version"])
     both = f"{call} >&- && {call} 2>&-"

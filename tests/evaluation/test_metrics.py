@@ -8,21 +8,12 @@ from lmrc.evaluation.metrics import (
     forgetting,
     task_aware_accuracy,
     task_id_accuracy,
-    tasks_of,
     topk_accuracy,
 )
 
 # Task 0 rises before it falls: its best (0.95) is not what it was when learned (0.9).
 MATRIX = [[0.9], [0.95, 0.8], [0.5, 0.7, 1.0], [0.6, 0.3, 0.8, 0.9]]
 TASK_OF = {0: 0, 1: 0, 2: 1, 3: 1}
-
-
-def test_average_incremental_accuracy_counts_the_first_batch():
-    assert average_incremental_accuracy([1.0, 0.5, 0.3]) == pytest.approx(0.6)
-
-
-def test_final_accuracy_is_the_last():
-    assert final_accuracy(np.array([1.0, 0.5, 0.3])) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("metric", [average_incremental_accuracy, final_accuracy])
@@ -116,7 +107,3 @@ def test_task_aware_accuracy_wants_a_column_per_class():
 def test_no_samples_have_no_accuracy():
     with pytest.raises(ValueError, match="at least one sample"):
         task_id_accuracy([], [], TASK_OF)
-
-
-def test_tasks_of_keeps_the_order_of_the_labels():
-    assert tasks_of([3, 0, 5, 2], TASK_OF).tolist() == [1, 0, -1, 1]

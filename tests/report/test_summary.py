@@ -8,7 +8,6 @@ from lmrc.report.summary import (
     Spread,
     csv_table,
     markdown_table,
-    percent,
     style_indices,
     summarize_methods,
 )
@@ -32,11 +31,6 @@ def test_the_figures_of_a_method_are_means_and_deviations_over_its_seeds(records
 def test_confusions_are_summed_over_seeds(records):
     steady, _ = summarize_methods(records)
     assert steady.task_confusion == [[2 + 3, 0, 2 + 1], [0, 3 + 4, 1 + 0], [0, 0, 8]]
-
-
-def test_one_seed_has_no_deviation(records):
-    alone = [record for record in records if record.seed == 0]
-    assert all(summary.average.deviation is None for summary in summarize_methods(alone))
 
 
 def test_a_seed_counts_when_its_run_is_complete(records):
@@ -82,10 +76,6 @@ def test_the_csv_table_names_top_5_columns(records):
         assert {row["final_top5_accuracy"], row["top5_after_task_2"]} == {"1.0"}
         assert "final_accuracy" not in row
         assert float(row["new_accuracy"]) < 1
-
-
-def test_percent_rounds_for_the_reader():
-    assert percent(Spread(0.12345, 0.0)) == "12.3 ± 0.0"
 
 
 def test_exemplars_do_not_change_a_methods_colour_unless_both_are_shown():
