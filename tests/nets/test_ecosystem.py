@@ -181,6 +181,7 @@ def refused(name, match):
 def test_a_network_that_cannot_be_loaded_is_refused_in_one_line(save, transformers, tmp_path):
     name = f"hf:{tmp_path / 'net'}"
     refused(name, r"'hf:.*/net' cannot be loaded: there is no such folder")
+    refused("hf:", "'hf:' cannot be loaded: give the name or the folder of a model behind hf:")
     refused("hf:nobody/nothing", r"'hf:nobody/nothing' .*: it is no folder here, and the hub")
     save("resnet")
     (tmp_path / "net" / "preprocessor_config.json").unlink()

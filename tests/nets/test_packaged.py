@@ -102,6 +102,7 @@ def test_other_names_are_none_of_them(name):
     assert packaged.packaged(name) is None
 
 
-def test_images_cannot_be_too_small():
-    with pytest.raises(ValueError, match="'efficientnet-lite0@31': images are at least 32 pixels"):
-        packaged.packaged("efficientnet-lite0@31")
+@pytest.mark.parametrize("name", ["efficientnet-lite0@31", "efficientnet-lite0@8"])
+def test_images_cannot_be_too_small(name):
+    with pytest.raises(ValueError, match=f"'{name}': images are at least 32 pixels"):
+        packaged.packaged(name)

@@ -258,6 +258,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _folder(name: str, files: Sequence[str]) -> Path:
     """Return the folder of a network; these files are downloaded if it is on the hub."""
+    if not name:
+        raise ValueError("give the name or the folder of a model behind hf:")
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

@@ -50,7 +50,7 @@ PACKAGED = {
     ),
 }
 
-_NAME = re.compile(r"([a-z0-9-]+)(?:@([1-9]\d{1,3}))?")
+_NAME = re.compile(r"([a-z0-9-]+)(?:@([1-9]\d{0,3}))?")
 
 
 class MissingPackageError(ValueError):
