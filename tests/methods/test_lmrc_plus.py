@@ -465,6 +465,16 @@ def test_an_adapted_model_is_saved_forgets_and_goes_on(photographs, tmp_path, ro
 
 
 @pytest.mark.usefixtures("small_pretrained")
+def test_a_backbone_is_adapted_to_a_single_image(photographs):
+    X, _ = photographs
+    model = LMRCPlusClassifier(
+        backbone="efficientnet-lite0@32", freeze="later", adaptation_epochs=1, projections=20
+    )
+    model.partial_fit(X[:1], ["first"]).partial_fit(X[-1:], ["last"])
+    assert model.predict(X[[0, -1]]).tolist() == ["first", "last"]
+
+
+@pytest.mark.usefixtures("small_pretrained")
 def test_an_adapted_model_of_an_earlier_version_has_one_backbone_still(photographs):
     """Whose weights were means of the adapted and the pre-trained ones."""
     X, y = photographs

@@ -150,7 +150,7 @@ class LMRCPlusClassifier(Ensemble):
         if not isinstance(encoder.backbone, SideBySide):
             return
         learner = type(self)(**{**self.get_params(deep=False), **ADAPTED_BY})
-        most = batch = min(self.batch_size, ADAPTED_BATCH, len(y))
+        most = batch = max(2, min(self.batch_size, ADAPTED_BATCH, len(y)))
         if self.execution_.device.type == "cpu":
             batch = min(most, ADAPTED_ON_CPU)
         learner.set_params(
