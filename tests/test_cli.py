@@ -40,9 +40,8 @@ def test_every_command_has_help_with_an_example(words):
     assert f"Example: lmrc {' '.join(words) or 'learn'}" in result.output
     own = result.output.replace("--help", "").splitlines()
     requested = [line for line in own if "<bool>" in line and "-completion" not in line]
-    assert len(requested) <= 1, (
-        requested
-    )  # that of --help is typer's; an option without a value has none
+    # That of --help is typer's; an option without a value has none.
+    assert len(requested) <= 1, requested
 
 
 def test_version(call):

@@ -174,9 +174,8 @@ def test_nothing_is_run_twice(suppression, ablation, no_training):
 def test_a_kept_model_predicts_as_its_record_says(tmp_path):
     options = {**SMALL, "tasks": 2, "methods": ["lmrc", "lmrc+"], "keep_models": True}
     main("incremental", "digits", tmp_path, **options)
-    main(
-        "incremental", "digits", tmp_path, **options | {"keep_models": False}
-    )  # takes nothing away
+    # To leave it out takes nothing away.
+    main("incremental", "digits", tmp_path, **options | {"keep_models": False})
     data = load_dataset("digits", limit=SMALL["limit"])
     for method, title in {"lmrc": "LMRC", "lmrc+": "LMRC+"}.items():
         model = load(tmp_path / "trained" / f"{method}-s0")

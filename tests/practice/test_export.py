@@ -84,10 +84,13 @@ def test_backbones_and_heads_of_several_sizes(shape, backbone):
         backbone.layer3 = backbone.layer4 = nn.Identity()
         backbone.width_before = 16
     model, X = classifier(shape, backbone)
+    check_similarities(model, X)
+
+
+def check_similarities(model, X):
     content = export.to_onnx(model)
     export.check_outputs(model, content)
-    session = onnxruntime.InferenceSession(content)
-    (outputs,) = session.run(None, {"images": X})
+    (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
     np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
 
 
@@ -111,10 +114,7 @@ def plus():
 @pytest.mark.parametrize("rule", ["ensemble", "ncm"])
 def test_rotations_and_prediction_rules_are_exported(plus, rule):
     model, X = plus
-    content = export.to_onnx(model.set_params(predict_with=rule))
-    export.check_outputs(model, content)
-    (outputs,) = onnxruntime.InferenceSession(content).run(None, {"images": X})
-    np.testing.assert_allclose(outputs, model.similarities(X), atol=1e-4)
+    check_similarities(model.set_params(predict_with=rule), X)
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,5 @@ def test_the_share_that_new_classes_take_is_that_of_old_samples(description, rec
     outputs = {"kind": "probability", "classes": [0, 1, 2, 3], "means": means}
     steady = [replace(r, extra={"outputs": outputs}) for r in records if r.method == "steady"]
     run = replace(description, experiment="softmax-suppression", headline="", findings=[])
-    assert "new classes take: steady 65 %." in " ".join(
-        build(run, steady).findings
-    )  # (0.7 + 0.6) / 2
+    findings = " ".join(build(run, steady).findings)
+    assert "new classes take: steady 65 %." in findings  # (0.7 + 0.6) / 2

@@ -64,9 +64,8 @@ def test_the_discriminant_is_bayes_rule_for_gaussians_of_one_covariance():
     shrunk = 0.9 * covariance + 0.1 * covariance.diagonal().mean() * torch.eye(WIDTH)
     inverse = torch.linalg.inv(shrunk)
     x = features(1, 7)
-    away = (
-        x[:, :, None] - kept.means.double().transpose(0, 1)[:, None]
-    )  # (rotations, n, classes, w)
+    means = kept.means.double().transpose(0, 1)
+    away = x[:, :, None] - means[:, None]  # (rotations, n, classes, width)
     distance = torch.einsum("tncw,wv,tncv->tnc", away, inverse, away)
     got = prediction_rules.linear(lda, "lda", x.float())
     expected = -distance.mean(dim=0) / 2

@@ -50,6 +50,13 @@ def gradients(trained, x, weights=None, bf16=False):
     return {name: p.grad for name, p in trained.named_parameters()}
 
 
+def assert_near(got, expected, off=1e-5):
+    """See that gradients are the same, up to a share of the largest value of each."""
+    for name, gradient in expected.items():
+        atol = off * gradient.abs().max().item()
+        torch.testing.assert_close(got[name], gradient, rtol=0, atol=atol, msg=name)
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_gradients_are_those_of_autograd(bf16, layout):
@@ -65,10 +72,8 @@ def test_gradients_are_those_of_autograd(bf16, layout):
         fast.load_state_dict(plain.state_dict())
         got = gradients(fast, x, weights, bf16)
     # Without bfloat16 nothing is rounded on the way; with it, sums may come in another order.
-    off = 1e-2 if bf16 else 1e-5
-    for name, gradient in expected.items():
-        scale = gradient.abs().max().item()
-        torch.testing.assert_close(got[name], gradient, rtol=0, atol=off * scale, msg=name)
+    assert_near(got, expected, 1e-2 if bf16 else 1e-5)
+    for name in expected:
         assert got[name].dtype == torch.float32
         assert got[name].stride() == dict(fast.named_parameters())[name].stride()
 
@@ -85,10 +90,7 @@ def test_gradients_in_compiled_code_are_those_of_autograd(bf16):
         with overlapped(fast, bf16) as weights:
             fast.encoder.compile(backend="aot_eager", dynamic=False)
             got = gradients(fast, x, weights, bf16)
-        off = 2e-2 if bf16 else 1e-5
-        for name, gradient in expected.items():
-            scale = gradient.abs().max().item()
-            torch.testing.assert_close(got[name], gradient, rtol=0, atol=off * scale, msg=name)
+        assert_near(got, expected, 2e-2 if bf16 else 1e-5)
     assert counters["stats"]["unique_graphs"] == 1  # the second network uses the code of the first
 
 

@@ -153,9 +153,8 @@ def folders_of_classes(root: Path) -> tuple[Path, dict[str, Path]]:
     if train is None or not _subfolders(train):  # without, "train" is a class itself
         return root, {}
     named = {name: subfolders[name] for name in SET_ASIDE if name in subfolders}
-    aside = {
-        name: path for name, path in named.items() if _subfolders(path)
-    }  # without, there are no labels
+    # Without sub-folders, there are no labels.
+    aside = {name: path for name, path in named.items() if _subfolders(path)}
     if not aside and len(subfolders) > 1 + len(named):
         return root, {}
     return train, aside

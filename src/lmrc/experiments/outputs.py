@@ -46,9 +46,7 @@ def _kind(learner: Any) -> str:
 
 def _outputs(learner: Any, X: Any) -> NDArray[np.float64]:
     if hasattr(learner, "similarities_by_rule"):
-        scores = learner.similarities_by_rule(X)[
-            "wta"
-        ]  # cosines, whatever the prediction rule in use
+        scores = learner.similarities_by_rule(X)["wta"]  # cosines, whatever the rule in use
     elif hasattr(learner, "similarities"):
         scores = learner.similarities(X)
     elif hasattr(learner, "predict_proba"):
