@@ -218,9 +218,9 @@ ALL: list[Callable[[IncrementalClassifier], None]] = [
 ]
 
 
-def _fitted(classifier: Any, n_tasks: int, n_per_class: int = 20) -> Any:
+def _fitted(classifier: Any, n_tasks: int) -> Any:
     model = clone(classifier)
-    for X, y in blobs(n_per_class)[:n_tasks]:
+    for X, y in blobs()[:n_tasks]:
         model.partial_fit(X, y)
     return model
 

@@ -84,9 +84,7 @@ class Curve(NamedTuple):
     hollow: bool = False
 
 
-def accuracy_over_tasks(
-    summaries: Sequence[MethodSummary], metric: str = "accuracy", *, columns: int = 2
-) -> Figure:
+def accuracy_over_tasks(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Figure:
     """Draw the accuracy over all seen classes after each task (Fig. 3), one line per method.
 
     With a band of one standard deviation where there are several seeds. The legend gives the
@@ -106,13 +104,10 @@ def accuracy_over_tasks(
         curves,
         ylabel=f"{kind} over all seen classes (%)",
         legend=f"average incremental {kind} (%)",
-        columns=columns,
     )
 
 
-def over_tasks(
-    curves: Sequence[Curve], *, ylabel: str, legend: str | None = None, columns: int = 2
-) -> Figure:
+def over_tasks(curves: Sequence[Curve], *, ylabel: str, legend: str | None = None) -> Figure:
     """Draw shares in percent over the tasks, with bands of one standard deviation."""
     from matplotlib.ticker import MaxNLocator
 
@@ -133,7 +128,7 @@ def over_tasks(
         axes.set_yticks(range(0, 101, 20))
         declutter(axes)
         title = {"title": legend, "title_fontproperties": {"weight": "bold"}} if legend else {}
-        legend_below(figure, columns, handlelength=3.2, columnspacing=1.8, **title)
+        legend_below(figure, 2, handlelength=3.2, columnspacing=1.8, **title)
     return figure
 
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from lmrc.serve.errors import ApiError
 
-Scores = NDArray[np.float32]
 #: Computes the outputs of a mini-batch by a loaded model.
 Compute = Callable[[Any, NDArray[np.uint8]], list[Any]]
 
