@@ -219,6 +219,17 @@ def test_learning_photographs_is_resumed(photographs, learn, monkeypatch, settin
 
 
 @pytest.mark.usefixtures("small_pretrained", "small_inputs")
+def test_the_epochs_of_an_adaptation_are_printed(photographs, learn, monkeypatch):
+    """It takes minutes on a CPU, before features are computed."""
+    monkeypatch.setattr("lmrc.practice.usage.PROGRESS_EVERY", 0.0)
+    settings = ("--set", "freeze=later", "--set", "adaptation_epochs=2")
+    first, second, *features = learn("week1", *settings)[2].splitlines()
+    assert first.startswith("adaptation epoch 1 of 2, about ")
+    assert second == "adaptation epoch 2 of 2"
+    assert all(line.startswith("image ") for line in features)
+
+
+@pytest.mark.usefixtures("small_pretrained", "small_inputs")
 def test_an_adapted_backbone_is_said_and_shared_between_versions(photographs, learn, call):
     settings = ("--set", "freeze=later", "--set", "adaptation_epochs=1")
     learn("week1", *settings, "-q")

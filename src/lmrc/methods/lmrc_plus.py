@@ -15,6 +15,7 @@ from lmrc.nets.network import Encoder, Network
 from lmrc.nets.side_by_side import SideBySide
 from lmrc.training.augment import flips
 from lmrc.training.batches import MiniBatch
+from lmrc.training.checkpoint import Adaptation
 from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
@@ -160,6 +161,7 @@ class LMRCPlusClassifier(Ensemble):
             learning_rate=learner.learning_rate * batch / most,
             random_state=self._seed(ADAPTATION) % 2**31,
         )
+        learner.checkpoint = Adaptation(self.checkpoint, self.adaptation_epochs)
         adapted = learner.fit(X, y).network_.encoder.backbone.state_dict()
         with torch.no_grad():
             for name, tensor in encoder.backbone.adapted.state_dict().items():

@@ -66,6 +66,10 @@ class FolderCheckpoint(Checkpoint):
         """Show how many features are computed."""
         self.progress("image", done, total)
 
+    def on_adaptation(self, done: int, total: int) -> None:
+        """Show how many epochs of an adaptation are done."""
+        self.progress("adaptation epoch", done, total)
+
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
         """Restore the checkpoint; return the records of its epochs."""
         self.progress("epoch", self.epochs_saved, self.epochs)

@@ -40,6 +40,30 @@ class Checkpoint:
     def on_features(self, done: int, total: int) -> None:
         """Hear how many of a task's features, which training is on, are computed."""
 
+    def on_adaptation(self, done: int, total: int) -> None:
+        """Hear how many epochs of a pre-trained backbone's adaptation are done."""
+
+
+class Adaptation(Checkpoint):
+    """Saves nothing, and tells the checkpoint of the task how far an adaptation of n epochs is."""
+
+    def __init__(self, task: Checkpoint, n: int) -> None:
+        self.task, self.n = task, n
+
+    def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
+        """Restore nothing."""
+        self.task.on_adaptation(0, self.n)
+        return []
+
+    def save(
+        self,
+        records: Sequence[dict[str, float]],
+        network: nn.Module,
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
+        """Tell how many epochs are done."""
+        self.task.on_adaptation(len(records), self.n)
+
 
 NO_CHECKPOINT = Checkpoint()
 
