@@ -18,6 +18,7 @@ from lmrc.statistics import covariances, gather
 from lmrc.statistics.prediction_rules import RULES
 from lmrc.store import folder
 from lmrc.training.batches import MiniBatch
+from lmrc.training.loop import TrainingError
 from lmrc.training.objective import Objective
 
 N = 12
@@ -462,6 +463,14 @@ def test_an_adapted_model_is_saved_forgets_and_goes_on(photographs, tmp_path, ro
     before = again.network_.encoder.backbone.pretrained._conv_stem.weight.clone()
     again.partial_fit(X, y)  # trained, as any backbone
     assert not torch.equal(again.network_.encoder.backbone.pretrained._conv_stem.weight, before)
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_an_adaptation_that_diverges_says_what_to_do(photographs, monkeypatch):
+    """A lower learning_rate would not help: that of the adaptation is fixed."""
+    monkeypatch.setitem(lmrc_plus.ADAPTED_BY, "learning_rate", 1e30)
+    with pytest.raises(TrainingError, match="adapting the backbone .* diverged: set freeze=True"):
+        taught_in_two(photographs, freeze="later", adaptation_epochs=1)
 
 
 @pytest.mark.usefixtures("small_pretrained")

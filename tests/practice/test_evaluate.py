@@ -87,6 +87,11 @@ def test_unknown_classes_are_left_out(place, model, call):
     shutil.copytree(place / "other" / "four", place / "test" / "four")
     _, out, err = call("evaluate", model, "test")
     assert "left out 10 image(s) of classes unknown to the model: four" in err
+    for i in range(6):
+        shutil.copytree(place / "other" / "four", place / "test" / f"four{i}")
+    (place / "test" / "four").rename(place / "test" / "five")
+    _, _, err = call("evaluate", model, "test")
+    assert "unknown to the model: five, four0, four1, four2, four3 and 2 more\n" in err
     assert "| **all** | 40 |" in out
     code, _, err = call("evaluate", model, "other")
     assert code == 1

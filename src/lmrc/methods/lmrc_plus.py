@@ -16,7 +16,7 @@ from lmrc.nets.side_by_side import SideBySide
 from lmrc.training.augment import flips
 from lmrc.training.batches import MiniBatch
 from lmrc.training.checkpoint import Adaptation
-from lmrc.training.loop import EpochRecord
+from lmrc.training.loop import EpochRecord, TrainingError
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
 
@@ -162,7 +162,13 @@ class LMRCPlusClassifier(Ensemble):
             random_state=self._seed(ADAPTATION) % 2**31,
         )
         learner.checkpoint = Adaptation(self.checkpoint, self.adaptation_epochs)
-        adapted = learner.fit(X, y).network_.encoder.backbone.state_dict()
+        try:
+            adapted = learner.fit(X, y).network_.encoder.backbone.state_dict()
+        except TrainingError as error:  # which advises a lower rate, but the rate is fixed
+            raise TrainingError(
+                "adapting the backbone to the first task diverged: set freeze=True, which keeps it "
+                "as it is"
+            ) from error
         with torch.no_grad():
             for name, tensor in encoder.backbone.adapted.state_dict().items():
                 if tensor.is_floating_point():

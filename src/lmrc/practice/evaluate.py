@@ -221,7 +221,8 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
     y = spelt_as_known(y, model.classes_)
     known = np.isin(y, model.classes_) if y.dtype.kind == model.classes_.dtype.kind else y != y
     if not known.all():
-        unknown = ", ".join(sorted(map(str, np.unique(y[~known]).tolist()))[:5])
+        others = sorted(map(str, np.unique(y[~known]).tolist()))
+        unknown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if others[5:] else "")
         if not known.any():
             raise ValueError(f"{source} has none of the model's classes, only {unknown}")
         warn(f"left out {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
