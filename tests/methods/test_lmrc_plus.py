@@ -469,7 +469,7 @@ def test_an_adapted_model_is_saved_forgets_and_goes_on(photographs, tmp_path, ro
 def test_an_adaptation_that_diverges_says_what_to_do(photographs, monkeypatch):
     """A lower learning_rate would not help: that of the adaptation is fixed."""
     monkeypatch.setitem(lmrc_plus.ADAPTED_BY, "learning_rate", 1e30)
-    with pytest.raises(TrainingError, match="adapting the backbone .* diverged: set freeze=True"):
+    with pytest.raises(TrainingError, match=r"adapting the backbone .* diverged: set freeze=True"):
         taught_in_two(photographs, freeze="later", adaptation_epochs=1)
 
 
