@@ -365,9 +365,12 @@ def test_vectors_are_learnt_by_exact_statistics(place, call):
         y = np.repeat(labels, 20)
         X = rng.normal(size=(40, 12)) + 5 * np.repeat(rng.normal(size=(2, 12)), 20, axis=0)
         np.savez(place / f"{name}.npz", X=X, y=y)
-    code, said, _ = call("learn", "v", "first.npz")
+    code, said, _ = call("learn", "v", "first.npz", "--val", "0.1")
     assert (code, "vectors: LMRC+ with exact statistics" in said) == (0, True)
+    assert "\n36 vectors for training, 4 held out for validation\n" in said
+    assert " (4 vectors)\n" in said
     assert "vectors: LMRC+" not in call("learn", "v", "later.npz")[1]
+    assert "other than the defaults" not in call("info", "v")[1]  # as batch_size, of no effect
     model = lmrc.load("v")
     assert type(model) is lmrc.LMRCPlusClassifier
     assert model.scatter_

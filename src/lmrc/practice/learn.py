@@ -311,7 +311,7 @@ def _warn(model: LMRCClassifier, samples: LabelledSamples, request: Request, say
 def _fit_batches(model: LMRCClassifier, samples: LabelledSamples, request: Request) -> None:
     """Have a first task of few images in small mini-batches, where it is trained."""
     # Exact statistics need no optimisation steps, and are what such a model predicts by.
-    exact = getattr(model, "statistics", "none") != "none" and model._freezes
+    exact = getattr(model, "statistics", "none") != "none" and for_inputs(model, samples.X)._freezes
     if len(samples.y) < FEW_IMAGES and not exact and "batch_size" not in request.settings:
         model.set_params(batch_size=SMALL_BATCH_SIZE)
 

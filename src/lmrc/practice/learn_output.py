@@ -30,7 +30,8 @@ def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
             say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
     held = f", {len(samples.y_val):,} held out for validation" if len(samples.y_val) else ""
     held += f" (from {samples.held_out_in})" if samples.held_out_in else ""
-    say(f"{count(len(samples.y), 'image')} for training{held}")
+    thing = "vector" if len(samples.X.shape) == 2 else "image"
+    say(f"{count(len(samples.y), thing)} for training{held}")
     if samples.mode and not len(known):
         kind, (height, width) = {"L": "grey", "RGB": "colour"}[samples.mode], samples.X.shape[1:3]
         say(f"input: {kind} images of {height}×{width} pixels; later images are converted to that")
@@ -62,9 +63,10 @@ def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
     """Say how accurate the new version is, and what it holds and took."""
     for name in ("new", "old"):
         if f"{name}_accuracy" in note:
-            images = count(note[f"{name}_tested"], "image")
+            thing = "vector" if len(model.input_shape_) == 1 else "image"
+            tested = count(note[f"{name}_tested"], thing)
             accuracy = percent(note[f"{name}_accuracy"])
-            say(f"validation accuracy on {name} classes: {accuracy} ({images})")
+            say(f"validation accuracy on {name} classes: {accuracy} ({tested})")
     n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
     exemplars = count(n_exemplars, "exemplar") if n_exemplars else "no exemplars"
     if not n_exemplars and (earlier := earlier_with_exemplars(versions)):
