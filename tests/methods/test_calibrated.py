@@ -173,6 +173,12 @@ def test_held_out_images_are_not_learnt(monkeypatch):
     assert learner.calibration_["ensemble.counts"].tolist() == [6, 6]
 
 
+@pytest.mark.parametrize(("freeze", "has"), [(True, True), ("later", True), (False, False)])
+def test_who_will_have_probabilities_of_a_pretrained_backbone(freeze, has):
+    model = LMRCPlusClassifier(backbone="efficientnet-lite0", freeze=freeze)
+    assert hasattr(model, "predict_proba") == has
+
+
 def test_who_has_no_probabilities():
     assert not hasattr(LMRCClassifier(), "predict_proba")
     model = learnt(freeze=False, tasks=((0, 1),))

@@ -62,7 +62,7 @@ def rebuild(name: str, saved: Mapping[str, Any]) -> Pretrained:
     """Return the backbone of a model file without its weights; the file has its normalisation."""
     form = Form(_checked_size(saved["size"]), (), ())
     network, width = _without_weights(name, saved)
-    if not saved.get("side_by_side"):
+    if saved.get("side_by_side") is not True:
         return Pretrained(network, width, form)
     pretrained, _ = _without_weights(name, saved)
     return Pretrained(SideBySide(network, pretrained), 2 * width, form)
