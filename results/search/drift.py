@@ -1,10 +1,10 @@
-"""Ways to compensate class means for feature drift, compared on held-out images of CIFAR-100.
+"""Maps that compensate class means for feature drift, compared on held-out images of CIFAR-100.
 
     python results/search/drift.py DATA --order 0 --set learning_rate=0.05 --out drift.jsonl
 
-Trains LMRC+ on ten tasks. After each task, each way carries its own class means from the old to the
-new features; covariances are carried by the ridge map, as LMRC+ does, for all of them. Written: the
-accuracy of each prediction rule with the means of each way, on a tenth of the training images that
+Trains LMRC+ on ten tasks. After each task, each map compensates class means of its own; covariances
+are compensated by the ridge map, as LMRC+ does, for all of them. Written: the
+accuracy of each prediction rule with the means of each map, on a tenth of the training images that
 is held out, and how far the means are from those that the old images would give. "true" has the
 statistics of all images, "true means" their means only. With the ridge map, the ensemble is also
 scored with further votes: LDA (which is the relative Mahalanobis distance, up to a constant of the
@@ -41,7 +41,7 @@ from lmrc.training.device import default_dtype_guard, pick_device
 from lmrc.training.rotations import all_rotations
 
 RULES = ("lda", "finetuned", "linear", "ensemble")
-WAYS = ("sdc", "mlp", "cycle", "pushed", "pushed shift", "pushed mlp", "response 0.1")
+MAPS = ("sdc", "mlp", "cycle", "pushed", "pushed shift", "pushed mlp", "response 0.1")
 NEAREST = 48  # images of the task that are pushed towards each mean
 PUSHES, PUSH = 3, 25.0  # steps, and their length in standardised pixels, as in ADC
 
@@ -206,8 +206,8 @@ def ridge(then: Tensor, now: Tensor) -> LinearMap:
     return Drift(then.shape[1]).add(then.double(), now.double()).fit()
 
 
-def carried(
-    ways: dict[str, ClassStatistics],
+def compensated(
+    maps: dict[str, ClassStatistics],
     before: Network,
     after: Network,
     then: Tensor,
@@ -215,7 +215,7 @@ def carried(
     x: Tensor,
     steps: int,
 ) -> dict[str, ClassStatistics]:
-    """Return the statistics of each way in the new features."""
+    """Return the statistics of each map in the new features."""
     device = then.device
     linear, back = ridge(then, now), ridge(now, then)
 
@@ -224,9 +224,9 @@ def carried(
         return lambda z: z @ weight + bias
 
     go, come = on_device(linear), on_device(back)
-    covariances = ways["ridge"].mapped(linear).covariances
+    covariances = maps["ridge"].mapped(linear).covariances
     found = {}
-    for name, statistics in ways.items():
+    for name, statistics in maps.items():
         began = time.monotonic()
         means = statistics.means.to(device)
         rng = torch.Generator(device).manual_seed(0)
@@ -285,12 +285,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--set", nargs="*", default=[])
-    parser.add_argument("--ways", nargs="*", default=[])
+    parser.add_argument("--maps", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--finetuned", type=int, nargs="*", default=[2, 3, 5, 7, 10])
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    ways = given.ways or WAYS
+    maps = given.maps or MAPS
     settings: dict[str, Any] = {
         "epochs": 60,
         "first_epochs": 100,
@@ -349,10 +349,12 @@ def main() -> None:
         lines: dict[str, Any] = {}
         if before is None:
             empty = ClassStatistics.empty("low-rank", 4, every.shape[-1])
-            known = dict.fromkeys(["ridge", *ways], empty)
+            known = dict.fromkeys(["ridge", *maps], empty)
         else:
             x = images(task.X_train).to(device)
-            known = carried(known, before, network, torch.cat(then), torch.cat(now), x, given.steps)
+            known = compensated(
+                known, before, network, torch.cat(then), torch.cat(now), x, given.steps
+            )
         for row, summary in found.items():
             known = {name: part.with_class(row, summary) for name, part in known.items()}
         shown = dict(known)
@@ -420,7 +422,7 @@ def main() -> None:
             "order": given.order,
             "backbone": given.backbone,
             "settings": settings,
-            "ways": lines,
+            "maps": lines,
             "seconds": {"trained": round(trained, 1), "all": round(time.monotonic() - began, 1)},
             "versions": versions(),
             "hardware": hardware(device),

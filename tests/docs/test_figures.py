@@ -427,3 +427,15 @@ def test_label_vectors():
     found = [line["found"] for line in lines]
     expected = 10 ** lines[0]["log10_expected"]["beta"]
     says("docs/paper.md", f"expects {expected:.0f}", f"{fmean(found):.0f} ± {stdev(found):.0f}")
+
+
+def test_the_table_of_drift_maps_is_that_of_the_records():
+    maps = ["ridge", "sdc", "mlp", "cycle", "pushed", "pushed mlp", "pushed shift", "response 0.1"]
+    maps += ["true means", "true"]
+    at = {0: (3, 5, 7, 10), 1: (3, 5)}
+    folder = "results/search/drift"
+    found = {(order, task): lines_of(f"{folder}/order-{order}.jsonl", task=task)[0]["maps"]
+             for order, tasks in at.items() for task in tasks}  # fmt: skip
+    for name in maps:
+        cells = [f"{100 * scores[name]['ensemble']:.1f}" for scores in found.values()]
+        says("results/README.md", f"| {' | '.join(cells)} |")

@@ -44,8 +44,7 @@ def _may_be_calibrated(model: Calibrated) -> bool:
     """Tell whether a model has probabilities, or will have once it is fitted."""
     if "network_" in vars(model):
         return model.is_calibrated_
-    exact = model._freeze is True or model._adapts
-    return model.statistics != "none" and (model.calibration_share > 0 or exact)
+    return model.statistics != "none" and (model.calibration_share > 0 or model._freezes)
 
 
 class Calibrated(WithClassStatistics):

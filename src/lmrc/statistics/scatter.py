@@ -195,9 +195,8 @@ def unpacked(triangle: Tensor, width: int) -> Tensor:
     matrix = torch.empty(width, width, dtype=triangle.dtype)
     for i, row in enumerate(torch.split(triangle, list(range(width, 0, -1)))):
         matrix[i, i:] = row
-    for i, rows in enumerate(
-        torch.split(matrix, BLOCK)
-    ):  # below the diagonal: blocks stay in the cache
+    # Below the diagonal: blocks stay in the cache.
+    for i, rows in enumerate(torch.split(matrix, BLOCK)):
         end = i * BLOCK + len(rows)
         square = rows[:, end - len(rows) : end]
         square.copy_(square.triu() + square.triu(1).T)
