@@ -21,7 +21,7 @@ ABLATION, STATISTICS = "results/beyond/ablation", "+ λ = 3, statistics"
 REHEARSAL = "results/beyond/rehearsal"
 NO_CUTMIX = "results/beyond/incremental-no-cutmix"
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
-TINY = "results/tiny-imagenet"
+TINY = "results/tiny-imagenet/incremental"
 PRETRAINED, LITE2 = "results/pretrained/cifar100", "results/pretrained/cifar100-lite2"
 
 #: Page, heading of the section, and for each row of its table: folder and method of the records,
@@ -75,12 +75,6 @@ TABLES = [
             "keep all images: joint linear probe": (PRETRAINED, "Joint linear probe"),
             "keeps all images: joint fine-tuning": (PRETRAINED, "Joint fine-tuning"),
         },
-    ),
-    (
-        "docs/results.md",
-        "## Tiny-ImageNet",
-        {method: (TINY, method) for method in ("LMRC+", "LMRC", "LwF.MT", "LwF.MC", "EWC")}
-        | {"fine-tuning": (TINY, "Fine-tuning")},
     ),
     (
         "docs/results.md",
@@ -192,7 +186,7 @@ PAIRS = [
     ),
     ("docs/beyond-measured.md", ("results/beyond/first-50-frozen", "LMRC+")),
     ("docs/beyond-measured.md", (MAIN, "Joint")),
-    *(("README.md", (TINY, method)) for method in ("LMRC+", "LMRC", "LwF.MT")),
+    *(("README.md", (TINY, method)) for method in ("LMRC+", "LMRC", "LwF.MT", "Joint")),
     *(
         ("results/README.md", (folder, f"LMRC+, {way}"))
         for folder in (PRETRAINED, f"{PRETRAINED}-last-layer")
@@ -241,11 +235,35 @@ def few(images, rule="ridge"):
     return 100 * average, 100 * fmean(line["accuracy"][-1] for line in found)
 
 
-def test_top_5_on_tiny_imagenet():
-    found = summarize_methods(read_records(ROOT / TINY), "top5")
-    shown = {s.method: f"{100 * s.average.mean:.1f} / {100 * s.final.mean:.1f}" for s in found}
-    plus, lmrc, lwf = (shown[method] for method in ("LMRC+", "LMRC", "LwF.MT"))
-    says("docs/results.md", f"LMRC+ has {plus}, LMRC {lmrc} and LwF.MT {lwf}.")
+def test_tiny_imagenet():
+    rows = dict(rows_of("docs/results.md", "## Tiny-ImageNet"))
+    shown = {name.partition(" (")[0].lower(): figures for name, figures in rows.items()}
+    five = {}
+    for folder in (TINY, "results/tiny-imagenet/rehearsal"):
+        records = read_records(ROOT / folder)
+        top5 = summarize_methods(records, "top5")
+        for one, other in zip(summarize_methods(records), top5, strict=True):
+            name, _, exemplars = one.method.lower().partition(" + ")
+            name = (
+                f"with {exemplars.replace(' per', ' exemplars per')}: {name}" if exemplars else name
+            )
+            means = (one.average, one.final, other.average, other.final)
+            found = [f"{100 * mean.mean:.1f}" for mean in means]
+            assert shown.pop(name.replace("joint", "joint training")) == found, name
+            five[name] = found[2]
+    assert not shown, "rows without records"
+    methods = ("fine-tuning", "ewc", "lwf.mc", "lmrc")
+    cells = " | ".join(five[f"with 20 exemplars per class: {method}"] for method in methods)
+    says("docs/reproduction.md", f"| 20 | {cells} |")
+
+
+def test_cutmix_in_twenty_tasks():
+    rows = dict(rows_of("results/README.md", "After this result, twenty tasks"))
+    for name, row in zip(("first-task-only", "cutmix", "no-cutmix"), rows.values(), strict=True):
+        for order, shown in enumerate(row):
+            records = read_records(ROOT / f"results/search/mixed/20-tasks-{name}-order-{order}")
+            found = [100 * r.record.accuracy for r in records[:8]]
+            assert shown == f"{sum(found) / 8:.1f} / {found[-1]:.1f}", (name, order)
 
 
 def test_few_photographs():

@@ -26,6 +26,13 @@ def test_joint_remembers_all_and_begins_anew():
     assert model.score(np.concatenate([X, X2]), np.concatenate([Y, Y2])) > 0.97
 
 
+def test_every_task_is_trained_as_long_as_the_first_one():
+    model = quick(JointClassifier, epochs=1, first_epochs=2, schedule="halving")
+    model.set_params(learning_rate=0.01, first_learning_rate=0.03)
+    model.partial_fit(X, Y).partial_fit(X2, Y2)
+    assert [entry["learning_rate"] for entry in model.history_] == [0.03, 0.015] * 2
+
+
 def test_joint_begins_with_its_weights_after_load_too(tmp_path):
     quick(FineTuneClassifier).fit(X, Y).save(tmp_path / "teacher")
     (file,) = (tmp_path / "teacher").glob("weights-*")

@@ -332,7 +332,7 @@ class LMRCPlusParameters(LMRCParameters):
         default=True,
         off=False,
         help='Let `augment="auto"` be "jitter+cutout" for colour images, and "cutmix" for tasks '
-        "with 1,500 mini-batches or more; with fewer, CutMix lowers accuracy.",
+        "with 2,000 mini-batches or more; with fewer, CutMix lowers accuracy.",
         trains=True,
     )
     exemplar_repeats: int = parameter(

@@ -20,7 +20,8 @@ class JointClassifier(FineTuneClassifier):
     Keeps all data of all tasks, in the model and in its file, and with each task
     trains a new network on all of it: a reference to compare with, not a way to learn in parts.
 
-    It takes no exemplars. Each task begins with ``weights``, or those of a pre-trained backbone:
+    It takes no exemplars. ``first_epochs`` and ``first_learning_rate`` are for every task, as each
+    begins anew. Each task begins with ``weights``, or those of a pre-trained backbone:
     the model and its file hold them, too.
 
     Attributes
@@ -67,6 +68,11 @@ class JointClassifier(FineTuneClassifier):
         wanted = {name: t.shape for name, t in self.network_.encoder.backbone.state_dict().items()}
         if self.start_ and {name: t.shape for name, t in self.start_.items()} != wanted:
             raise ValueError("the weights to begin with are not of the network's backbone")
+
+    def _now(self, name: str) -> Any:
+        # Each task begins anew, as the first one did.
+        own = getattr(self, f"first_{name}")
+        return getattr(self, name) if own is None else own
 
     def _remember(self, x: Inputs, targets: Tensor) -> None:
         # The first samples are copied: they may be a view of the user's own array.

@@ -170,8 +170,9 @@ def _headline(table: Table1) -> str:
         (name,) = next(iter(names))
         numbers = ", ".join(f"{100 * found[name]:.1f} %" for found in leaders.values())
         sizes = ", ".join(map(str, leaders))
-        where = "for every buffer size" if len(leaders) == len(table.sizes) else "where compared"
-        lead = f"{name} is best {where}" if len(table.methods) > 1 else name
+        where = "" if len(table.sizes) == 1 else " for every buffer size"
+        where = where if len(leaders) == len(table.sizes) else " where compared"
+        lead = f"{name} is best{where}" if len(table.methods) > 1 else name
         return f"{lead}: {numbers} with {sizes} exemplars {table.unit}."
     parts = []
     for size, found in leaders.items():
