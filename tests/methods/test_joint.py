@@ -6,6 +6,7 @@ import torch
 
 from lmrc import FineTuneClassifier, JointClassifier, ModelFileError, load
 from lmrc.checks import blobs
+from lmrc.training.device import Execution
 
 (X, Y), (X2, Y2), _ = blobs()
 
@@ -31,6 +32,15 @@ def test_every_task_is_trained_as_long_as_the_first_one():
     model.set_params(learning_rate=0.01, first_learning_rate=0.03)
     model.partial_fit(X, Y).partial_fit(X2, Y2)
     assert [entry["learning_rate"] for entry in model.history_] == [0.03, 0.015] * 2
+
+
+def test_whether_training_is_long_is_told_by_all_samples(monkeypatch):
+    work, pick = [], Execution.pick
+    monkeypatch.setattr(
+        "lmrc.methods.base.Execution.pick", lambda *a: work.append(a[-1]) or pick(*a)
+    )
+    quick(JointClassifier, epochs=1).partial_fit(X, Y).partial_fit(X2, Y2)
+    assert work == [X.size, X.size + X2.size]
 
 
 def test_joint_begins_with_its_weights_after_load_too(tmp_path):
