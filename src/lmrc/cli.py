@@ -151,14 +151,6 @@ def reproduce(
             "list of labels or a list of tasks (lists of labels; classes may recur)."
         ),
     ] = None,
-    blurry: Annotated[
-        float | None,
-        typer.Option(help="Share of each class's training images that is moved to other tasks."),
-    ] = None,
-    disjoint: Annotated[
-        float | None,
-        typer.Option(help="With --blurry: share of the classes that stay disjoint (i-Blurry)."),
-    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -241,8 +233,6 @@ def reproduce(
             "validate": options.share("--validate", validate),
             "order": options.class_order(order),
             "announce_classes": announce_classes or None,
-            "blurry": options.share("--blurry", blurry),
-            "disjoint": options.share("--disjoint", disjoint),
             "settings": options.learner_settings(setting),
         }
         from lmrc.experiments.reproduce import main as run_experiment

@@ -7,9 +7,7 @@ import pytest
 
 from lmrc import load
 from lmrc.data.datasets import load_dataset
-from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.options import UsageError
-from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.report.page import read_contents, write_report
@@ -86,20 +84,6 @@ def test_the_first_task_may_be_larger(tmp_path):
     assert records[0].settings["first_classes"] == 4
     with pytest.raises(FileExistsError, match=r"other settings \(first_classes\)"):
         main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], tasks=4)
-
-
-def test_task_boundaries_may_be_blurry(tmp_path):
-    changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "tasks": 2}
-    main("incremental", "digits", tmp_path, **changes, blurry=0.2)
-    records = read_records(tmp_path)
-    assert [r.record.n_classes_seen for r in records] == [10] * 4
-    assert {r.settings["blurry"] for r in records} == {0.2}
-    recipe = load_recipe("incremental", "digits", tasks=2, blurry=0.2)
-    data = load_dataset("digits", limit=30)
-    one, other = (open_stream(recipe, seed, data)[0].y_train.tolist() for seed in (0, 1))
-    assert one != other
-    with pytest.raises(UsageError, match="add --blurry"):
-        main("incremental", "digits", tmp_path, **changes, disjoint=0.5)
 
 
 def test_rehearsal_has_the_layout_of_table_1(tmp_path, rows):
