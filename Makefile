@@ -7,7 +7,7 @@ EXTRAS := dev,onnx,serve
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test docs oldest torture clean
+.PHONY: help demo test docs oldest torture mutants clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -34,6 +34,9 @@ oldest:  ## all tests with the oldest versions that pyproject.toml allows; Pytho
 
 torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; minutes on 16 cores, far longer on two
 	$(BIN)/pytest tests/torture --torture --torture-table torture.md
+
+mutants: $(VENV)/installed-dev  ## break the code in 300 places, and see which tests notice; an hour
+	$(BIN)/python tests/mutants.py
 
 clean:  ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build site

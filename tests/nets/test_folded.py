@@ -29,6 +29,14 @@ def test_a_folded_resnet_computes_what_the_network_does_in_evaluation_mode(size)
         torch.testing.assert_close(folded(x), before, atol=1e-3, rtol=1e-4)
 
 
+def test_a_resnet_that_several_gpus_trained_is_folded():
+    network = nn.SyncBatchNorm.convert_sync_batchnorm(build("resnet18", (3, 16, 16))).eval()
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        folded = fold(network, torch.float32)(x)
+        torch.testing.assert_close(folded, network(x), atol=1e-3, rtol=1e-4)
+
+
 def test_a_backbone_of_another_kind_is_not_folded():
     class Variant(type(build("resnet18", (3, 32, 32)))):
         def forward(self, x):

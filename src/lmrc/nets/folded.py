@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from lmrc.nets.backbones import BasicBlock, ResNet, is_plain, pad_channels
@@ -61,7 +62,7 @@ class FoldedBlock(nn.Module):
         if isinstance(block.downsample, nn.Sequential):
             conv, bn = block.downsample
             assert isinstance(conv, nn.Conv2d)
-            assert isinstance(bn, nn.BatchNorm2d)
+            assert isinstance(bn, _BatchNorm)  # or SyncBatchNorm, with several ranks
             self.shortcut = FoldedConv(conv, bn, dtype)
             # Its bias alone would be one more kernel over the whole map.
             self.conv2.bias = self.conv2.bias + self.shortcut.bias
@@ -80,7 +81,7 @@ class FoldedConv(nn.Module):
     weight: Tensor
     bias: Any  # Tensor or None
 
-    def __init__(self, conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype) -> None:
+    def __init__(self, conv: nn.Conv2d, bn: _BatchNorm, dtype: torch.dtype) -> None:
         super().__init__()
         assert bn.running_mean is not None
         assert bn.running_var is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lmrc.training.ranks import current
+from lmrc.training.ranks import current, wants_sync_batchnorm
 
 #: Input values from which compilation pays. Inductor takes some 20 seconds for a ResNet, once for
 #: all tasks, and saves a fifth of a step: 4 seconds for a million images of 32×32 on an H200.
@@ -64,6 +64,8 @@ class Execution:
             del plain["deterministic"]
         if self.processes == 1:
             del plain["processes"]
+        elif wants_sync_batchnorm():
+            plain["sync_batchnorm"] = True
         return plain
 
 

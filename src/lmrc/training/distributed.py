@@ -8,6 +8,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lmrc.training.batches import Batches, MiniBatch
+from lmrc.training.ranks import SYNC_BATCHNORM, wants_sync_batchnorm
 from lmrc.training.step import Losses, Step
 
 
@@ -15,7 +16,8 @@ class DistributedStep(Step):
     """Steps in which every rank trains on its shard of each mini-batch.
 
     The same as `Step` on the whole mini-batch, except for rounding and for BatchNorm: its
-    statistics are those of a shard. (CutMix partners are of the shard, too.)
+    statistics are those of a shard, unless SyncBatchNorm is enabled. (CutMix partners are of the
+    shard, too.)
     """
 
     def __init__(
@@ -29,6 +31,10 @@ class DistributedStep(Step):
     ) -> None:
         super().__init__(losses, batches, optimiser, bf16=bf16)
         self.network = network
+        if wants_sync_batchnorm():
+            if batches.device.type != "cuda":
+                raise ValueError(f"SyncBatchNorm is for GPUs: leave {SYNC_BATCHNORM} out on a CPU")
+            nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
         with warnings.catch_warnings():
             # Its new name is missing in older versions of torch.
             warnings.filterwarnings("ignore", message=".*broadcast_buffers")

@@ -17,6 +17,9 @@ from torch import Tensor, distributed
 
 T = TypeVar("T")
 
+#: Replaces BatchNorm by SyncBatchNorm: statistics over the mini-batch of all ranks.
+SYNC_BATCHNORM = "LMRC_SYNC_BATCHNORM"
+
 # torchrun notices a dead rank at once. This is for slow ones, that list a large folder or score a
 # large test set.
 TIMEOUT = timedelta(hours=2)
@@ -190,3 +193,8 @@ def _select_gpu(index: int) -> None:
             f"{torch.cuda.device_count()}: lower --nproc-per-node"
         )
     torch.cuda.set_device(index)
+
+
+def wants_sync_batchnorm() -> bool:
+    """Tell whether SyncBatchNorm is enabled, by an environment variable."""
+    return os.environ.get(SYNC_BATCHNORM, "") not in ("", "0")
