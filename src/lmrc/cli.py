@@ -255,12 +255,6 @@ def reproduce(
         raise typer.BadParameter(str(error), ctx=context) from error
 
 
-class FigureFormat(StrEnum):
-    """Further formats of a figure."""
-
-    PDF = "pdf"
-
-
 @app.command()
 def report(
     folder: Annotated[
@@ -269,17 +263,13 @@ def report(
             help="A run folder, or one above several.", exists=True, file_okay=False, metavar="DIR"
         ),
     ],
-    figures: Annotated[
-        FigureFormat | None,
-        typer.Option(help="Write figures in this format, too, with embedded fonts: for a paper."),
-    ] = None,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """Rebuild the report (page, tables, figures) of a run folder from its records.
 
     Of a folder above several run folders: write an index.html over their reports.
 
-    Example: lmrc report runs/incremental-digits --figures pdf
+    Example: lmrc report runs/incremental-digits
     """
     from lmrc.report.page import write_report
     from lmrc.report.records import RECORDS
@@ -291,7 +281,7 @@ def report(
         if not quiet:
             say(f"{len(entries)} reports: {page}")
         return
-    page, contents = write_report(folder, pdf=figures is not None)
+    page, contents = write_report(folder)
     if not quiet:
         say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 

@@ -10,8 +10,8 @@ from lmrc.data.datasets import load_dataset
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.report.page import read_contents, write_report
-from lmrc.report.records import append_record, read_description, read_records, write_description
+from lmrc.report.page import read_contents
+from lmrc.report.records import read_description, read_records
 from lmrc.report.summary import summarize_methods
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
@@ -86,24 +86,6 @@ def test_the_first_task_may_be_larger(tmp_path):
         main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], tasks=4)
 
 
-def test_rehearsal_has_the_layout_of_table_1(tmp_path, rows):
-    main(
-        "rehearsal",
-        "digits",
-        tmp_path,
-        **SMALL,
-        methods=["finetune", "lmrc"],
-        memory=[1, 2],
-        tasks=2,
-    )
-    average = {s.method: s.average.mean for s in summarize_methods(read_records(tmp_path))}
-    shown = rows(tmp_path)
-    assert shown[0] == ["method", "1 per class", "2 per class"]
-    for row, method in zip(shown[1:3], ("Fine-tuning", "LMRC"), strict=True):
-        ours = [percent(average[f"{method} + {pool} per class"]) for pool in (1, 2)]
-        assert row == [method, *ours]
-
-
 def test_exemplars_may_be_counted_in_total(tmp_path, rows):
     changes = SMALL | {"methods": ["finetune"], "memory": [20], "total": True, "tasks": 2}
     main("rehearsal", "digits", tmp_path, **changes, settings={"exemplars": "herding"})
@@ -137,15 +119,6 @@ def test_suppression_shows_mean_outputs_on_the_samples_of_each_class(suppression
 def test_a_data_set_with_too_few_classes_is_refused(tmp_path):
     with pytest.raises(ValueError, match="takes 11 classes, but digits has 10"):
         main("softmax-suppression", "digits", tmp_path, **SMALL, classes=11)
-
-
-def test_suppression_is_resumed(suppression, tmp_path, records_of):
-    whole = (suppression / "records.jsonl").read_text()
-    (tmp_path / "run.json").write_text((suppression / "run.json").read_text())
-    lines = whole.splitlines(keepends=True)
-    (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))  # LMRC lacks its second task
-    main("softmax-suppression", "digits", tmp_path, **SMALL)
-    assert records_of(tmp_path) == records_of(suppression)
 
 
 def test_nothing_is_run_twice(suppression, ablation, no_training):
@@ -251,13 +224,6 @@ def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, 
     assert (tmp_path / "confusion-lwf.mt.svg").exists()
 
 
-def test_consolidation_shows_old_classes(incremental, tmp_path, rows):
-    main("consolidation", "digits", tmp_path, source=incremental, **SMALL)
-    old = [r.record.old_accuracy for r in read_records(tmp_path) if r.method == "LM"]
-    assert ["LM", "–", *map(percent, old[1:])] in rows(tmp_path)
-    assert "LM, old classes" in (tmp_path / "consolidation.svg").read_text()
-
-
 def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch, records_of):
     opened = []
 
@@ -320,40 +286,6 @@ def test_a_folder_keeps_all_commands_that_reproduce_it(tmp_path, monkeypatch):
     assert again == [both[1], "incremental --methods lm --seeds 2"]
 
 
-def test_a_page_with_fewer_seeds_does_not_wait_for_an_earlier_command(
-    incremental, tmp_path, no_training, rows
-):
-    out = shutil.copytree(incremental, tmp_path / "runs")
-    asked = read_description(out)
-    (command,) = asked.commands
-    write_description(out, replace(asked, commands=[replace(command, seeds=3)]))
-    append_record(out, replace(read_records(out)[0], seed=1))  # there it was stopped
-    write_report(out)
-    assert "This run is not finished." in (out / "report.html").read_text(encoding="utf-8")
-    main("incremental", "digits", out, **SMALL, methods=command.methods)
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert "is not finished" not in page
-    assert "average incremental accuracy" in page
-    assert (
-        "not included here: LM with seeds 1, 2; LMRC with seeds 1, 2; LwF.MT with seeds 1, 2."
-        in page
-    )
-    assert rows(out)[:5] == rows(incremental)[:5]
-    assert len(read_description(out).commands) == 2
-    assert len(read_records(out)) == len(read_records(incremental)) + 1
-    # Nor is it waited for when other methods join these.
-    for record in read_records(incremental):
-        if record.method == "LM":
-            append_record(out, replace(record, method="Fine-tuning"))
-    asked = read_description(out)
-    more = replace(command, words="lmrc reproduce …", methods=["finetune"])
-    write_description(out, replace(asked, commands=[*asked.commands, more]))
-    write_report(out)
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert "is not finished" not in page
-    assert "LwF.MT with seeds 1, 2." in page
-
-
 @pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])
 def test_a_folder_refuses_new_settings_of_a_method_that_it_has(
     incremental, tmp_path, no_training, method, keeps_out
@@ -368,13 +300,3 @@ def test_a_folder_refuses_new_settings_of_a_method_that_it_has(
             main("incremental", "digits", out, **SMALL, **methods, by_method=own)
     else:
         main("incremental", "digits", out, **SMALL, **methods, by_method=own)
-
-
-def test_the_report_is_made_again_from_the_records_alone(incremental, suppression, tmp_path):
-    main("capacity", None, tmp_path, quiet=True, seeds=1, dims=[8], limit=40, max_tries=100)
-    for folder in (incremental, suppression, tmp_path):
-        made = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
-        for name in set(made) - {"records.jsonl", "run.json"}:
-            (folder / name).unlink()
-        write_report(folder)
-        assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == made

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -74,13 +72,6 @@ def test_boxes_may_be_as_large_as_the_image_and_as_small_as_a_pixel():
     assert {(height, width) for _, _, height, width in boxes} == {(1, 1), (1, 2), (2, 1), (2, 2)}
 
 
-def test_boxes_are_as_often_wide_as_high():
-    """The ratio of sides is uniform in its logarithm; uniform in itself, it would favour width."""
-    _, _, height, width = sample_boxes(20_000, 500, 500, torch.Generator().manual_seed(0)).T
-    assert (width / height).log().mean().abs() < 0.007
-    assert (width / height).log().std() == pytest.approx(math.log(16 / 9) / 12**0.5, rel=0.05)
-
-
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_a_resized_crop_is_cut_scaled_and_mirrored(dtype):
     torch.manual_seed(0)
@@ -135,15 +126,6 @@ def test_cutout_zeroes_a_square_of_a_quarter_of_the_sides():
     assert (middle == 0).sum() == 3 * 4 * 4
     assert (corner[:, :2, :2] == 0).all()
     assert (corner == 0).sum() == 3 * 2 * 2
-
-
-def test_colour_jitter_makes_images_brighter_and_darker(epoch):
-    x = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
-    (batch,) = epoch(x, torch.zeros(200, dtype=torch.long), augment="jitter+cutout", batch_size=200)
-    brightest = batch.x.flatten(1).max(dim=1).values.float()  # zero in the cutout and the padding
-    assert 55 <= brightest.min() < 70
-    assert 130 < brightest.max() <= 160
-    assert 95 < brightest.mean() < 110
 
 
 def test_jitter_and_cutout_depend_on_the_seed_and_keep_the_dtype(epoch):
