@@ -290,9 +290,9 @@ def test_exemplars_may_be_counted_in_total(call, requested):
 @pytest.mark.parametrize("order", [[3, 1, 2], [["a", "b"], ["b"]]])
 def test_an_order_may_be_a_file(call, requested, tmp_path, order):
     (tmp_path / "order.json").write_text(json.dumps(order))
-    words = ("--order", str(tmp_path / "order.json"))
+    words = ("--order", str(tmp_path / "order.json"), "--blurry", "0.1", "--disjoint", "0.5")
     assert call("reproduce", "incremental", *words)[0] == 0
-    assert requested["order"] == order
+    assert (requested["order"], requested["blurry"], requested["disjoint"]) == (order, 0.1, 0.5)
 
 
 @pytest.mark.parametrize("text", ["3 1 2", "[]", "[[1], []]", "[1, [2]]", "[1.5]", "[true]", "{}"])

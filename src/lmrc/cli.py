@@ -151,6 +151,14 @@ def reproduce(
             "list of labels or a list of tasks (lists of labels; classes may recur)."
         ),
     ] = None,
+    blurry: Annotated[
+        float | None,
+        typer.Option(help="Share of each class's training images that is moved to other tasks."),
+    ] = None,
+    disjoint: Annotated[
+        float | None,
+        typer.Option(help="With --blurry: share of the classes that stay disjoint (i-Blurry)."),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -233,6 +241,8 @@ def reproduce(
             "validate": options.share("--validate", validate),
             "order": options.class_order(order),
             "announce_classes": announce_classes or None,
+            "blurry": options.share("--blurry", blurry),
+            "disjoint": options.share("--disjoint", disjoint),
             "settings": options.learner_settings(setting),
         }
         from lmrc.experiments.reproduce import main as run_experiment
@@ -255,6 +265,12 @@ def reproduce(
         raise typer.BadParameter(str(error), ctx=context) from error
 
 
+class FigureFormat(StrEnum):
+    """Further formats of a figure."""
+
+    PDF = "pdf"
+
+
 @app.command()
 def report(
     folder: Annotated[
@@ -263,13 +279,17 @@ def report(
             help="A run folder, or one above several.", exists=True, file_okay=False, metavar="DIR"
         ),
     ],
+    figures: Annotated[
+        FigureFormat | None,
+        typer.Option(help="Write figures in this format, too, with embedded fonts: for a paper."),
+    ] = None,
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """Rebuild the report (page, tables, figures) of a run folder from its records.
 
     Of a folder above several run folders: write an index.html over their reports.
 
-    Example: lmrc report runs/incremental-digits
+    Example: lmrc report runs/incremental-digits --figures pdf
     """
     from lmrc.report.page import write_report
     from lmrc.report.records import RECORDS
@@ -281,7 +301,7 @@ def report(
         if not quiet:
             say(f"{len(entries)} reports: {page}")
         return
-    page, contents = write_report(folder)
+    page, contents = write_report(folder, pdf=figures is not None)
     if not quiet:
         say(*contents.markdown.split("\n"), "", f"Report with figures and tables: {page}")
 

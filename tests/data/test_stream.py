@@ -88,6 +88,26 @@ def test_classes_that_recur_bring_other_samples_each_time(letters):
         ClassStream(letters, [["a"], ["a"], ["a"], ["a"]])
 
 
+def test_in_a_blurry_stream_a_share_of_each_class_comes_with_the_other_tasks():
+    y = np.repeat(np.arange(4), 30)
+    data = Dataset("d", np.arange(120.0)[:, None], y, np.arange(4.0)[:, None], np.arange(4))
+    stream = ClassStream(data, 4, order=[3, 1, 0, 2], blurry=0.2)
+    counts = [np.bincount(task.y_train, minlength=4).tolist() for task in stream]
+    assert counts == [[2, 2, 2, 24], [2, 24, 2, 2], [24, 2, 2, 2], [2, 2, 24, 2]]
+    assert sorted(x for task in samples_of(stream) for x in task) == list(range(120))
+    assert [task.tolist() for task in stream.tasks] == [[3], [1], [0], [2]]
+    assert set(stream[0].y_test) == {3}
+    assert sorted(stream.seen(0)) == [0, 1, 2, 3]
+    assert set(stream.task_of.values()) == {0}
+    half = ClassStream(data, 4, blurry=0.2, disjoint=0.5)
+    counts = np.array([np.bincount(task.y_train, minlength=4) for task in half])
+    assert sorted(counts.max(axis=0)) == [24, 24, 30, 30]
+    assert sorted((counts > 0).sum(axis=0)) == [1, 1, 4, 4]
+    for wrong in ({"blurry": 1.0}, {"blurry": -0.1}, {"blurry": 0.1, "disjoint": 2}):
+        with pytest.raises(ValueError, match="must be a share from 0 to below 1"):
+            ClassStream(data, 4, **wrong)
+
+
 def test_torch_datasets_are_streamed_as_partial_fit_takes_them(as_dataset):
     images = torch.randint(256, (4, 3, 6, 5), dtype=torch.uint8)
     train = as_dataset([(x, torch.tensor(i % 2)) for i, x in enumerate(images)])

@@ -225,6 +225,17 @@ def test_recurring_classes_count_in_each_of_their_tasks(six):
     assert last.old_accuracy is None
 
 
+def test_a_blurry_stream_is_tested_on_all_classes_that_have_been_seen(vectors):
+    stream = ClassStream(vectors, 5, blurry=0.2)
+    records = list(evaluate(stream, SGDClassifier(random_state=0), announce_classes=True))
+    assert [r.n_classes_seen for r in records] == [10] * 5
+    assert records[0].classes == [0, 1]
+    assert len(records[0].per_class) == 10
+    assert [len(r.task_accuracies) for r in records] == [1, 2, 3, 4, 5]
+    plain = list(evaluate(ClassStream(vectors, 5), SGDClassifier(random_state=0), True))
+    assert records[-1].accuracy > plain[-1].accuracy + 0.1  # samples of all come with each task
+
+
 def test_sgd_knows_all_classes_from_the_start(vectors):
     stream = ClassStream(vectors, 5, order=0)
     learner = SGDClassifier(random_state=0)

@@ -182,7 +182,7 @@ def test_the_paper_has_no_number_for_other_data_or_another_metric():
     "change",
     [
         *({"limit": 50}, {"validate": 0.1}, {"epochs": 2}, {"backbone": "cnn"}, {"tasks": 5}),
-        *({"first_classes": 10}, {"order": [[1, 2], [2, 3]]}),
+        *({"first_classes": 10}, {"blurry": 0.1}, {"order": [[1, 2], [2, 3]]}),
     ],
 )
 def test_the_papers_numbers_are_not_shown_beside_other_settings(change):

@@ -7,11 +7,13 @@ import pytest
 
 from lmrc import load
 from lmrc.data.datasets import load_dataset
+from lmrc.experiments.inputs import open_stream
 from lmrc.experiments.options import UsageError
+from lmrc.experiments.recipe import load_recipe
 from lmrc.experiments.reproduce import main
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.report.page import read_contents
-from lmrc.report.records import read_description, read_records
+from lmrc.report.page import read_contents, write_report
+from lmrc.report.records import append_record, read_description, read_records, write_description
 from lmrc.report.summary import summarize_methods
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
@@ -84,6 +86,20 @@ def test_the_first_task_may_be_larger(tmp_path):
     assert records[0].settings["first_classes"] == 4
     with pytest.raises(FileExistsError, match=r"other settings \(first_classes\)"):
         main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], tasks=4)
+
+
+def test_task_boundaries_may_be_blurry(tmp_path):
+    changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "tasks": 2}
+    main("incremental", "digits", tmp_path, **changes, blurry=0.2)
+    records = read_records(tmp_path)
+    assert [r.record.n_classes_seen for r in records] == [10] * 4
+    assert {r.settings["blurry"] for r in records} == {0.2}
+    recipe = load_recipe("incremental", "digits", tasks=2, blurry=0.2)
+    data = load_dataset("digits", limit=30)
+    one, other = (open_stream(recipe, seed, data)[0].y_train.tolist() for seed in (0, 1))
+    assert one != other
+    with pytest.raises(UsageError, match="add --blurry"):
+        main("incremental", "digits", tmp_path, **changes, disjoint=0.5)
 
 
 def test_exemplars_may_be_counted_in_total(tmp_path, rows):
@@ -284,6 +300,40 @@ def test_a_folder_keeps_all_commands_that_reproduce_it(tmp_path, monkeypatch):
     # What asks for as much, or more, takes the place of the earlier.
     again = command("--methods", "lm", "--seeds", "2", methods=["lm"], seeds=2)
     assert again == [both[1], "incremental --methods lm --seeds 2"]
+
+
+def test_a_page_with_fewer_seeds_does_not_wait_for_an_earlier_command(
+    incremental, tmp_path, no_training, rows
+):
+    out = shutil.copytree(incremental, tmp_path / "runs")
+    asked = read_description(out)
+    (command,) = asked.commands
+    write_description(out, replace(asked, commands=[replace(command, seeds=3)]))
+    append_record(out, replace(read_records(out)[0], seed=1))  # there it was stopped
+    write_report(out)
+    assert "This run is not finished." in (out / "report.html").read_text(encoding="utf-8")
+    main("incremental", "digits", out, **SMALL, methods=command.methods)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "is not finished" not in page
+    assert "average incremental accuracy" in page
+    assert (
+        "not included here: LM with seeds 1, 2; LMRC with seeds 1, 2; LwF.MT with seeds 1, 2."
+        in page
+    )
+    assert rows(out)[:5] == rows(incremental)[:5]
+    assert len(read_description(out).commands) == 2
+    assert len(read_records(out)) == len(read_records(incremental)) + 1
+    # Nor is it waited for when other methods join these.
+    for record in read_records(incremental):
+        if record.method == "LM":
+            append_record(out, replace(record, method="Fine-tuning"))
+    asked = read_description(out)
+    more = replace(command, words="lmrc reproduce …", methods=["finetune"])
+    write_description(out, replace(asked, commands=[*asked.commands, more]))
+    write_report(out)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "is not finished" not in page
+    assert "LwF.MT with seeds 1, 2." in page
 
 
 @pytest.mark.parametrize(("method", "keeps_out"), [("ewc", False), ("lwf-mt", True)])

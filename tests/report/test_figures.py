@@ -6,6 +6,8 @@ import pytest
 from lmrc.report import figures
 from lmrc.report.summary import Spread, summarize_methods
 
+LIGHT, DARK = "#fdfdfb", "#131416"  # the page's paper
+
 
 @pytest.fixture
 def accuracy(records):
@@ -18,6 +20,17 @@ def svg_of(figure):
 
 def texts(svg):
     return ["".join(text.itertext()) for text in ET.fromstring(svg).findall(".//{*}text")]
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    high, low = sorted([luminance(one), luminance(other)], reverse=True)
+    return (high + 0.05) / (low + 0.05)
 
 
 def test_lines_and_bands_are_the_means_and_deviations(records, accuracy):
@@ -78,6 +91,12 @@ def test_methods_differ_in_colour_marker_and_dashes():
     assert len({figures.line_style(index) for index in range(40)}) == 40
 
 
+@pytest.mark.parametrize("paper", [LIGHT, DARK, "#ffffff"])
+@pytest.mark.parametrize("style", figures.LINE_STYLES)
+def test_lines_stand_out_on_light_and_dark_paper(style, paper):
+    assert contrast(style.colour, paper) >= 3
+
+
 def test_the_svg_takes_the_ink_of_the_page(accuracy):
     svg = svg_of(accuracy)
     assert figures.INK not in svg
@@ -107,7 +126,8 @@ def test_the_svg_file_has_an_ink_for_light_and_for_dark(accuracy):
     file = figures.svg_file(svg_of(accuracy))
     assert ET.fromstring(file.encode()).tag.endswith("svg")
     light, dark = re.findall(r":root\{color:(#\w+)\}", file)
-    assert light != dark
+    assert contrast(light, "#ffffff") >= 4.5
+    assert contrast(dark, "#111111") >= 4.5
     assert "prefers-color-scheme:dark" in file
 
 
@@ -131,6 +151,18 @@ def test_confusion_of_many_tasks_has_no_numbers():
     assert "task 3" not in shown
 
 
+def test_numbers_on_heat_are_readable_on_light_and_dark_pages():
+    for paper, ink in ((LIGHT, "#1b1c1e"), (DARK, "#e8e6e1")):
+        mixed = [
+            round(
+                figures.HEAT_OPACITY * int(figures.HEAT[i : i + 2], 16)
+                + (1 - figures.HEAT_OPACITY) * int(paper[i : i + 2], 16)
+            )
+            for i in (1, 3, 5)
+        ]
+        assert contrast("#{:02x}{:02x}{:02x}".format(*mixed), ink) >= 4.5
+
+
 def test_the_users_settings_of_matplotlib_stay(records):
     import matplotlib
 
@@ -139,3 +171,19 @@ def test_the_users_settings_of_matplotlib_stay(records):
         figures.to_png(figure)
         assert matplotlib.rcParams["font.size"] == 31.0
     assert figure.axes[0].xaxis.label.get_fontsize() == 9.5
+
+
+def test_a_pdf_has_its_fonts_embedded(accuracy):
+    pdf = figures.to_pdf(accuracy)
+    assert pdf.startswith(b"%PDF")
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+
+
+def test_a_single_method_has_a_baseline(records):
+    (summary,) = summarize_methods(r for r in records if r.method == "steady")
+    (axes,) = figures.accuracy_over_tasks([summary]).axes
+    first = summary.runs[0][-1].task_confusion
+    newest = 100 * sum(first[2]) / sum(map(sum, first))
+    assert axes.lines[1].get_label() == "the newest task alone"
+    assert axes.lines[1].get_ydata()[-1] == pytest.approx(newest)

@@ -294,6 +294,15 @@ def test_the_page_of_each_experiment_shows_its_numbers(experiment, tmp_path, des
     assert row in [shown[: len(row)] for table in tables for shown in table]
 
 
+@needs_chromium
+@pytest.mark.parametrize("experiment", ["incremental", "capacity"])
+def test_a_browser_shows_the_numbers_without_errors(experiment, tmp_path, description, records):
+    path = write_page(experiment, tmp_path, description, records)
+    seen, complaints = browse(path)
+    assert "CONSOLE" not in complaints
+    assert Reader(seen).tables == Reader(path.read_text("utf-8")).tables
+
+
 #: Notes on each image whether it could be decoded.
 DECODED = """<script>
 for (const image of document.images) image.dataset.width = image.naturalWidth;
@@ -342,6 +351,42 @@ def test_a_browser_shows_all_parts_of_a_model_s_page(tmp_path, description):
     tables = Reader(html).tables
     auroc = score.unknown["scores"]["unknown score"]["auroc"]
     assert ["unknown score", f"{auroc:.3f}"] in [row[:2] for table in tables for row in table]
+
+
+#: Notes on each table how much of it is cut off, and how far a name begins below its dot.
+MEASURE = """<script>
+for (const box of document.querySelectorAll(".scroll"))
+  box.dataset.cut = box.scrollWidth - box.clientWidth;
+for (const name of document.querySelectorAll(".keyed")) {
+  const text = document.createRange(), dot = name.querySelector(".key").getBoundingClientRect();
+  text.setStart(name.childNodes[1], 0);
+  text.setEnd(name.childNodes[1], 1);
+  const letter = text.getBoundingClientRect();
+  name.dataset.below = Math.max(0, Math.round(letter.top - dot.bottom));
+}
+</script></body>"""
+
+
+@needs_chromium
+def test_ten_tasks_and_a_long_name_fit_a_laptop(tmp_path, description, records):
+    own = "nearest_mean.NearestMeanClassifier"
+    ten = [
+        replace(
+            line,
+            method=own,
+            record=replace(line.record, task=task, n_classes_seen=10 * task + 10),
+        )
+        for line in records
+        if line.record.task == 0 and line.method == "steady"
+        for task in range(10)
+    ]
+    html = render(replace(description, paper={own: 0.5}), ten)
+    assert "100 classes" in html
+    path = tmp_path / "report.html"
+    path.write_text(html.replace("</body>", MEASURE), "utf-8")
+    seen, _ = browse(path, "--window-size=1200,900")
+    assert set(re.findall(r'data-cut="(\d+)"', seen)) == {"0"}
+    assert set(re.findall(r'data-below="(\d+)"', seen)) == {"0"}
 
 
 def test_text_of_records_and_run_is_never_markup(tmp_path, records, description):

@@ -85,3 +85,37 @@ def test_odd_images_as_uploads(safe):
         sent = [("image", (name, content))]
         (added,) = safe.post(f"/v1/jobs/{job}/images?label=a", files=sent).json()["added"]
         assert (added["error"] is None) == is_good, name
+
+
+def test_openapi_description(safe):
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from hypothesis import HealthCheck, Phase, given, settings
+    from schemathesis.checks import not_a_server_error
+
+    schema = schemathesis.openapi.from_asgi("/openapi.json", safe.app)
+    slow = ("/v1/models/{model}/onnx", "/v1/jobs/{job}/events")
+    n = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.path in slow:
+            continue
+
+        @given(case=operation.as_strategy())
+        @settings(
+            max_examples=8,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        def ask(case):
+            if "model" in case.path_parameters:
+                case.path_parameters["model"] = "pets.lmrc"
+            if "job" in case.path_parameters:
+                case.path_parameters["job"] = safe.post(f"{MODEL}/jobs").json()["id"]
+            case.call_and_validate(checks=[not_a_server_error])
+
+        ask()
+        n += 1
+    assert n > 15

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -70,6 +72,13 @@ def test_boxes_lie_inside_and_spread_over_areas_and_shapes():
 def test_boxes_may_be_as_large_as_the_image_and_as_small_as_a_pixel():
     boxes = sample_boxes(2000, 2, 2, torch.Generator().manual_seed(0)).int().tolist()
     assert {(height, width) for _, _, height, width in boxes} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+
+
+def test_boxes_are_as_often_wide_as_high():
+    """The ratio of sides is uniform in its logarithm; uniform in itself, it would favour width."""
+    _, _, height, width = sample_boxes(20_000, 500, 500, torch.Generator().manual_seed(0)).T
+    assert (width / height).log().mean().abs() < 0.007
+    assert (width / height).log().std() == pytest.approx(math.log(16 / 9) / 12**0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])

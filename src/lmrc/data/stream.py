@@ -12,6 +12,7 @@ from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
+from lmrc.data.blurry import assign_samples
 from lmrc.data.datasets import Array, Dataset
 
 
@@ -24,9 +25,10 @@ class Task:
     index : int
         Position in the stream, from 0.
     classes : ndarray of shape (n_classes,)
-        The labels of the task, in the stream's order.
+        The labels of the task, in the stream's order; of a blurry one, its major classes.
     X_train, y_train : ndarray
-        Training samples and labels, in the data set's order.
+        Training samples and labels, in the data set's order; of a blurry task, those of minor
+        classes, too.
     X_test, y_test : ndarray
         Test samples of `classes`.
 
@@ -76,8 +78,16 @@ class ClassStream:
     first_classes : int, optional
         How many classes arrive in the first task, where `tasks` is a number; the others are
         shared out equally over the tasks that follow.
+    blurry : float, default=0.0
+        Share of each class's training samples that come with the other tasks, in equal shares, as
+        samples of their minor classes: Blurry-M of Bang et al., "Rainbow Memory", CVPR 2021, with
+        M in percent.
+    disjoint : float, default=0.0
+        Share of the classes, chosen by `seed`, that do not mix: with it the stream is i-Blurry-N-M
+        of Koh et al., "Online Continual Learning on Class Incremental Blurry Task Configuration
+        with Anytime Inference", ICLR 2022 (arXiv:2110.10031).
     seed : int, default=0
-        Decides which samples go to which task, if classes recur.
+        Decides which samples go to which task, if classes recur or mix.
 
     Examples
     --------
@@ -95,6 +105,11 @@ class ClassStream:
     ClassStream('digits', 4 tasks of 4, 2, 2, 2 classes)
     >>> ClassStream(digits(), tasks=[[0, 1], [2, 3]])
     ClassStream('digits', 2 tasks of 2, 2 classes)
+    >>> stream = ClassStream(digits(), tasks=5, blurry=0.1)
+    >>> stream[0]
+    Task(0: classes [0, 1], 271 training and 91 test samples)
+    >>> stream.seen(0)  # of all classes there are some samples
+    array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
 
     def __init__(
@@ -104,6 +119,8 @@ class ClassStream:
         order: Literal["natural"] | int | Sequence[Any] = "natural",
         *,
         first_classes: int | None = None,
+        blurry: float = 0.0,
+        disjoint: float = 0.0,
         seed: int = 0,
     ) -> None:
         if isinstance(dataset, tuple) and len(dataset) == 2:
@@ -117,12 +134,19 @@ class ClassStream:
         classes = _ordered(self.dataset.classes, order)
         if first_classes is not None:
             tasks = _sizes(len(classes), tasks, first_classes)
-        self._tasks = _split(classes, tasks, order)
-        self._rows = _share_out(self.dataset.y_train, self._tasks, seed)
+        #: The classes of each task, all classes with training samples in it, and their rows.
+        self._tasks = self._present = _split(classes, tasks, order)
+        self._rows = assign_samples(self.dataset.y_train, self._tasks, blurry, disjoint, seed)
+        if self._rows is not None:
+            labels = (np.unique(self.dataset.y_train[rows]) for rows in self._rows)
+            self._present = [
+                np.concatenate([own, np.setdiff1d(found, own)])
+                for own, found in zip(self._tasks, labels, strict=True)
+            ]
 
     @property
     def tasks(self) -> list[Array]:
-        """The classes of each task."""
+        """The classes of each task; of a blurry one, its major classes."""
         return list(self._tasks)
 
     @property
@@ -134,7 +158,7 @@ class ClassStream:
     def task_of(self) -> Mapping[Any, int]:
         """The index of the task in which each class arrives, by label."""
         found: dict[Any, int] = {}
-        for i, labels in enumerate(self._tasks):
+        for i, labels in enumerate(self._present):
             for label in labels.tolist():
                 found.setdefault(label, i)
         return found
@@ -149,7 +173,7 @@ class ClassStream:
         >>> ClassStream(digits(), tasks=5).seen(1)
         array([0, 1, 2, 3])
         """
-        labels = np.concatenate(self._tasks[: self._position(index) + 1])
+        labels = np.concatenate(self._present[: self._position(index) + 1])
         first = np.unique(labels, return_index=True)[1]
         return labels[np.sort(first)]
 
@@ -181,15 +205,18 @@ class ClassStream:
     def __getitem__(self, index: SupportsIndex | slice) -> Task | ClassStream:
         if isinstance(index, slice):
             part = copy.copy(self)
-            part._tasks, part._rows = self._tasks[index], self._rows[index]
+            part._tasks, part._present = self._tasks[index], self._present[index]
+            part._rows = None if self._rows is None else self._rows[index]
             return part
         position = self._position(index)
-        classes, rows = self._tasks[position], self._rows[position]
+        classes = self._tasks[position]
+        X, y = self.dataset.X_train, self.dataset.y_train
+        rows = np.flatnonzero(np.isin(y, classes)) if self._rows is None else self._rows[position]
         return Task(
             position,
             classes,
-            self.dataset.X_train[rows],
-            self.dataset.y_train[rows],
+            X[rows],
+            y[rows],
             *_pick(self.dataset.X_test, self.dataset.y_test, classes),
         )
 
@@ -207,27 +234,6 @@ class ClassStream:
 def _pick(X: Array, y: Array, classes: Array) -> tuple[Array, Array]:
     chosen = np.flatnonzero(np.isin(y, classes))
     return X[chosen], y[chosen]
-
-
-def _share_out(y: Array, tasks: Sequence[Array], seed: int) -> list[Array]:
-    """Return the training samples of each task; those of classes that recur in equal shares."""
-    rng = np.random.default_rng(seed)
-    rows = [np.flatnonzero(np.isin(y, classes)) for classes in tasks]
-    for label, n in Counter(label for part in tasks for label in part.tolist()).items():
-        if n == 1:
-            continue
-        samples = rng.permutation(np.flatnonzero(y == label))
-        if len(samples) < n:
-            raise ValueError(
-                f"class {label!r} has {len(samples)} training samples, too few for {n} tasks; add "
-                "some, or choose another stream."
-            )
-        shares = iter(np.array_split(samples, n))
-        for i, classes in enumerate(tasks):
-            if label in classes:
-                others = rows[i][y[rows[i]] != label]
-                rows[i] = np.sort(np.concatenate([others, next(shares)]))
-    return rows
 
 
 def _ordered(classes: Array, order: Any) -> Array:

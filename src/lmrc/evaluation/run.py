@@ -36,7 +36,7 @@ class TaskRecord:
     task : int
         Index of the task just learned, from 0.
     classes : list
-        Its labels.
+        Its labels; in a blurry stream those of its major classes.
     n_classes_seen : int
         Number of classes that have arrived so far.
     accuracy : float

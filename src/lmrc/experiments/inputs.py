@@ -24,10 +24,16 @@ def order_of(recipe: Recipe, seed: int) -> Any:
 def open_stream(recipe: Recipe, seed: int, dataset: Dataset) -> ClassStream:
     """Return the tasks of a run with a seed."""
     order = order_of(recipe, seed)
+    blur: dict[str, Any] = {
+        "blurry": recipe.blurry or 0.0,
+        "disjoint": recipe.disjoint or 0.0,
+        "seed": seed,
+    }
     if names_tasks(order):
-        return ClassStream(dataset, tasks=order, seed=seed)
+        return ClassStream(dataset, tasks=order, **blur)
     if recipe.classes is None:
-        return ClassStream(dataset, recipe.tasks, order, first_classes=recipe.first_classes)
+        first = recipe.first_classes
+        return ClassStream(dataset, recipe.tasks, order, first_classes=first, **blur)
     labels = ClassStream(dataset, tasks=1, order=order).order[: recipe.classes]
     if len(labels) < recipe.classes:
         raise ValueError(

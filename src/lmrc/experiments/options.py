@@ -14,7 +14,7 @@ _NO_EXEMPLARS = dict.fromkeys(("--memory", "--memory-total"), "it is exemplar-fr
 
 _TRAINING_OPTIONS = (
     *("--dataset", "--data-dir", "--size", "--limit", "--validate", "--order", "--tasks"),
-    *("--first-classes", "--announce-classes"),
+    *("--first-classes", "--announce-classes", "--blurry", "--disjoint"),
     *("--methods", "--backbone", "--epochs", "--memory", "--memory-total", "--set"),
     *("--jobs", "--device", "--from", "--ray", "--gpus-per-run", "--keep-models"),
 )
@@ -23,7 +23,7 @@ _TRAINING_OPTIONS = (
 REFUSED: dict[str, dict[str, str]] = {
     **dict.fromkeys(("incremental", "ablation", "rotations", "pretrained"), _NO_EXEMPLARS | _FROM),
     "softmax-suppression": dict.fromkeys(
-        ("--tasks", "--first-classes"), "it has two tasks of two classes"
+        ("--tasks", "--first-classes", "--blurry", "--disjoint"), "it has two tasks of two classes"
     )
     | _NO_EXEMPLARS
     | _FROM,

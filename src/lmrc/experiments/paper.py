@@ -7,7 +7,16 @@ from lmrc.experiments.recipe import RECIPES, Recipe, load_recipe, names_tasks
 from lmrc.experiments.runs import title_of
 
 #: Settings of the protocol that must be the paper's, beside the learners' settings.
-_PROTOCOL = ("tasks", "metric", "limit", "validate", "classes", "first_classes", "total")
+_PROTOCOL = (
+    "tasks",
+    "metric",
+    "limit",
+    "validate",
+    "classes",
+    "first_classes",
+    "blurry",
+    "total",
+)
 
 #: Settings for which the paper prints a range, or none.
 _LEFT_OPEN = ("response_weight", "threshold", "penalty_weight", "distillation_weight")

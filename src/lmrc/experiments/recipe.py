@@ -57,6 +57,9 @@ class Recipe:
     #: it.
     announce_classes: bool | None = None
     total: bool | None = None  # whether they are totals over all classes instead
+    #: Blurry task boundaries, as in `lmrc.ClassStream`; None: clear ones.
+    blurry: float | None = None
+    disjoint: float | None = None
     #: Parameters of single methods, by short name, in place of those in `settings`; also for a
     #: method's variants.
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -110,6 +113,10 @@ def load_recipe(experiment: str, dataset: str | None = None, **changes: Any) -> 
                 own.pop(parameter, None)
                 if f"first_{parameter}" in own:  # for the first task, too
                     own[f"first_{parameter}"] = chosen
+    if merged.get("disjoint") and not merged.get("blurry"):
+        raise ValueError(
+            "--disjoint is the share of classes that --blurry leaves out: add --blurry"
+        )
     if names_tasks(merged["order"]):
         if changes.get("tasks") or changes.get("first_classes") or merged.get("classes"):
             raise ValueError("the order lists the classes of each task: leave out their number")

@@ -46,7 +46,10 @@ from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
 #: Settings of the stream that are recorded where they are set.
-_PARTS = ("size", "limit", "validate", "classes", "first_classes", "announce_classes")
+_PARTS = (
+    *("size", "limit", "validate", "classes", "first_classes"),
+    *("announce_classes", "blurry", "disjoint"),
+)
 
 
 @dataclass(frozen=True)

@@ -88,13 +88,18 @@ def accuracy_over_tasks(summaries: Sequence[MethodSummary], metric: str = "accur
     """Draw the accuracy over all seen classes after each task (Fig. 3), one line per method.
 
     With a band of one standard deviation where there are several seeds. The legend gives the
-    average incremental accuracy.
+    average incremental accuracy. A single method has a baseline beside it: all test samples of the
+    newest task right, and no other, which is what fine-tuning comes to.
     """
     kind = metric_name(metric)
     curves = [
         Curve(f"{s.method}: {percent(s.average)}", line_style(s.style), s.classes_seen, s.accuracy)
         for s in summaries
     ]
+    if len(curves) == 1 and metric == "accuracy" and summaries[0].newest_alone:
+        newest = [Spread(share, None) for share in summaries[0].newest_alone]
+        style = LineStyle(LINE_STYLES[-1].colour, "", ":")
+        curves.append(Curve("the newest task alone", style, summaries[0].classes_seen, newest))
     return over_tasks(
         curves,
         ylabel=f"{kind} over all seen classes (%)",
@@ -277,6 +282,14 @@ def to_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def to_pdf(figure: Figure) -> bytes:
+    """Return the figure as PDF on white, its fonts embedded, for a paper."""
+    buffer = io.BytesIO()
+    with theme():
+        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return buffer.getvalue()
+
+
 @contextmanager
 def panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """Begin a figure of one panel, of so many inches, with our settings."""
@@ -308,5 +321,6 @@ def theme() -> AbstractContextManager[None]:
         "ytick.color": INK,
         "svg.fonttype": "none",  # text stays text: it is found, read aloud and set in FONT
         "svg.hashsalt": "lmrc",  # the same records give the same bytes
+        "pdf.fonttype": 42,  # fonts are embedded as TrueType, as publishers want them
     }
     return context(ours, after_reset=True)

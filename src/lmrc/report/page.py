@@ -16,11 +16,13 @@ from lmrc.report.html import Contents, Section, joined, prose
 from lmrc.report.records import (
     DESCRIPTION,
     RECORDS,
+    Command,
     Description,
     RunRecord,
     by_method_and_seed,
     encoded,
     is_complete,
+    name_runs,
     read_description,
     read_records,
 )
@@ -41,14 +43,18 @@ BUILDERS: dict[str, Callable[[Description, Sequence[RunRecord]], Contents]] = {
     "pretrained": ablation.build_pretrained,
 }
 
+#: Title and seed of a method's run.
+TitleAndSeed = tuple[str, int]
+
+
 # --- Files ----------------------------------------------------------------------------------------
 
 
-def write_report(folder: Path) -> tuple[Path, Contents]:
+def write_report(folder: Path, *, pdf: bool = False) -> tuple[Path, Contents]:
     """Write ``report.html`` and, beside it, each figure as SVG and PNG and each table as CSV.
 
-    From ``records.jsonl`` and ``run.json`` of the folder. Returns the path of the page, and what it
-    contains.
+    From ``records.jsonl`` and ``run.json`` of the folder; figures as PDF, too, if wanted. Returns
+    the path of the page, and what it contains.
     """
     try:
         description, contents = read_contents(folder)
@@ -63,6 +69,8 @@ def write_report(folder: Path) -> tuple[Path, Contents]:
         svg = drawing.to_svg(name)
         write_atomically(folder / f"{name}.svg", encoded(figures.svg_file(svg)))
         write_atomically(folder / f"{name}.png", figures.to_png(drawing.figure))
+        if pdf:
+            write_atomically(folder / f"{name}.pdf", figures.to_pdf(drawing.figure))
     for name, table in contents.tables.items():
         write_atomically(folder / f"{name}.csv", encoded(table))
     write_atomically(folder / PAGE, encoded(page))
@@ -145,6 +153,7 @@ def build(
     """
     if not by_method_and_seed(records):
         raise ValueError("there are no records to report; run the experiment first.")
+    description, records, dropped = _without_abandoned(description, records)
     # A note on the data means that they are not the paper's: its numbers do not compare.
     notes = list(dict.fromkeys(note for r in records if (note := r.extra.get("data_note"))))
     shown = replace(description, paper={}) if notes else description
@@ -161,6 +170,7 @@ def build(
         contents = replace(contents, headline="", findings=[])
     if len(own) == 1 and builder in (incremental.build, rehearsal.build):
         contents = compared(contents, own[0], others, metric, beside.folder if beside else "")
+    notes += dropped
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
 
 
@@ -186,18 +196,56 @@ def _titles(methods: Iterable[str], recipe: Mapping[str, Any]) -> dict[str, str]
     return {method: title_of(method, recipe.get("variants", {})) for method in methods}
 
 
-def _is_finished(description: Description, records: Iterable[RunRecord]) -> bool:
-    """Tell whether the runs of all commands are in the records, and all runs there are complete."""
-    complete = {
+def _runs_of(commands: Sequence[Command], recipe: Mapping[str, Any]) -> list[set[TitleAndSeed]]:
+    """Return the runs of each command."""
+    titles = _titles({method for command in commands for method in command.methods}, recipe)
+    return [
+        {
+            (with_exemplars(titles[method], memory, recipe.get("total")), seed)
+            for method, memory, seed in command.runs
+        }
+        for command in commands
+    ]
+
+
+def _complete(records: Iterable[RunRecord]) -> dict[TitleAndSeed, bool]:
+    """Tell of each run in the records whether it covers the whole stream."""
+    return {
         (method, seed): is_complete([line.record for line in run])
         for method, seeds in by_method_and_seed(records).items()
         for seed, run in seeds.items()
     }
-    recipe, commands = description.recipe, description.commands
-    titles = _titles({method for command in commands for method in command.methods}, recipe)
-    planned = {
-        (with_exemplars(titles[method], memory, recipe.get("total")), seed)
-        for command in commands
-        for method, memory, seed in command.runs
-    }
+
+
+def _is_finished(description: Description, records: Iterable[RunRecord]) -> bool:
+    """Tell whether the runs of all commands are in the records, and all runs there are complete."""
+    complete = _complete(records)
+    planned = set().union(*_runs_of(description.commands, description.recipe))
     return planned <= set(complete) and all(complete.values())
+
+
+def _without_abandoned(
+    description: Description, records: Sequence[RunRecord]
+) -> tuple[Description, Sequence[RunRecord], list[str]]:
+    """Leave out unfinished runs of a command that a later, finished one with fewer runs replaces.
+
+    A user who starts five seeds, stops and runs three does not wait for the other two. Returns also
+    a note about it: none or one.
+    """
+    complete = {run for run, is_whole in _complete(records).items() if is_whole}
+    commands = description.commands
+    planned = _runs_of(commands, description.recipe)
+    kept = [
+        i
+        for i, command in enumerate(commands)
+        if not any(
+            planned[j] <= complete and commands[j].runs < command.runs
+            for j in range(i + 1, len(commands))
+        )
+    ]
+    abandoned = sorted(set().union(*planned) - set().union(*(planned[i] for i in kept)) - complete)
+    shown = [record for record in records if (record.method, record.seed) not in abandoned]
+    if not abandoned or not shown:
+        return description, records, []
+    note = f"Unfinished runs of an earlier command are not included here: {name_runs(abandoned)}."
+    return replace(description, commands=[commands[i] for i in kept]), shown, [note]

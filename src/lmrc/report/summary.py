@@ -151,6 +151,12 @@ class MethodSummary:
     #: while no run learnt the whole stream.
     task_confusion: list[list[int]]
 
+    @property
+    def newest_alone(self) -> list[float]:
+        """The share of test samples that are of the newest task, after each task."""
+        sizes = [[sum(row) for row in record.task_confusion] for record in self.runs[0]]
+        return [found[i] / (sum(found) or 1) for i, found in enumerate(sizes) if i < len(found)]
+
 
 def summarize_methods(
     records: Iterable[RunRecord], metric: str = "accuracy"
