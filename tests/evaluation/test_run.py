@@ -248,6 +248,11 @@ def test_sgd_knows_all_classes_from_the_start(vectors):
     assert summarize(records)["forgetting"] > 0.8
 
 
+def test_sgd_on_a_stream_of_two_classes_has_one_column(vectors):
+    (record,) = evaluate(ClassStream(vectors, [[3, 8]]), SGDClassifier(random_state=0), True)
+    assert record.task_aware_accuracy == record.accuracy > 0.9
+
+
 def test_probabilities_of_gaussian_naive_bayes_are_scores(vectors):
     stream = ClassStream(vectors, 5)
     learner = GaussianNB(priors=np.full(10, 0.1), var_smoothing=0.05)
@@ -257,6 +262,11 @@ def test_probabilities_of_gaussian_naive_bayes_are_scores(vectors):
     likeliest = np.argsort(-learner.predict_proba(X), axis=1)[:, :5]
     assert records[-1].top5 == np.mean((likeliest == y[:, None]).any(axis=1)) > 0.9
     assert records[-1].task_aware_accuracy > records[-1].accuracy
+
+
+def test_a_learner_that_must_be_told_says_so_itself(vectors):
+    with pytest.raises(ValueError, match="classes must be passed"):
+        next(evaluate(ClassStream(vectors, 5), GaussianNB()))
 
 
 def test_a_learner_without_partial_fit_is_refused(six):

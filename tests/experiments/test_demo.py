@@ -70,6 +70,19 @@ def test_the_methods_differ_in_one_thing_each(records):
     assert by_method[demo.LMRC_PLUS]["memory_per_class"] == 0
 
 
+def test_the_folder_holds_all_files_of_the_demo(ran):
+    out, *_ = ran
+    assert sorted(path.name for path in out.iterdir()) == [
+        "accuracy.png",
+        "accuracy.svg",
+        "mine.txt",
+        "records.jsonl",
+        "report.html",
+        "run.json",
+        "table.csv",
+    ]
+
+
 def test_the_findings_and_the_page_are_printed(ran, records):
     out, printed, progress = ran
     summaries = summarize_methods(records)
@@ -83,6 +96,18 @@ def test_the_findings_and_the_page_are_printed(ran, records):
     assert len(progress.splitlines()) == len(records)
     assert [list(command) for command in description["commands"]] == [["words"]]
     assert f"--out {out}" in description["commands"][0]["words"]
+
+
+def test_the_thread_count_is_restored():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run = demo.run(epochs=1)
+        assert next(run).threads == 1
+        run.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def with_old(summaries, **old):

@@ -27,6 +27,24 @@ def test_every_experiment_has_a_recipe_for_every_data_set(experiment, dataset):
     )
 
 
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e != "capacity"])
+def test_a_question_needs_no_context(experiment):
+    """Its page shows none of the others that it could go on from."""
+    assert not load_recipe(experiment).question.startswith(("As ", "But ", "Like ", "Now "))
+
+
+def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
+    recipe = load_recipe("incremental", "cifar100")
+    assert recipe.settings_of("lmrc")["response_weight"] == 5
+    assert recipe.settings_of("lmrc+")["response_weight"] == 3
+    chosen = load_recipe("incremental", "cifar100", settings={"response_weight": 7.0}, epochs=2)
+    for method in ("lmrc", "lmrc+"):
+        assert chosen.settings_of(method)["response_weight"] == 7
+        assert chosen.settings_of(method)["epochs"] == 2
+    again = load_recipe("incremental", "cifar100")
+    assert again == recipe
+
+
 def own_settings_of_lmrc_plus():
     """Return the defaults that LMRC has not, and ``augment="auto"``, which a recipe changes."""
     plus = LMRCPlusClassifier().get_params()
@@ -82,6 +100,12 @@ def test_the_rows_from_lmrc_to_lmrc_plus_add_up():
     assert steps[5] == more | {"exemplar_repeats", "rotations", "predict_with", "freeze"}
 
 
+@pytest.mark.parametrize("dataset", ["cifar100", "imagenet200"])
+def test_rotations_are_compared_at_thirty_epochs(dataset):
+    recipe = load_recipe("rotations", dataset)
+    assert {recipe.settings_of(method)["epochs"] for method in recipe.methods} == {30}
+
+
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar100"])
 @pytest.mark.parametrize("experiment", ["incremental", "softmax-suppression", "rotations"])
 def test_a_users_choice_is_for_the_first_task_too(experiment, dataset):
@@ -127,6 +151,18 @@ def test_an_unknown_variant_is_refused_with_a_list_of_those_known():
 @pytest.mark.parametrize("dataset", ["digits", "mnist"])
 def test_digits_are_not_rotated(experiment, dataset):
     assert load_recipe(experiment, dataset).settings_of("lmrc+")["rotations"] == "none"
+
+
+def test_softmax_suppression_has_the_papers_network():
+    recipe = load_recipe("softmax-suppression")
+    assert (recipe.dataset, recipe.order, recipe.classes, recipe.tasks) == (
+        "mnist",
+        "natural",
+        4,
+        2,
+    )
+    assert recipe.settings["backbone"] == "cnn"
+    assert load_recipe("softmax-suppression", "cifar100").settings["backbone"] == "cnn"
 
 
 def test_consolidation_and_heads_have_the_settings_of_incremental():

@@ -102,6 +102,24 @@ def test_task_boundaries_may_be_blurry(tmp_path):
         main("incremental", "digits", tmp_path, **changes, disjoint=0.5)
 
 
+def test_rehearsal_has_the_layout_of_table_1(tmp_path, rows):
+    main(
+        "rehearsal",
+        "digits",
+        tmp_path,
+        **SMALL,
+        methods=["finetune", "lmrc"],
+        memory=[1, 2],
+        tasks=2,
+    )
+    average = {s.method: s.average.mean for s in summarize_methods(read_records(tmp_path))}
+    shown = rows(tmp_path)
+    assert shown[0] == ["method", "1 per class", "2 per class"]
+    for row, method in zip(shown[1:3], ("Fine-tuning", "LMRC"), strict=True):
+        ours = [percent(average[f"{method} + {pool} per class"]) for pool in (1, 2)]
+        assert row == [method, *ours]
+
+
 def test_exemplars_may_be_counted_in_total(tmp_path, rows):
     changes = SMALL | {"methods": ["finetune"], "memory": [20], "total": True, "tasks": 2}
     main("rehearsal", "digits", tmp_path, **changes, settings={"exemplars": "herding"})
@@ -135,6 +153,15 @@ def test_suppression_shows_mean_outputs_on_the_samples_of_each_class(suppression
 def test_a_data_set_with_too_few_classes_is_refused(tmp_path):
     with pytest.raises(ValueError, match="takes 11 classes, but digits has 10"):
         main("softmax-suppression", "digits", tmp_path, **SMALL, classes=11)
+
+
+def test_suppression_is_resumed(suppression, tmp_path, records_of):
+    whole = (suppression / "records.jsonl").read_text()
+    (tmp_path / "run.json").write_text((suppression / "run.json").read_text())
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))  # LMRC lacks its second task
+    main("softmax-suppression", "digits", tmp_path, **SMALL)
+    assert records_of(tmp_path) == records_of(suppression)
 
 
 def test_nothing_is_run_twice(suppression, ablation, no_training):
@@ -238,6 +265,13 @@ def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, 
     end = [r.record for r in read_records(tmp_path) if r.method == "LM"][-1]
     assert f"LM,1,5,{end.task_confusion[0][4]}" in counts
     assert (tmp_path / "confusion-lwf.mt.svg").exists()
+
+
+def test_consolidation_shows_old_classes(incremental, tmp_path, rows):
+    main("consolidation", "digits", tmp_path, source=incremental, **SMALL)
+    old = [r.record.old_accuracy for r in read_records(tmp_path) if r.method == "LM"]
+    assert ["LM", "–", *map(percent, old[1:])] in rows(tmp_path)
+    assert "LM, old classes" in (tmp_path / "consolidation.svg").read_text()
 
 
 def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch, records_of):
@@ -350,3 +384,13 @@ def test_a_folder_refuses_new_settings_of_a_method_that_it_has(
             main("incremental", "digits", out, **SMALL, **methods, by_method=own)
     else:
         main("incremental", "digits", out, **SMALL, **methods, by_method=own)
+
+
+def test_the_report_is_made_again_from_the_records_alone(incremental, suppression, tmp_path):
+    main("capacity", None, tmp_path, quiet=True, seeds=1, dims=[8], limit=40, max_tries=100)
+    for folder in (incremental, suppression, tmp_path):
+        made = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+        for name in set(made) - {"records.jsonl", "run.json"}:
+            (folder / name).unlink()
+        write_report(folder)
+        assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == made

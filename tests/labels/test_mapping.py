@@ -167,6 +167,15 @@ def test_unit_vectors_under_the_threshold_in_float64(seed, dim, threshold):
     assert (cosines(mapping.vectors) <= threshold).all()
 
 
+def test_a_full_large_mapping_keeps_the_threshold():
+    mapping = LabelMapping(200, 0.15, random_state=3)
+    mapping._fill(None)
+    assert len(mapping) > 380
+    wide = mapping.vectors.astype(np.float64)
+    assert cosines(mapping.vectors).max() <= 0.15
+    assert (wide @ wide.T)[~np.eye(len(wide), dtype=bool)].max() <= 0.15
+
+
 def test_directions_are_uniform():
     dim = 5
     vectors = LabelMapping(dim, 0.9999, random_state=0).extend(2_000).astype(np.float64)
@@ -206,6 +215,25 @@ def test_vectors_are_read_only_and_what_extend_returns_belongs_to_the_caller():
         mapping.vectors[0, 0] = 1
     new[:] = 0
     assert (np.linalg.norm(mapping.vectors, axis=1) > 0.99).all()
+
+
+def test_a_few_vectors_cost_a_few_candidates():
+    class Counted(LabelMapping):
+        sampled = 0
+
+        def _sample(self, count, stream):
+            self.sampled += count
+            return super()._sample(count, stream)
+
+    mapping = Counted(random_state=0)
+    mapping.extend(10)
+    assert mapping.sampled < 100
+
+
+def test_no_vectors():
+    mapping = LabelMapping(dim=7)
+    assert mapping.extend(0).shape == (0, 7)
+    assert mapping.vectors.shape == (0, 7)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +365,12 @@ def test_relax_gives_up_below_one_and_adds_nothing():
     np.testing.assert_array_equal(mapping.vectors, before)
 
 
+def test_without_need_relax_neither_warns_nor_relaxes():
+    mapping = LabelMapping(random_state=0)
+    mapping.extend(20, on_full="relax")
+    assert mapping.threshold == 0.15
+
+
 def test_a_warning_made_an_error_adds_nothing():
     mapping = LabelMapping(dim=10, threshold=0.1, max_tries=50, random_state=0)
     with warnings.catch_warnings():
@@ -433,3 +467,9 @@ def test_a_copy_goes_on_where_the_mapping_was(duplicate):
     mapping.extend(10)
     twin = duplicate(mapping)
     np.testing.assert_array_equal(twin.extend(10), mapping.extend(10))
+
+
+def test_repr_tells_the_setting():
+    assert repr(LabelMapping()) == (
+        "<LabelMapping of 0 vectors, dim=100, threshold=0.15, max_tries=10000>"
+    )

@@ -5,19 +5,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lmrc.labels.theory import dim_for, expected, likely, threshold_for
+from lmrc.labels.theory import _gamma_ratio, dim_for, expected, likely, threshold_for
 
-# dim, threshold, and what Algorithm 1 found with γ = 10,000.
+# dim, threshold, found by Algorithm 1, and N by the exact law, the normal one and Eq. 5 as printed,
+# with γ = 10,000 and τ = 0.99; all rounded to three digits or less.
 TABLE = [
-    (50, 0.15, 39),
-    (50, 0.20, 85),
-    (100, 0.10, 40),
-    (100, 0.15, 110),
-    (100, 0.20, 315),
-    (100, 0.25, 1285),
-    (200, 0.15, 440),
-    (200, 0.20, 3352),
+    (50, 0.15, 39, 49, 50, 2.4e14),
+    (50, 0.20, 85, 94, 95, 1.0e24),
+    (100, 0.10, 40, 45, 46, 1.0e24),
+    (100, 0.15, 110, 112, 112, 2.1e51),
+    (100, 0.20, 315, 339, 335, 2.8e89),
+    (100, 0.25, 1285, 1310, 1230, 2.5e138),
+    (200, 0.15, 440, 455, 451, 1.6e198),
+    (200, 0.20, 3352, 3470, 3280, math.inf),
 ]
+
+
+@pytest.mark.parametrize(("dim", "threshold", "_found", "beta", "normal", "paper"), TABLE)
+def test_expected_is_the_known_table(dim, threshold, _found, beta, normal, paper):
+    # The table has three digits or less.
+    assert expected(dim, threshold) == pytest.approx(beta, abs=1, rel=0.004)
+    assert expected(dim, threshold, law="normal") == pytest.approx(normal, abs=1, rel=0.004)
+    if paper < math.inf:
+        assert expected(dim, threshold, law="paper") == pytest.approx(paper, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +38,13 @@ TABLE = [
     ],
 )
 def test_expected_to_the_last_vector(law, counts):
-    ours = [expected(dim, threshold, law=law) for dim, threshold, _ in TABLE]
+    ours = [expected(dim, threshold, law=law) for dim, threshold, *_ in TABLE]
     assert ours == counts
     cdf = {
         "beta": lambda d, t: stats.beta.cdf((t + 1) / 2, (d - 1) / 2, (d - 1) / 2),
         "normal": lambda d, t: stats.norm.cdf(t * d**0.5),
     }[law]
-    for count, (dim, threshold, _) in zip(ours, TABLE, strict=True):
+    for count, (dim, threshold, *_) in zip(ours, TABLE, strict=True):
         numerator = math.log(1 - math.exp(math.log(0.01) / 10_000))  # Eq. 4, as printed
         assert count == round(numerator / math.log(cdf(dim, threshold)) + 1)
 
@@ -71,6 +81,23 @@ def test_negative_thresholds(law):
 
 
 @settings(derandomize=True, deadline=None)
+@given(
+    dim=st.integers(2, 3_000),
+    threshold=st.floats(-0.98, 0.98),
+    max_tries=st.integers(1, 10**9),
+    confidence=st.floats(0.01, 0.999),
+    law=st.sampled_from(["beta", "normal", "paper"]),
+)
+def test_expected_grows_with_threshold_and_tries(dim, threshold, max_tries, confidence, law):
+    count = expected(dim, threshold, max_tries, confidence, law)
+    assert count >= 1
+    assert expected(dim, threshold + 0.01, max_tries, confidence, law) >= count
+    assert expected(dim, threshold, 2 * max_tries, confidence, law) >= count
+    if threshold > 0:
+        assert expected(dim + 1, threshold, max_tries, confidence, law) >= count
+
+
+@settings(derandomize=True, deadline=None)
 @given(dim=st.integers(2, 2_000), threshold=st.floats(-0.5, 0.5))
 def test_beta_law_is_scipys_where_that_has_digits(dim, threshold):
     a = (dim - 1) / 2
@@ -102,7 +129,7 @@ def test_expected_refuses(arguments, message):
 
 
 def test_likely_is_near_the_known_table_and_the_law_in_many_dimensions():
-    for dim, threshold, found in TABLE:
+    for dim, threshold, found, *_ in TABLE:
         assert likely(dim, threshold) == pytest.approx(found, rel=0.12)
     assert likely(10**6, 0.01) == pytest.approx(expected(10**6, 0.01), rel=1e-4)
     assert likely(2, -0.99) == 2  # opposite each other
@@ -118,6 +145,24 @@ def test_advice_is_the_smallest_of_its_kind():
     assert 220 < expected(dim, 0.15) < 320
     assert threshold_for(200, dim=100, above=threshold) == pytest.approx(threshold + 0.005)
     assert dim_for(200, threshold=0.15, above=dim) == dim + 1
+
+
+def test_advice_grows_with_the_count():
+    counts = [1, 2, 5, 10, 100, 1_000, 10**6, 10**12]
+    thresholds = [threshold_for(n, dim=300) for n in counts]
+    dims = [dim_for(n, threshold=0.2) for n in counts]
+    assert thresholds == sorted(thresholds)
+    assert dims == sorted(dims)
+
+
+def test_few_vectors_need_two_dimensions():
+    assert [dim_for(n, threshold=0.9) for n in (1, 2, 3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("a", [99.9, 100.0, 150.0])
+def test_the_expansion_goes_on_where_the_gamma_function_ends(a):
+    exact = math.gamma(a + 0.5) / math.gamma(a)
+    assert _gamma_ratio(a) == pytest.approx(exact, rel=3e-11)
 
 
 def test_no_advice_where_there_is_none():

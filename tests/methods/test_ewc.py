@@ -27,6 +27,18 @@ def test_the_penalty_has_a_gradient(assert_gradient):
     assert_gradient(quick(EWCClassifier), "ewc")
 
 
+def test_penalty_is_zero_at_the_old_weights_and_grows_with_distance_and_fisher(second_step):
+    model = quick(EWCClassifier, penalty_weight=1.0).partial_fit(X, Y)
+    network, frozen, _ = second_step(model)
+    same = copy.deepcopy(frozen)
+    same.head.add_classes(2)
+    assert model.penalty(same, frozen)["ewc"].item() == 0
+    near = model.penalty(network, frozen)["ewc"].item()
+    assert near > 0
+    model.fisher_ = {name: 2 * f for name, f in model.fisher_.items()}
+    assert model.penalty(network, frozen)["ewc"].item() == pytest.approx(2 * near, rel=1e-4)
+
+
 def test_penalty_by_hand():
     old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[1.5], [4.0], [9.0]]))
     model = quick(EWCClassifier, penalty_weight=10.0, learning_rate=1e-3)
@@ -67,6 +79,15 @@ def test_fisher_is_the_mean_of_squared_gradients_per_sample():
         expected += network.head.weight.grad.square() / 50
     got = fisher_diagonal(network, x, torch.Generator().manual_seed(3))
     torch.testing.assert_close(got["head.weight"], expected)
+
+
+def test_fisher_is_that_of_theory_for_a_softmax_layer():
+    """For logits z = b the Fisher information of bᵢ is pᵢ (1 − pᵢ)."""
+    network = linear(torch.zeros(2, 1))
+    network.head.bias.data = torch.tensor([1.0, 0.0])
+    p = torch.tensor([1.0, 0.0]).softmax(0)
+    got = fisher_diagonal(network, torch.zeros(20_000, 1), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(got["head.bias"], p * (1 - p), rtol=0.03, atol=0)
 
 
 def test_the_fisher_information_is_of_all_samples_of_the_task():

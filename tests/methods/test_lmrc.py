@@ -258,6 +258,11 @@ def test_exemplars_are_stored_with_rehearsal_alone():
     assert {tuple(row) for row in memory.x.tolist()} <= known
 
 
+def test_rehearsal_remembers_more():
+    X, y = (np.concatenate(part) for part in zip(*blobs(seed=1), strict=True))
+    assert taught(3, memory_per_class=5, epochs=30).score(X, y) > taught(3, epochs=30).score(X, y)
+
+
 def with_buffers(*memory):
     """Tasks, each learnt with an exemplar buffer of its own size."""
     model = quick(epochs=30)
@@ -294,6 +299,20 @@ def test_no_more_exemplars_are_saved_than_memory_per_class_says_now(tmp_path, pe
     files = b"".join(path.read_bytes() for path in (tmp_path / "m").iterdir())
     assert sum(sample in files for sample in samples) == stored
     assert len(load(tmp_path / "m").memory_ or ()) == stored
+
+
+def test_label_vectors_are_unit_and_apart():
+    vectors = taught(3).label_vectors_.astype(np.float64)
+    assert vectors.shape == (6, 100)
+    cosines = vectors @ vectors.T
+    np.testing.assert_allclose(np.diag(cosines), 1, atol=1e-6)
+    assert (cosines - np.eye(6)).max() <= 0.15 + 1e-6
+
+
+def test_no_label_vectors_before_the_first_batch():
+    with pytest.raises(AttributeError, match="once a task"):
+        _ = quick().label_vectors_
+    assert not hasattr(quick(), "label_vectors_")
 
 
 def many_classes(n, first=0):

@@ -135,6 +135,25 @@ def test_a_pipe_is_not_waited_for(model, which):
         lmrc.load(model)
 
 
+@pytest.mark.parametrize("which", ["manifest.json", "weights-*", "labels-*", "exemplars-*"])
+def test_flipped_bits_and_cut_files_are_noticed(model, which):
+    (path,) = model.glob(which)
+    whole = path.read_bytes()
+    before = lmrc.load(model).label_vectors_
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        damaged = bytearray(whole)
+        if rng.random() < 0.3:
+            del damaged[rng.integers(len(whole)) :]
+        else:
+            damaged[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        try:
+            np.testing.assert_array_equal(lmrc.load(model).label_vectors_, before)
+        except ModelFileError:
+            continue
+
+
 @pytest.mark.parametrize(
     ("group", "name", "dtype"),
     [

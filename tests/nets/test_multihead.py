@@ -40,6 +40,32 @@ def test_unit_vectors_and_their_gradients_are_those_of_torch(dtype):
     assert torch.equal(got[0, 0], torch.zeros(4, dtype=dtype))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_unit_vectors_have_the_gradients_of_finite_differences_and_can_be_compiled():
+    vectors = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(unit, vectors)
+    compiled = torch.compile(unit, backend="aot_eager", fullgraph=True)
+    assert torch.autograd.gradcheck(compiled, vectors)
+
+
+def test_unit_vectors_have_second_derivatives():
+    """For gradient penalties; without them, these would be silently wrong."""
+    vectors = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(unit, vectors)
+
+
+def test_per_sample_gradients_by_torch_func():
+    head, x = heads(2), torch.randn(5, 6)
+
+    def output(weight, x):
+        return torch.func.functional_call(head, {"weight": weight}, (x[None],))[..., 0].sum()
+
+    each = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0))(head.weight.detach(), x)
+    for sample, got in zip(x, each, strict=True):
+        (expected,) = torch.autograd.grad(output(head.weight, sample), head.weight)
+        torch.testing.assert_close(got, expected)
+
+
 def test_a_new_head_leaves_the_others_as_they_are():
     head, x = heads(2), torch.randn(5, 6)
     before, weight, bias = head(x), head.weight, head.bias

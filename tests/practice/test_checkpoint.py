@@ -1,7 +1,9 @@
 """An interrupted learn: it can be resumed, or discarded."""
 
 import json
+import os
 import shutil
+import threading
 
 import pytest
 from PIL import Image
@@ -199,6 +201,22 @@ def test_a_failed_resume_keeps_the_checkpoint(place, learn, killed, call, monkey
     assert "backbone.safetensors" in learn("--resume", code=1)[2]
     (place / "elsewhere").rename(weights)
     learn("--resume")
+
+
+def test_two_learns_at_once(place, learn):
+    with folder.writing(place / "m"):
+        err = learn("week1", fast=True, code=1)[2]
+    assert f"m is being changed by process {os.getpid()}" in err
+
+
+def test_readers_need_no_lock(model, call):
+    with folder.writing(model):
+        codes = []
+        thread = threading.Thread(target=lambda: codes.append(lmrc.load(model)))
+        thread.start()
+        thread.join()
+        assert len(codes) == 1
+        assert call("predict", model, "test/one/000.png")[0] == 0
 
 
 def test_the_checkpoint_is_deleted_to_make_room_for_the_model(place, learn, limit_disk):

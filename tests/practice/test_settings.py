@@ -3,11 +3,13 @@
 import inspect
 import json
 import re
+import typing
 
 import numpy as np
 import pytest
 
 import lmrc
+from lmrc.methods.parameters import Parameter
 from lmrc.nets.backbones import BACKBONES
 from lmrc.nets.packaged import PACKAGED
 from lmrc.practice import commands, options
@@ -155,3 +157,20 @@ def test_a_parameter_of_another_method_is_refused(place, learn):
     assert "--rotations needs --method lmrc+" in learn("week1", "--rotations", "all", code=2)[2]
     said = learn("week1", "--set", "statistics=full", code=2)[2]
     assert "--set statistics needs --method lmrc+" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices", "found"),
+    [
+        ("bool", (True, False), bool),
+        ("Literal[1, 2]", (1, 2), ["1", "2"]),
+        ('Literal["auto", True, False]', ("auto", True, False), bool),
+        ("int | None", (), int),
+        ("str", ("a+b", "c"), ["a+b", "c"]),
+    ],
+)
+def test_a_parameter_of_any_type_can_have_an_option(monkeypatch, kind, choices, found):
+    declared = Parameter(None, help="What it is.", option="--new", choices=choices, type=kind)
+    monkeypatch.setattr(options, "_default", lambda _: False)
+    made = typing.get_args(options._option("new", declared).annotation.__origin__)[0]
+    assert (made if isinstance(found, type) else list(made)) == found

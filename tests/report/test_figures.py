@@ -3,6 +3,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from lmrc.methods.catalog import METHODS
 from lmrc.report import figures
 from lmrc.report.summary import Spread, summarize_methods
 
@@ -85,6 +86,10 @@ def test_what_was_never_measured_is_no_line():
     assert "missing" not in shown
 
 
+def test_every_built_in_method_has_a_line_style_of_its_own():
+    assert len(figures.LINE_STYLES) >= len(METHODS)
+
+
 def test_methods_differ_in_colour_marker_and_dashes():
     for part in zip(*figures.LINE_STYLES, strict=True):
         assert len(set(part)) == len(figures.LINE_STYLES)
@@ -122,6 +127,11 @@ def test_the_svg_can_stand_beside_others_in_a_page(accuracy):
     assert root.find(".//{*}image") is None
 
 
+def test_equal_records_give_equal_bytes(records, accuracy):
+    again = figures.accuracy_over_tasks(summarize_methods(records))
+    assert svg_of(again) == svg_of(accuracy)
+
+
 def test_the_svg_file_has_an_ink_for_light_and_for_dark(accuracy):
     file = figures.svg_file(svg_of(accuracy))
     assert ET.fromstring(file.encode()).tag.endswith("svg")
@@ -129,6 +139,10 @@ def test_the_svg_file_has_an_ink_for_light_and_for_dark(accuracy):
     assert contrast(light, "#ffffff") >= 4.5
     assert contrast(dark, "#111111") >= 4.5
     assert "prefers-color-scheme:dark" in file
+
+
+def test_the_png_is_an_image(accuracy):
+    assert figures.to_png(accuracy).startswith(b"\x89PNG")
 
 
 def test_task_confusion_shows_shares_of_each_row():

@@ -76,6 +76,19 @@ def test_probabilities_and_unknown_are_the_models(serve, pictures, calibrated):
     assert all(p["class"] for p in never)
 
 
+def test_a_threshold_is_computed_once_for_all_images(serve, pictures, calibrated, monkeypatch):
+    shares, whole = [], lmrc.LMRCPlusClassifier.unknown_threshold
+    monkeypatch.setattr(
+        lmrc.LMRCPlusClassifier,
+        "unknown_threshold",
+        lambda model, share: shares.append(share) or whole(model, share),
+    )
+    client, sent = serve(calibrated), files(pictures, "one", n=3)
+    for share in (0.1, 0.2, 0.1):
+        assert client.post(f"{MODEL}/predict?unknown_share={share}", files=sent).is_success
+    assert shares == [0.1, 0.2]
+
+
 def test_unknown_below_a_similarity(client, pictures):
     (found,) = client.post(
         f"{MODEL}/predict?reject_below=1.5", files=files(pictures, "one", n=1)

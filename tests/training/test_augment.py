@@ -137,6 +137,15 @@ def test_cutout_zeroes_a_square_of_a_quarter_of_the_sides():
     assert (corner == 0).sum() == 3 * 2 * 2
 
 
+def test_colour_jitter_makes_images_brighter_and_darker(epoch):
+    x = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
+    (batch,) = epoch(x, torch.zeros(200, dtype=torch.long), augment="jitter+cutout", batch_size=200)
+    brightest = batch.x.flatten(1).max(dim=1).values.float()  # zero in the cutout and the padding
+    assert 55 <= brightest.min() < 70
+    assert 130 < brightest.max() <= 160
+    assert 95 < brightest.mean() < 110
+
+
 def test_jitter_and_cutout_depend_on_the_seed_and_keep_the_dtype(epoch):
     x = torch.randint(0, 255, (12, 3, 16, 16), dtype=torch.uint8, generator=torch.manual_seed(0))
     y = torch.zeros(12, dtype=torch.long)

@@ -13,6 +13,7 @@ from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training import graphed, prefetch
 from lmrc.training.batches import Batches
 from lmrc.training.device import Execution
+from lmrc.training.graphed import GraphedStep
 from lmrc.training.loop import Optimisation, train
 from lmrc.training.objective import Objective
 from lmrc.training.prefetch import Prefetcher, chunk_rows
@@ -228,6 +229,35 @@ def test_code_is_compiled_for_one_size_of_mini_batch_and_for_nothing_else(n):
     assert compiled == [4]  # not for a last one of 5 or 2
 
 
+@pytest.mark.parametrize(
+    ("n", "size", "settings", "rows"),
+    [
+        (5000, 128, {}, 8),  # 39 in 5 chunks
+        (9 * 128, 128, {}, 5),  # 9 in 2 chunks, rather than 8 and 1
+        (3 * 128, 128, {}, 3),
+        (5000, 128, {"rotations": "all"}, 2),
+        (5000, 2000, {}, 1),
+        (5000, 128, {"resident": False}, 1),
+    ],
+)
+def test_a_chunk_is_about_a_thousand_inputs(n, size, settings, rows):
+    assert chunk_rows(batches(n, size, **settings), size) == rows
+
+
 def test_a_chunk_of_large_images_is_smaller(monkeypatch):
     monkeypatch.setattr(prefetch, "MAX_VALUES", 3 * 128 * 3 * 6 * 6)
     assert chunk_rows(batches(3000, 128), 128) == 3
+
+
+def test_the_next_epoch_is_sampled_once(monkeypatch):
+    data, sampled = batches(), []
+    monkeypatch.setattr(
+        data, "sample_epoch", lambda generator: sampled.append(generator.initial_seed())
+    )
+    step = GraphedStep(lambda batch: {}, data, torch.optim.SGD(network().parameters()), bf16=False)
+    step.sample_epoch(1)
+    step.sample_epoch(1)
+    assert sampled == [1]
+    step.prefetch_epoch(2)
+    step.sample_epoch(2)
+    assert sampled == [1, 2]

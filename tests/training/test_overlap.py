@@ -258,6 +258,18 @@ def test_compiled_code_reuses_memory_only_without_overlapped_gradients(is_large,
     assert reuse == [is_large]
 
 
+def test_the_next_step_uses_the_updated_weights():
+    fast, x = network(), torch.rand(3, 3, 4, 4)
+    optimiser = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
+    with overlapped(fast, True) as weights:
+        for _ in range(2):
+            gradients(fast, x, weights, bf16=True)
+            optimiser.step()
+        weights.begin()
+        for weight, used in zip(weights.weights, weights.used, strict=True):
+            assert torch.equal(used, weight.bfloat16())
+
+
 def test_a_failed_capture_leaves_no_gradients_to_the_next_step():
     """The GPU's memory may run out during a capture, in which nothing is computed."""
     fast, x = network(), torch.ones(3, 3, 4, 4)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,13 @@ def run(*, seeds: int = 1, epochs: int = 12) -> Iterator[RunRecord]:
     common: dict[str, Any] = {"epochs": epochs, "backbone": "cnn", "batch_size": 32}
     recipe = load_recipe("incremental", "digits", order="natural", **common)
     dataset = load_dataset("digits")
-    # On 8 × 8 images, two threads save a quarter of the time on two idle cores, and take four times
-    # as long on busy ones. Also, sums are then in the same order on any machine.
-    torch.set_num_threads(1)
-    for seed in range(seeds):
-        for title, (method, memory) in RUNS.items():
-            chosen = Run(method, seed, memory, title)
-            # Too small for a GPU to pay off; and the numbers are the same everywhere.
-            for record, _ in measure(recipe, chosen, dataset, 0, None, device="cpu"):
-                yield record
+    with _one_thread():
+        for seed in range(seeds):
+            for title, (method, memory) in RUNS.items():
+                chosen = Run(method, seed, memory, title)
+                # Too small for a GPU to pay off; and the numbers are the same everywhere.
+                for record, _ in measure(recipe, chosen, dataset, 0, None, device="cpu"):
+                    yield record
 
 
 def headline(summaries: Sequence[MethodSummary]) -> str:
@@ -157,6 +156,21 @@ def clear_folder(out: Path, description: Description) -> None:
 def _command(out: Path, seeds: int, epochs: int) -> str:
     command = ["lmrc", "demo", "--out", str(out), "--seeds", str(seeds), "--epochs", str(epochs)]
     return shlex.join(command)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute in one thread, for the length of a ``with``.
+
+    On 8 × 8 images, two threads save a quarter of the time on two idle cores, and take four times
+    as long on busy ones. Also, sums are then in the same order on any machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _mean(spread: Spread | None) -> float:
