@@ -5,7 +5,7 @@
 FOLDER has a sub-folder of photographs for each class; without it, JPEG files of coloured noise are
 made, which take the same time. Each task is one command in a process of its own. Printed are its
 wall-clock time and its CPU time, with start and imports: on an idle machine, the first is about the
-second divided by the cores. With ``--features``, `partial_fit` on as many random features of 1,280
+second divided by the cores. With ``--features``, `partial_fit` on as many random features of 1,792
 values is timed instead, in this process: what is left once features are computed.
 """
 

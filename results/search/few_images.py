@@ -170,9 +170,9 @@ def variants(scatter: Scatter, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         weights = (weights if basis is None else basis.T @ weights).T.float()
         yield f"ridge, λ × {times:g}", ridge.ridge_scores(weights, x)
     for amount in (0.05, 0.4):
-        shrunk = classifiers.shrunk(fit.covariance, amount)
-        means = scatter.means[:, None, width : 2 * width]
-        lda = classifiers._discriminant(means, shrunk)
+        features = scatter.of(width, 2 * width)
+        factor = torch.linalg.cholesky(classifiers.shrunk(features.covariance(), amount))
+        lda = classifiers._discriminant(features.means[:, None], factor)
         yield f"lda, {amount}", prediction_rules.linear(lda, "lda", ridge.normalised(x)[None])
 
 

@@ -16,7 +16,7 @@ from lmrc.statistics.ridge import (
     ridge_scores,
     shrinkage,
 )
-from lmrc.statistics.scatter import Scatter
+from lmrc.statistics.scatter import Scatter, mirrored, products
 
 WIDTH, PROJECTIONS, CLASSES = 12, 100, 5
 INPUTS = 2 * WIDTH + PROJECTIONS
@@ -232,3 +232,42 @@ def test_forged_statistics_are_refused(name, value):
     scatter.check(CLASSES, INPUTS)
     with pytest.raises(ValueError, match="scatter's"):
         Scatter(**scatter.tensors() | {name: value}).check(CLASSES, INPUTS)
+
+
+@pytest.mark.parametrize(("n", "each"), [(5, 1), (20, 3), (20, 30)])
+def test_half_of_the_products_make_all_of_them(n, each, monkeypatch):
+    monkeypatch.setattr("lmrc.statistics.scatter.BLOCK", 7)  # several, and a rest
+    rows = torch.randn(n, each, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(mirrored(products(rows)), rows @ rows.T)
+    twice = products(rows, products(rows))
+    torch.testing.assert_close(mirrored(twice), 2 * rows @ rows.T)
+
+
+@pytest.mark.parametrize(("each", "spread"), [(6, 0.4), (60, 0.4), (60, 2.0), (2, 2.0)])
+def test_the_best_ridge_is_found_by_few_decompositions(each, spread, monkeypatch):
+    """Each decomposition takes seconds where there are thousands of images."""
+    x, y = samples([each] * CLASSES, spread=spread)
+    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    scatter = scatter.of(WIDTH)
+    means, n = scatter.means.double(), each * CLASSES
+    values, vectors = torch.linalg.eigh(scatter.covariance() + means.T @ means / CLASSES)
+    targets = vectors.T @ means.T / CLASSES
+    ridges = torch.tensor(ridge.RIDGES, dtype=torch.float64)[:, None] * values.mean()
+    fits = values / (values + ridges)
+    along = targets.square().sum(dim=1) / (values + ridges)
+    left = 1 - fits.sum(dim=1) / n  # generalised cross-validation
+    errors = (1 - 2 * along.sum(dim=1) + (along * fits).sum(dim=1)) / left.square()
+    best = int(torch.where(left > 1e-9, errors, torch.inf).argmin())
+    decompositions = []
+
+    def cholesky(matrix, real=torch.linalg.cholesky):
+        decompositions.append(len(matrix))
+        return real(matrix)
+
+    monkeypatch.setattr(torch.linalg, "cholesky", cholesky)
+    for first in range(len(ridge.RIDGES)):
+        monkeypatch.setattr(ridge, "FIRST_TRIED", first)
+        decompositions.clear()
+        found = ridge_regression(scatter, CPU).ridge
+        assert found == pytest.approx(float(ridges[best]), rel=1e-6)
+        assert len(decompositions) <= abs(first - best) + 2

@@ -26,14 +26,15 @@ EPS = 1e-12
 
 def discriminant(statistics: ClassStatistics) -> dict[str, Tensor]:
     """Return Fisher's discriminant: ``lda_weight``, (rotations, classes, width), ``lda_bias``."""
-    return _discriminant(statistics.means, shrunk(statistics.covariances.mean(), SHRINKAGE))
+    covariance = shrunk(statistics.covariances.mean(), SHRINKAGE)
+    return _discriminant(statistics.means, torch.linalg.cholesky(covariance))
 
 
 class Exact(NamedTuple):
     """Classifiers from exact statistics, and what they were computed by."""
 
     classifiers: dict[str, Tensor]
-    covariance: Tensor  # of normalised features, around the class means
+    factor: Tensor  # lower, of the discriminant's covariance
     shrinkage: float  # of it
     regression: Regression
 
@@ -47,10 +48,11 @@ def exact(scatter: Scatter, width: int, device: torch.device) -> Exact:
     features = scatter.of(width, 2 * width)
     covariance = features.covariance()
     amount = shrinkage(covariance, max(1, scatter.n_images - len(scatter.counts)))
-    found = _discriminant(features.means[:, None], shrunk(covariance, amount))
+    factor = torch.linalg.cholesky(shrunk(covariance, amount))
+    found = _discriminant(features.means[:, None], factor)
     regression = ridge_regression(scatter.of(width), device)
     found["ridge_weight"] = regression.weight
-    return Exact(found, covariance, amount, regression)
+    return Exact(found, factor, amount, regression)
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
@@ -61,16 +63,17 @@ def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
     return found
 
 
-def _discriminant(means: Tensor, covariance: Tensor) -> dict[str, Tensor]:
+def _discriminant(means: Tensor, factor: Tensor) -> dict[str, Tensor]:
     """Return Fisher's linear discriminant: Gaussians with one covariance Σ for all classes.
 
     The score of class c for features x in rotation r is x · Σ⁻¹ μ − ½ μ · Σ⁻¹ μ with the mean
     μ of (c, r); all seen from the mean of the classes, which changes no order and saves digits.
+    `factor` is the lower one of Σ.
     """
     means = means.double().transpose(0, 1)  # (rotations, classes, width)
     middle = means.mean(dim=1, keepdim=True)
     away = means - middle
-    weight = torch.linalg.solve(covariance, away.flatten(0, 1).T).T.view_as(means)
+    weight = torch.cholesky_solve(away.flatten(0, 1).T, factor).T.view_as(means)
     bias = -(weight * (away / 2 + middle)).sum(dim=-1)
     return {"lda_weight": weight.float().contiguous(), "lda_bias": bias.float()}
 
@@ -86,7 +89,8 @@ def fit_head(head: MultiHead, vectors: Tensor, scatter: Scatter) -> None:
     means = scatter.means[-n:].double()
     middle = means.mean(dim=0)
     away = means - middle
-    weight = torch.linalg.solve(shrunk(covariance + away.T @ away / n, amount), away.T).T / n
+    factor = torch.linalg.cholesky(shrunk(covariance + away.T @ away / n, amount))
+    weight = torch.cholesky_solve(away.T, factor).T / n
     bias = 1 / n - weight @ middle
     vectors = vectors.cpu().double()
     with torch.no_grad():

@@ -8,18 +8,20 @@ Augmentation and a Method for Prediction", Technometrics 1974. The ridge, the sh
 image weighs stay as they are.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmrc.statistics.classifiers import Exact, shrunk
+from lmrc.statistics.classifiers import Exact
 from lmrc.statistics.prediction_rules import comparable
 from lmrc.statistics.ridge import Regression, expand
 from lmrc.statistics.scatter import Scatter
 from lmrc.training.memory import Memory
 
+EPS = 1e-12
 MAX_IMAGES, MAX_OF_CLASS = 2000, 100  # that are left out, of a task and of a class of it
 
 
@@ -101,11 +103,13 @@ def _ridge(left_out: LeftOut, regression: Regression, width: int) -> Tensor:
     n_classes, y, weight = len(left_out.scatter.counts), left_out.y, regression.weight.double()
     means, away = left_out.means(width), left_out.away[:, width:]
     of_mean = 1 / n_classes
-    there = means.to(regression.factor), away.to(regression.factor)
-    solved = regression.solved(there[1]), regression.solved(there[0])[y]
-    products = _products(*solved).cpu()
-    if regression.basis is not None:  # (BᵀB + λI)⁻¹ = (I − Bᵀ(BBᵀ + λI)⁻¹B) / λ
-        products = (_products(away, means[y]) - products) / regression.ridge
+    pair = away.to(regression.factor), means.to(regression.factor)
+    if regression.basis is not None:
+        pair = _in_basis(left_out, regression.basis, pair[0])
+    products = _products(regression.solved(pair[0]), regression.solved(pair[1])[y])
+    if regression.basis is not None:  # B (BᵀB + λI)⁻¹ Bᵀ = I − λ (BBᵀ + λI)⁻¹
+        products = _products(pair[0], pair[1][y]) - regression.ridge * products
+    products = products.cpu()
     changed = _changed(products, left_out.others, 1 / left_out.scatter.n_images, of_mean)
     by_weight = torch.stack([away @ weight.T, (means @ weight.T)[y]], dim=1)  # (n, 2, classes)
     # The class's column of the targets moves, too.
@@ -114,14 +118,35 @@ def _ridge(left_out: LeftOut, regression: Regression, width: int) -> Tensor:
     return (changed @ by_weight).sum(dim=1)
 
 
+def _in_basis(left_out: LeftOut, basis: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the d and the μ of which Bᵀ makes the deviations and the class means: (…, rows).
+
+    A deviation is a sum of its own class's rows of B.
+    """
+    ranks = left_out.scatter.ranks.tolist()
+    found = away.new_zeros(len(away), len(basis))
+    for row in torch.unique(left_out.y).tolist():
+        here = torch.nonzero(left_out.y == row).to(away.device)
+        own = torch.arange(sum(ranks[:row]), sum(ranks[: row + 1]), device=away.device)
+        rows = basis[own]
+        inner = rows @ rows.T
+        # There may be the same image twice, or nothing but.
+        inner.diagonal().add_(EPS * inner.diagonal().mean() + torch.finfo(inner.dtype).tiny)
+        products = rows @ away[here[:, 0]].T
+        found[here, own] = torch.cholesky_solve(products, torch.linalg.cholesky(inner)).T
+    n_classes = len(ranks)
+    means = away.new_zeros(n_classes, len(basis))
+    means[:, -n_classes:].fill_diagonal_(math.sqrt(n_classes))
+    return found, means
+
+
 def _discriminant(left_out: LeftOut, fit: Exact, width: int) -> Tensor:
     y, n = left_out.y, torch.arange(len(left_out.y))
     weight = fit.classifiers["lda_weight"][0].double()  # (classes, width): Σ⁻¹ μ
     means, away = left_out.means(width, 2 * width), left_out.away[:, width : 2 * width]
     means = means - means.mean(dim=0)
-    covariance = shrunk(fit.covariance, fit.shrinkage)
-    solved: Tensor = torch.linalg.solve(covariance, away.T)
-    length = (away * solved.T).sum(dim=1)  # d Σ⁻¹ d
+    half: Tensor = torch.linalg.solve_triangular(fit.factor, away.T, upper=False)
+    length = half.square().sum(dim=0)  # d Σ⁻¹ d
     share = (1 - fit.shrinkage) * (left_out.others + 1) / left_out.others
     share = share / left_out.scatter.n_images
     gain = share / (1 - share * length)  # Σ⁻¹ grows by gain · Σ⁻¹ d dᵀ Σ⁻¹

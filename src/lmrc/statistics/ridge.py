@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmrc.statistics.scatter import Scatter
+from lmrc.statistics.scatter import Scatter, mirrored, products
 from lmrc.training.device import for_float64
 
 SEED = 0  # of the projection, the same for all models
@@ -82,12 +82,8 @@ class Regression(NamedTuple):
     basis: Tensor | None  # B, as `_system` returns it
 
     def solved(self, x: Tensor) -> Tensor:
-        """Return vectors for inputs (n, inputs), whose products are xᵀ Bᵀ (BBᵀ + λI)⁻¹ B x.
-
-        Without a B, they are xᵀ (A + λI)⁻¹ x.
-        """
-        known = x if self.basis is None else x @ self.basis.T
-        found: Tensor = torch.linalg.solve_triangular(self.factor, known.T, upper=False)
+        """Return vectors for x (n, inputs), whose products are xᵀ (S + λI)⁻¹ x."""
+        found: Tensor = torch.linalg.solve_triangular(self.factor, x.T, upper=False)
         return found.T
 
 
@@ -101,44 +97,50 @@ def ridge_regression(scatter: Scatter, device: torch.device) -> Regression:
     The ridge λ minimises the generalised cross-validation of Golub, Heath and Wahba, "Generalized
     Cross-Validation as a Method for Choosing a Good Ridge Parameter", Technometrics 1979: residuals
     over (1 − trace / n)². The number of images n is that of as many classes of the geometric mean
-    of theirs: small classes count, and one very small class does not outweigh the others.
+    of theirs: small classes count, and one very small class does not outweigh the others. Its
+    derivative says in which direction the minimum is, and where it has been passed.
     """
     system, targets, basis = _system(scatter, device)
     size = system.diagonal().sum() / scatter.means.shape[1] + EPS
     counts = scatter.counts.double()
     n = len(counts) * float(counts.log().mean().exp())
     probes = _probes(len(system)).to(system)
-    errors: dict[int, float] = {}
-    lowest: list[Any] = []  # weights, ridge and factor of the lowest error
 
-    def error(step: int) -> float:
-        if step not in errors:
-            ridge = float(RIDGES[step] * size)
-            shifted = system.clone()
-            shifted.diagonal().add_(ridge)
-            factor = torch.linalg.cholesky(shifted)
-            found = torch.cholesky_solve(torch.cat([targets, probes], dim=1), factor)
-            weights, solved = found.tensor_split([targets.shape[1]], dim=1)
-            fitted = targets - ridge * weights
-            if basis is None:
-                residuals = 1 - 2 * (targets * weights).sum() + (weights * fitted).sum()
-            else:
-                residuals = (targets - fitted).square().sum()
-            freedom = len(system) - ridge * float((probes * solved).sum())  # trace of the fit
-            left = 1 - freedom / n
-            # With more degrees of freedom than images, the larger ridge is the better one.
-            now = float(residuals) / left**2 if left > 0 else 1e30 / RIDGES[step]
-            if not lowest or now < min(errors.values()):
-                lowest[:] = weights, ridge, factor
-            errors[step] = now
-        return errors[step]
+    def tried(step: int) -> tuple[float, bool, Any]:
+        """Return the error, whether it rises with the ridge, and weights, ridge and factor."""
+        ridge = float(RIDGES[step] * size)
+        shifted = system.clone()
+        shifted.diagonal().add_(ridge)
+        factor = torch.linalg.cholesky(shifted)
+        found = torch.cholesky_solve(torch.cat([targets, probes], dim=1), factor)
+        weights, solved = found.tensor_split([targets.shape[1]], dim=1)
+        fitted = targets - ridge * weights
+        # The derivatives by λ are of Wᵀ (S + λI)⁻¹ W, and of the traces of the inverse and its
+        # square.
+        half = torch.linalg.solve_triangular(factor, weights, upper=False).square().sum()
+        if basis is None:
+            residuals = 1 - 2 * (targets * weights).sum() + (weights * fitted).sum()
+            growth = 2 * ridge * half
+        else:
+            residuals = (targets - fitted).square().sum()
+            growth = 2 * ridge * (weights.square().sum() - ridge * half)
+        trace = (probes * solved).sum()
+        left = n - len(system) + ridge * float(trace)  # images less the trace of the fit
+        of_left = trace - ridge * solved.square().sum()
+        kept = weights, ridge, factor
+        if left <= 0:  # with more degrees of freedom than images, the larger ridge is the better
+            return 1e30 / RIDGES[step], False, kept
+        rises = growth * left > 2 * residuals * of_left
+        return float(residuals) / (left / n) ** 2, bool(rises), kept
 
-    best = FIRST_TRIED
-    error(best)
-    for direction in (1, -1):
-        while 0 <= (step := best + direction) < len(RIDGES) and error(step) < error(best):
-            best = step
-    weights, ridge, factor = lowest
+    best, (lowest, rises, kept) = FIRST_TRIED, tried(FIRST_TRIED)
+    direction = -1 if rises else 1
+    while 0 <= (step := best + direction) < len(RIDGES) and (direction < 0) == rises:
+        error, rises, found = tried(step)
+        if error >= lowest:
+            break
+        best, lowest, kept = step, error, found
+    weights, ridge, factor = kept
     weights = (weights if basis is None else basis.T @ weights).T.float().cpu().contiguous()
     return Regression(weights, ridge, factor, basis)
 
@@ -153,14 +155,14 @@ def _system(scatter: Scatter, device: torch.device) -> tuple[Tensor, Tensor, Ten
     n_classes, width = means.shape
     if scatter.is_pooled:
         covariance = scatter.covariance().to(home)
-        return covariance + means.T @ means / n_classes, means.T / n_classes, None
+        return covariance.addmm_(means.T, means / n_classes), means.T / n_classes, None
     factors = scatter.factors.to(home, torch.float64) / math.sqrt(scatter.n_images)
     basis = torch.cat([factors, means / math.sqrt(n_classes)])
     if len(basis) > width:
-        return basis.T @ basis, means.T / n_classes, None
+        return mirrored(products(basis.T)), means.T / n_classes, None
     targets = basis.new_zeros(len(basis), n_classes)
     targets[len(factors) :] = torch.eye(n_classes) / math.sqrt(n_classes)
-    return basis @ basis.T, targets, basis
+    return mirrored(products(basis)), targets, basis
 
 
 def _probes(n: int) -> Tensor:

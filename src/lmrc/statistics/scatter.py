@@ -20,7 +20,8 @@ from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.covariances import with_row
 
 EPS = 1e-30
-BLOCK = 512  # rows that are transposed at once
+BLOCK = 512  # rows of a symmetric matrix that are computed or copied at once
+AT_ONCE = 1024  # samples whose scatter is added at once
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,20 @@ class Scatter:
 
         A new class has the row after the last. Matrices are computed where the samples are.
         """
-        found, more = self, torch.zeros(())
+        found, more, waiting = self, torch.zeros(0, 0), []
         for row, x in parts:
             n, mean, away = found._around_mean(row, x.double())
             factors = list(torch.split(found.factors, found.ranks.tolist()))
             if found.is_pooled:
-                more = more.to(away) + away.T @ away
+                waiting.append(away)
+                if sum(map(len, waiting)) >= AT_ONCE:
+                    more, waiting = products(torch.cat(waiting).T, more), []
                 factor = found.factors
             else:
                 known = factors[row : row + 1]
                 rows = torch.cat([*(f.to(away) for f in known), away])
-                factor = torch.linalg.qr(rows, mode="r")[1].cpu()
+                # R = QᵀA, as of all columns: Q follows from the first ones.
+                factor = (torch.linalg.qr(rows[:, : len(rows)])[0].T @ rows).cpu()
             found = replace(
                 found,
                 counts=with_row(found.counts, row, torch.tensor(n)),
@@ -100,7 +104,9 @@ class Scatter:
             )
             if len(found.factors) > found.means.shape[1] // 2:
                 found = found._pooled()
-        if not more.ndim:
+        if waiting:
+            more = products(torch.cat(waiting).T, more)
+        if not len(more):
             return found
         return replace(found, within=(found.within.double() + packed(more.cpu())).float())
 
@@ -127,7 +133,7 @@ class Scatter:
             self.means,
             torch.zeros_like(self.ranks),
             self.factors[:0],
-            packed(factors.T @ factors).float(),
+            packed(products(factors.T)).float(),
         )
 
     def without(self, row: int) -> Self:
@@ -158,8 +164,7 @@ class Scatter:
         """Return the covariance around the class means, (width, width), in float64."""
         if self.is_pooled:
             return unpacked(self.within, self.means.shape[1]).double() / self.n_images
-        factors = self.factors.double()
-        return factors.T @ factors / self.n_images
+        return mirrored(products(self.factors.double().T)) / self.n_images
 
     def class_statistics(self, kind: str) -> ClassStatistics:
         """Return statistics with covariances of a kind, for Gaussian replay.
@@ -195,10 +200,29 @@ def unpacked(triangle: Tensor, width: int) -> Tensor:
     matrix = torch.empty(width, width, dtype=triangle.dtype)
     for i, row in enumerate(torch.split(triangle, list(range(width, 0, -1)))):
         matrix[i, i:] = row
-    # Below the diagonal: blocks stay in the cache.
-    for i, rows in enumerate(torch.split(matrix, BLOCK)):
-        end = i * BLOCK + len(rows)
-        square = rows[:, end - len(rows) : end]
+    return mirrored(matrix)
+
+
+def products(rows: Tensor, total: Tensor | None = None) -> Tensor:
+    """Return the products of all pairs of rows, (n, n), added to a total: the upper triangle.
+
+    What is below is not computed, which is half of the work, and is of no meaning.
+    """
+    n = len(rows)
+    if total is None or not len(total):
+        total = rows.new_zeros(n, n)
+    for start in range(0, n, BLOCK):
+        block = slice(start, start + BLOCK)
+        total[block, start:].addmm_(rows[block], rows[start:].T)
+    return total
+
+
+def mirrored(matrix: Tensor) -> Tensor:
+    """Return a matrix made symmetric by its upper triangle, in place."""
+    for start in range(0, len(matrix), BLOCK):  # blocks stay in the cache
+        rows = matrix[start : start + BLOCK]
+        end = start + len(rows)
+        square = rows[:, start:end]
         square.copy_(square.triu() + square.triu(1).T)
-        matrix[end:, end - len(rows) : end] = rows[:, end:].T
+        matrix[end:, start:end] = rows[:, end:].T
     return matrix
