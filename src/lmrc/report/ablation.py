@@ -63,38 +63,20 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     The metric is accuracy on every data set: prediction rules have no other.
     """
     rows = _rows(description.recipe.get("rows") or [], records)
-    summaries = [row.summary for row in rows]
-    ends = summaries if len(summaries) < 2 else [summaries[0], summaries[-1]]
+    ends = [row.summary for row in (rows if len(rows) < 2 else [rows[0], rows[-1]])]
     task_id = incremental.task_id_drawing(ends)
-    chart = Drawing(
-        _bars(summaries),
-        "Average incremental accuracy and accuracy after the last task, row by row. The table "
-        "below holds the numbers.",
+    figure = html.figure(task_id, "task-id-accuracy", incremental.task_id_caption(ends))
+    tables = incremental.task_id_tables(ends)
+    contents = _contents(
+        description, records, rows, "The effect of each change", _order(rows), _headline(ends)
     )
-    caption = _order(rows) + " Whiskers: ± one standard deviation." * bool(html.n_seeds(summaries))
-    return sections.gather(
-        description,
-        records,
-        summarize_methods(records),
-        headline=_headline(ends),
+    result, tasks = contents.sections
+    by_task = Section("task-id", "Task-ID accuracy over the tasks", figure + tables)
+    return replace(
+        contents,
         findings=_findings(ends),
-        sections=[
-            Section(
-                "result",
-                "The effect of each change",
-                html.figure(chart, "ablation", caption) + _table(rows),
-            ),
-            Section(
-                "task-id",
-                "Task-ID accuracy over the tasks",
-                html.figure(task_id, "task-id-accuracy", incremental.task_id_caption(ends))
-                + incremental.task_id_tables(ends),
-            ),
-            Section("tasks", "Accuracy after each task", sections.accuracy_table(summaries)),
-        ],
-        markdown=_markdown(rows),
-        drawings={"ablation": chart, "task-id-accuracy": task_id},
-        tables={"ablation": _csv(rows)},
+        sections=[result, by_task, tasks],
+        drawings={**contents.drawings, "task-id-accuracy": task_id},
     )
 
 
@@ -102,43 +84,53 @@ def build_pretrained(description: Description, records: Sequence[RunRecord]) -> 
     """Return the report of `pretrained`: prediction rules beside each other, and joint training."""
     wanted, variants = (description.recipe.get(name) or () for name in ("rows", "variants"))
     rows = _rows(list(wanted), records)
-    summaries = [row.summary for row in rows]
-    chart = Drawing(
-        _bars(summaries),
-        "Average incremental accuracy and accuracy after the last task. The table below holds the "
-        "numbers.",
-    )
-    caption = "Joint training keeps all images; no other row keeps any."
-    caption += " Whiskers: ± one standard deviation." * bool(html.n_seeds(summaries))
     joint = {v["title"] for v in dict(variants).values() if v.get("method") == "joint"}
     bounds = {row["name"] for row in wanted if row["method"] in joint}
-    compared = {s.method: s.average for s in summaries if s.average and s.method not in bounds}
-    leaders = best(compared) if compared else {}
-    lead, shares = name_best(leaders) if leaders else ("", "")
-    others = [
-        f"; {s.method} (keeps all data): {100 * s.average.mean:.1f} %"
-        for s in summaries
-        if s.average and s.method in bounds
-    ]
+    averages = {row.summary.method: row.summary.average for row in rows}
+    compared = {m: average for m, average in averages.items() if average and m not in bounds}
+    headline = ""
+    if compared:
+        lead, shares = name_best(best(compared))
+        others = [
+            f"; {method} (keeps all data): {100 * average.mean:.1f} %"
+            for method, average in averages.items()
+            if average and method in bounds
+        ]
+        headline = f"{lead}: {shares} % average incremental accuracy{''.join(others)}."
+    heading = "Accuracy by backbone and prediction rule"
+    caption = "Joint training keeps all images; no other row keeps any."
+    return _contents(description, records, rows, heading, caption, headline)
+
+
+def _contents(
+    description: Description,
+    records: Sequence[RunRecord],
+    rows: Sequence[Row],
+    heading: str,
+    caption: str,
+    headline: str,
+) -> Contents:
+    """Return what both reports have: a chart and a table of the rows, and accuracy by task."""
+    summaries, name = [row.summary for row in rows], description.experiment
+    chart = Drawing(
+        _bars(summaries),
+        "Average incremental accuracy and accuracy after the last task, row by row. The table "
+        "below holds the numbers.",
+    )
+    caption += " Whiskers: ± one standard deviation." * bool(html.n_seeds(summaries))
     return sections.gather(
         description,
         records,
         summarize_methods(records),
-        headline=f"{lead}: {shares} % average incremental accuracy{''.join(others)}."
-        if leaders
-        else "",
+        headline=headline,
         findings=[],
         sections=[
-            Section(
-                "result",
-                "Accuracy by backbone and prediction rule",
-                html.figure(chart, "pretrained", caption) + _table(rows),
-            ),
+            Section("result", heading, html.figure(chart, name, caption) + _table(rows)),
             Section("tasks", "Accuracy after each task", sections.accuracy_table(summaries)),
         ],
         markdown=_markdown(rows),
-        drawings={"pretrained": chart},
-        tables={"pretrained": _csv(rows)},
+        drawings={name: chart},
+        tables={name: _csv(rows)},
     )
 
 

@@ -1,6 +1,6 @@
 """Report of `rehearsal` (Table 1): methods with a few exemplars per class."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
@@ -85,37 +85,36 @@ def _table1(summaries: Sequence[MethodSummary], description: Description) -> Tab
     return Table1(methods, style_indices(methods), sizes, ours, printed, unit)
 
 
-def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Markup:
-    head = ["method"]
+def _cells(
+    table: Table1,
+    ours: Callable[[Spread | None], str],
+    paper: Callable[[float | None], str],
+    unit: str = "",
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the head of Table 1, and the cells of each method as two functions write them."""
+    head, rows = ["method"], {method: list[str]() for method in table.methods}
     for size in table.sizes:
-        head += [f"{size} {table.unit}", *(["paper"] if table.paper else [])]
-    rows = []
-    for method in table.methods:
-        cells = []
-        for size in table.sizes:
-            cells.append(html.cell(table.ours.get((method, size)), "main"))
-            cells += [html.paper_cell(table.paper.get((method, size)))] if table.paper else []
-        rows.append([html.name(method, table.styles[method]), *cells])
+        head += [f"{size} {table.unit}{unit}", *([f"paper{unit}"] if table.paper else [])]
+        for method, cells in rows.items():
+            cells.append(ours(table.ours.get((method, size))))
+            cells += [paper(table.paper.get((method, size)))] if table.paper else []
+    return head, rows
+
+
+def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Markup:
+    head, rows = _cells(table, lambda spread: html.cell(spread, "main"), html.paper_cell)
+    named = [[html.name(method, table.styles[method]), *cells] for method, cells in rows.items()]
     caption = (
         f"Average incremental {metric_name(metric)} with exemplars, in percent; "
         f"{html.over_seeds(summaries)}."
     )
     protocol = html.note(sections.PROTOCOL) if table.paper else Markup()
-    return html.table(caption, head, rows) + protocol
+    return html.table(caption, head, named) + protocol
 
 
 def _markdown(table: Table1) -> str:
-    head = ["method"]
-    for size in table.sizes:
-        head += [f"{size} {table.unit} (%)", *(["paper (%)"] if table.paper else [])]
-    rows = []
-    for method in table.methods:
-        cells = [method]
-        for size in table.sizes:
-            cells.append(percent(table.ours.get((method, size))))
-            cells += [percent_of(table.paper.get((method, size)))] if table.paper else []
-        rows.append(cells)
-    return as_markdown(head, rows)
+    head, rows = _cells(table, percent, percent_of, " (%)")
+    return as_markdown(head, [[method, *cells] for method, cells in rows.items()])
 
 
 def _drawing(table: Table1, metric: str) -> Drawing:
