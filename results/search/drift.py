@@ -8,7 +8,8 @@ accuracy of each prediction rule with the means of each map, on a tenth of the t
 is held out, and how far the means are from those that the old images would give. "true" has the
 statistics of all images, "true means" their means only. With the ridge map, the ensemble is also
 scored with further votes: LDA (which is the relative Mahalanobis distance, up to a constant of the
-image), the residual of each class, and a shift for each task that is fitted on pseudo-features.
+image), the residual of each class, and a shift for each task that is fitted on pseudo-features; and
+on five crops of each image.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from lmrc.training.rotations import all_rotations
 RULES = ("lda", "finetuned", "linear", "ensemble")
 MAPS = ("sdc", "mlp", "cycle", "pushed", "pushed shift", "pushed mlp", "response 0.1")
 NEAREST = 48  # images of the task that are pushed towards each mean
+CROPS = ((0, 2), (0, -2), (2, 0), (-2, 0))  # shifts by pixels, besides the image as it is
 PUSHES, PUSH = 3, 25.0  # steps, and their length in standardised pixels, as in ADC
 
 
@@ -199,6 +201,13 @@ def more_votes(
         "ensemble and half the residual": found["ensemble"] + vote / 2,
         "ensemble, tasks shifted": found["ensemble"] + shifts,
     }
+
+
+def cropped_at(x: Tensor, by: tuple[int, int]) -> Tensor:
+    """Return images shifted by some pixels, their edges repeated."""
+    top, left = 2 + by[0], 2 + by[1]
+    wide = F.pad(x.float(), (2, 2, 2, 2), mode="replicate").to(x.dtype)
+    return wide[..., top : top + x.shape[-2], left : left + x.shape[-1]]
 
 
 def ridge(then: Tensor, now: Tensor) -> LinearMap:
@@ -380,9 +389,13 @@ def main() -> None:
         target = torch.tensor([rows[label] for label in y.tolist()], device=device)
         x = images(X)
         with torch.no_grad():
-            features = [
-                model._views(network, part.to(device))[0].float() for part in torch.split(x, 512)
-            ]
+            features, *cropped = (
+                [
+                    model._views(network, cropped_at(part.to(device), by))[0].float()
+                    for part in torch.split(x, 512)
+                ]
+                for by in ((0, 0), *(CROPS if task.index + 1 in given.finetuned else ()))
+            )
         rules = model._rules(network.head)
         for name, part in shown.items():
             generator = torch.Generator().manual_seed(1)
@@ -412,6 +425,9 @@ def main() -> None:
                     found_by = scorer.scores(wanted, f, 2)
                     if shifts is not None:
                         found_by |= more_votes(part, scorer, f, shifts)
+                        found_by["ensemble, five crops"] = found_by["ensemble"] + sum(
+                            scorer.scores(("ensemble",), crop[i], 2)["ensemble"] for crop in cropped
+                        )
                     for rule, scores in found_by.items():
                         n_right = float((scores.argmax(dim=1) == answer).sum())
                         right[rule] = right.get(rule, 0.0) + n_right
