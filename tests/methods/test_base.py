@@ -258,6 +258,12 @@ def test_one_class_and_one_sample_are_enough():
     assert model.decision_function(X).shape == (len(X),)
 
 
+def test_one_sample_is_enough_for_batch_normalisation():
+    backbone = nn.Sequential(nn.Linear(X.shape[1], 8), nn.BatchNorm1d(8), nn.ReLU())
+    model = quick(backbone=backbone).partial_fit(X[:1], Y[:1]).partial_fit(X2[:1], Y2[:1])
+    assert np.isfinite(model.similarities(X)).all()
+
+
 def test_two_classes_follow_scikit_learns_convention():
     model = quick(epochs=10).fit(X, Y)
     scores, decision = model.similarities(X), model.decision_function(X)

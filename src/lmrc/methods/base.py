@@ -274,6 +274,8 @@ class IncrementalClassifier(
     ) -> Iterator[EpochRecord]:
         execution = self.execution_
         frozen = None if before is None else Frozen(before, execution.bf16)
+        if len(samples) == 1:  # batch normalisation needs two values of a feature
+            samples = samples.at(torch.zeros(2, dtype=torch.int64))
         batches = Batches(
             samples.x,
             samples.y,
