@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import numpy as np
@@ -197,6 +198,30 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert "no images are stored in this model" in info
     out = call("predict", "m", "week1/red/0.png", "week1/green/1.png", "week2/blue/2.png")[1]
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
+
+
+@pytest.mark.usefixtures("small_pretrained", "small_inputs")
+def test_the_first_line_says_how_long_it_takes_with_a_backbone_of_ones_own(photographs, learn):
+    given = ("--backbone", "efficientnet-lite0")
+    first, *_ = learn("week1", *QUICK, *given)[1].splitlines()
+    assert re.fullmatch(
+        r"LMRC\+ with the pre-trained backbone efficientnet-lite0, about \d+ s", first
+    )
+    _, out, _ = learn("week2")
+    assert out.startswith("1 new class: blue (3)\n")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "times"),
+    [("efficientnet-lite0@448", 4), ("efficientnet-lite2", 2.24), ("efficientnet-lite0", 1)],
+)
+def test_larger_inputs_and_backbones_take_longer(backbone, times):
+    def seconds(backbone, n):
+        return _seconds(lmrc.LMRCPlusClassifier(backbone=backbone, device="cpu"), n)
+
+    per_image = seconds(backbone, 1000) - seconds(backbone, 0)
+    usual = seconds("efficientnet-lite0", 1000) - seconds("efficientnet-lite0", 0)
+    assert per_image == pytest.approx(times * usual)
 
 
 @pytest.mark.usefixtures("small_pretrained", "small_inputs")

@@ -1,6 +1,8 @@
 import re
 import shutil
 
+import numpy as np
+
 
 def test_known_classes_are_learnt_again_and_validated_separately(place, learn):
     learn("week1", fast=True)
@@ -23,3 +25,18 @@ def test_new_images_of_known_classes_that_differ_are_named(place, learn):
     _, out, err = learn("wrong")
     assert re.search(r"recognised already: one [0-4]?\d\.\d %\n", out)
     assert "one: its new images differ from those it was learnt from" in err
+
+
+def test_vectors_are_not_called_images(tmp_path, monkeypatch, learn, call):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+    X[4:] += 5
+    np.savez("v.npz", X=X, y=np.repeat(["a", "b"], 4))
+    np.savez("wrong.npz", X=X[4:], y=np.repeat(["a"], 4))
+    learn("v.npz", "--from-scratch", "--epochs", "2")
+    _, out, err = learn("wrong.npz")
+    said = out + err + call("log", "m")[1]
+    assert "new vectors of known classes that are recognised already: a " in out
+    assert "a: its new vectors differ from those it was learnt from" in err
+    assert "2 new in 8 vectors" in said
+    assert "image" not in said

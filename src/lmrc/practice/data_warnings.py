@@ -8,7 +8,7 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.auto import IDENTITY, pick
 from lmrc.nets.loading import is_pretrained
 from lmrc.practice.source import LabelledSamples
-from lmrc.practice.usage import count, warn
+from lmrc.practice.usage import count, noun_of, warn
 from lmrc.training.device import pick_device
 
 FEW_IMAGES = 20  # of a class, to train a backbone from scratch
@@ -21,21 +21,22 @@ BRIGHTNESS_CHECKED = 20  # images of a class
 def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
     """Warn of what may make the model poor, or training slow; a new one knows its input shape."""
     _warn_about_names(samples, model)
+    noun = noun_of(model.input_shape_)
     labels, counts = np.unique(samples.y, return_counts=True)
     fewest, most = labels[counts.argmin()], labels[counts.argmax()]
     # Exact statistics have all classes weigh the same.
     exact = getattr(model, "statistics", "none") != "none" and model._on_features
     if counts.max() >= IMBALANCED * counts.min() and model.class_weight is None and not exact:
         warn(
-            f"{most} has {counts.max() / counts.min():.0f} times as many images as {fewest}: with "
+            f"{most} has {counts.max() / counts.min():.0f} times as many {noun}s as {fewest}: with "
             "--class-weight balanced, all classes have the same weight in the loss"
         )
     if counts.min() < FEW_IMAGES and not model._freezes:
-        few = f"{fewest} has only {count(int(counts.min()), 'image')}"
+        few = f"{fewest} has only {count(int(counts.min()), noun)}"
         if others := int((counts < FEW_IMAGES).sum()) - 1:
             few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
-        remedy = "use a pre-trained backbone (--backbone efficientnet-lite0)"
-        warn(f"{few}: add images, or {remedy}")
+        other = ", or use a pre-trained backbone (--backbone efficientnet-lite0)"
+        warn(f"{few}: add {noun}s{other if noun == 'image' else ''}")
     _warn_about_dark_images(samples)
     _warn_about_duplicates(samples)
     _warn_about_slow_training(samples, model)

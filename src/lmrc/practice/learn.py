@@ -17,6 +17,7 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import own_size
+from lmrc.nets.packaged import PACKAGED, packaged
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.data_warnings import warn_about
@@ -44,11 +45,13 @@ from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
 KEEP = 2  # versions, by default
-#: Settings of a user who chooses a backbone, which no default overrules.
-CHOICES = {"backbone", "weights", "rotations"}
+#: Settings of a user who chooses how a backbone learns, which no default overrules.
+CHOICES = {"weights", "rotations"}
 # What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
 IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
 ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
+#: Multiply-adds of larger backbones for images of their own size, relative to the default.
+TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
@@ -220,9 +223,10 @@ def _check_request(request: Request) -> None:
 
 def _with_defaults(place: Path, request: Request, say: Say, images: Files | None) -> Request:
     """Return the request with what a new model for photographs or vectors has by default."""
-    freeze = request.settings.get("freeze", True)
+    freeze, given = request.settings.get("freeze", True), request.settings.get("backbone")
     chosen = freeze is False or CHOICES & request.settings.keys()
-    if request.from_scratch or request.method == "lmrc" or chosen:
+    others = given is not None and packaged(given) is None
+    if request.from_scratch or request.method == "lmrc" or chosen or others:
         return request
     # The first of several processes looks for all: others may not have access to the folder.
     shape, n_images = current().broadcast(
@@ -232,6 +236,10 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
             else form_of_inputs(Path(request.source), request.size, images)
         )
     )
+    if given:
+        if len(shape) == 3:
+            _say_how_long(place, request, n_images, say)
+        return request
     backbone = pick_frozen(shape) if shape else None
     if backbone is None or (backbone == IDENTITY and freeze == "later"):  # which learns at first
         return request
@@ -240,10 +248,18 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
         say(f"vectors: LMRC+ with exact statistics of the vectors themselves {otherwise}")
         return replace(request, method="lmrc+")
     request = replace(request, method="lmrc+", settings={**request.settings, "backbone": backbone})
-    time = f"about {duration(_seconds(_model(place, request), n_images))}"
-    how = "adapted to this first task, " if freeze == "later" else ""
-    say(f"photographs: LMRC+ with the pre-trained backbone {backbone}, {how}{time} {otherwise}")
+    _say_how_long(place, request, n_images, say, "photographs: ", f" {otherwise}")
     return request
+
+
+def _say_how_long(
+    place: Path, request: Request, n_images: int, say: Say, before: str = "", after: str = ""
+) -> None:
+    """Say with which backbone a new model begins, and about how long that takes."""
+    model = _model(place, request)
+    how = "adapted to this first task, " if model._adapts else ""
+    time = f"about {duration(_seconds(model, n_images))}"
+    say(f"{before}LMRC+ with the pre-trained backbone {model.backbone}, {how}{time}{after}")
 
 
 def _seconds(model: Any, n_images: int) -> float:
@@ -252,8 +268,12 @@ def _seconds(model: Any, n_images: int) -> float:
     if pick_device(model.device).type == "cpu":
         speeds, cores = (IMAGES_PER_CORE, ADAPTED_PER_CORE), torch.get_num_threads()
     epochs = model.adaptation_epochs if model._adapts else 0
+    found = packaged(model.backbone)
+    assert found is not None
+    variant, side = found
+    work = TIMES_THE_WORK.get(variant, 1.0) * (side / PACKAGED[variant].size) ** 2
     each = (1 + (epochs > 0)) / speeds[0] + epochs / speeds[1]
-    return OTHER_SECONDS + n_images * each / cores
+    return OTHER_SECONDS + n_images * each * work / cores
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:

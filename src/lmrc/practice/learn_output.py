@@ -8,7 +8,7 @@ import numpy as np
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.info import earlier_with_exemplars
 from lmrc.practice.source import LabelledSamples
-from lmrc.practice.usage import Say, count, format_bytes, percent, warn
+from lmrc.practice.usage import Say, count, format_bytes, noun_of, percent, warn
 from lmrc.store import folder as store
 
 DRIFT_CHECKED = 100  # images of a known class
@@ -30,8 +30,7 @@ def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
             say(f"{count(len(part), f'{title} class', f'{title} classes')}: {listed}{more}")
     held = f", {len(samples.y_val):,} held out for validation" if len(samples.y_val) else ""
     held += f" (from {samples.held_out_in})" if samples.held_out_in else ""
-    thing = "vector" if len(samples.X.shape) == 2 else "image"
-    say(f"{count(len(samples.y), thing)} for training{held}")
+    say(f"{count(len(samples.y), noun_of(samples.X.shape[1:]))} for training{held}")
     if samples.mode and not len(known):
         kind, (height, width) = {"L": "grey", "RGB": "colour"}[samples.mode], samples.X.shape[1:3]
         say(f"input: {kind} images of {height}×{width} pixels; later images are converted to that")
@@ -40,7 +39,7 @@ def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
 
 def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say) -> None:
     """Say how many new images of known classes the model would have recognised."""
-    shares = {}
+    shares, noun = {}, noun_of(model.input_shape_)
     for label in model.classes_:
         if len(rows := np.flatnonzero(samples.y == label)[:DRIFT_CHECKED]):
             shares[label] = float((model.predict(samples.X[rows]) == label).mean())
@@ -49,12 +48,12 @@ def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say) -> No
     listed = sorted(shares.items(), key=lambda item: item[1])
     shown = ", ".join(f"{label} {percent(share)}" for label, share in listed[:10])
     more = ", …" if len(listed) > 10 else ""
-    say(f"new images of known classes that are recognised already: {shown}{more}")
+    say(f"new {noun}s of known classes that are recognised already: {shown}{more}")
     for label, share in listed:
         if share < DIFFERENT:
             warn(
-                f"{label}: its new images differ from those it was learnt from, and only "
-                f"{percent(share)} of them would have been recognised: if the folder is wrong, "
+                f"{label}: its new {noun}s differ from those it was learnt from, and only "
+                f"{percent(share)} of them would have been recognised: if the data is wrong, "
                 "lmrc rollback takes it back"
             )
 
@@ -63,8 +62,7 @@ def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
     """Say how accurate the new version is, and what it holds and took."""
     for name in ("new", "old"):
         if f"{name}_accuracy" in note:
-            thing = "vector" if len(model.input_shape_) == 1 else "image"
-            tested = count(note[f"{name}_tested"], thing)
+            tested = count(note[f"{name}_tested"], noun_of(model.input_shape_))
             accuracy = percent(note[f"{name}_accuracy"])
             say(f"validation accuracy on {name} classes: {accuracy} ({tested})")
     n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lmrc.practice.usage import Say, count, percent
+from lmrc.practice.usage import Say, count, noun_of, percent
 from lmrc.store import folder as store
 from lmrc.store.folder import ModelFileError
 
@@ -14,32 +14,36 @@ def history(path: Path) -> list[dict[str, Any]]:
     """Return the stored versions as JSON values, oldest first."""
     versions = store.versions(path)
     with well_formed(path):
-        return [
-            {
-                "version": version["number"],
-                "saved": version["saved"],
-                "classes": len(version["model"].get("classes", [])),
-                **version["note"],
-            }
-            for version in versions
-        ]
+        return [_entry(version) for version in versions]
 
 
 def print_log(path: Path, say: Say) -> None:
     """Print the stored versions of a model, newest first."""
-    entries = history(path)
+    versions = store.versions(path)
     with well_formed(path):
-        lines = [_log_line(entry) for entry in reversed(entries)]
+        lines = [
+            _log_line(_entry(version), noun_of(version["model"].get("input_shape_", ())))
+            for version in reversed(versions)
+        ]
     for line in lines:
         say(line)
 
 
-def _log_line(entry: dict[str, Any]) -> str:
+def _entry(version: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "version": version["number"],
+        "saved": version["saved"],
+        "classes": len(version["model"].get("classes", [])),
+        **version["note"],
+    }
+
+
+def _log_line(entry: dict[str, Any], noun: str) -> str:
     parts = [f"version {entry['version']}", entry["saved"]]
     parts.append(count(entry["classes"], "class", "classes"))
     if "images" in entry:
         # As learnt at that time: some of these classes may have been removed since.
-        learnt = f"{entry['new_classes']} new in {count(entry['images'], 'image')}"
+        learnt = f"{entry['new_classes']} new in {count(entry['images'], noun)}"
         parts.append(f"{learnt}, {entry['seconds']:.0f} s")
     parts += [
         f"accuracy on {name} classes {percent(entry[f'{name}_accuracy'])}"

@@ -5,7 +5,7 @@ Modules that import torch are imported inside functions, for commands that do no
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -85,6 +85,15 @@ def progress_lines(silent: bool) -> Callable[[str, int, int], None]:
         say(f"{noun} {done:,} of {total:,}{countdowns[noun].time_left()}", file=sys.stderr)
 
     return print_progress
+
+
+def noun_of(shape: Sequence[int]) -> str:
+    """Return what inputs of a shape are called.
+
+    >>> noun_of((64,)), noun_of((3, 32, 32))
+    ('vector', 'image')
+    """
+    return "vector" if len(shape) == 1 else "image"
 
 
 def count(n: int, thing: str, things: str | None = None) -> str:
