@@ -1,5 +1,7 @@
 """Opens models for the commands, and names their classes and backbones."""
 
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -45,6 +47,12 @@ def outputs_of(model: LMRCClassifier, X: Any) -> tuple[Array, Array | None, Arra
     if is_calibrated(model):
         return model.outputs(X)
     return model.similarities(X), None, None
+
+
+def outputs_by_image(model: LMRCClassifier, X: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield similarities, probabilities and the unknown score of each image; None for no such."""
+    parts = (repeat(None) if part is None else part for part in outputs_of(model, X))
+    return zip(*parts, strict=False)
 
 
 def unknown_threshold(model: LMRCClassifier, share: float) -> float:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import groupby, islice, repeat
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from lmrc.data.arrays import load_arrays
 from lmrc.data.images import UnreadableImageError, list_images, read_image
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import outputs_of, unknown_threshold
+from lmrc.practice.models import outputs_by_image, unknown_threshold
 from lmrc.practice.source import image_form
 from lmrc.practice.usage import UsageError, warn
 from lmrc.text import csv_cell, escape
@@ -39,6 +39,15 @@ class ScoredClass:
     head: int  # counted from 1
     probability: float | None = None  # None if the model has no probabilities
 
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "class": self.label,
+            "similarity": round(self.similarity, 4),
+            "probability": None if self.probability is None else round(self.probability, 4),
+            "head": self.head,
+        }
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -48,6 +57,26 @@ class Prediction:
     best: list[ScoredClass]  # best first
     known: bool = True  # whether it is taken for an image of a known class
     error: str = ""  # why the image could not be read; empty if it could
+
+
+class Scored:
+    """Picks the best classes of an image by the outputs of a model."""
+
+    def __init__(self, model: LMRCClassifier) -> None:
+        self.labels = model.classes_.tolist()
+        self.head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
+
+    def best(self, scores: Any, probabilities: Any, top: int) -> list[ScoredClass]:
+        """Return so many classes, best first; probabilities may be None."""
+        return [
+            ScoredClass(
+                self.labels[i],
+                float(scores[i]),
+                self.head_of[i],
+                None if probabilities is None else float(probabilities[i]),
+            )
+            for i in np.argsort(-scores, kind="stable")[:top].tolist()
+        ]
 
 
 #: An input image: a path, a name with the bytes of a file or with pixels, or an error already.
@@ -80,38 +109,21 @@ def _predict(
     reject_below: float | None,
     threshold: float | None,
 ) -> Iterator[Prediction]:
-    head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
-    labels = model.classes_.tolist()
+    classes = Scored(model)
     for chunk in _chunks(images, CHUNK):
         read = [_read(image, model) for image in chunk]
         pixels = [found for _, found in read if not isinstance(found, str)]
-        outputs = _outputs(model, pixels)
+        outputs = outputs_by_image(model, np.stack(pixels)) if pixels else iter(())
         for name, found in read:
             if isinstance(found, str):
                 yield Prediction(name, [], error=found)
                 continue
             scores, probabilities, unknown = next(outputs)
-            order = np.argsort(-scores, kind="stable")[:top].tolist()
-            best = [
-                ScoredClass(
-                    labels[i],
-                    float(scores[i]),
-                    head_of[i],
-                    None if probabilities is None else float(probabilities[i]),
-                )
-                for i in order
-            ]
+            best = classes.best(scores, probabilities, top)
             known = reject_below is None or best[0].similarity >= reject_below
             if threshold is not None:
                 known = known and bool(unknown <= threshold)
             yield Prediction(name, best, known)
-
-
-def _outputs(model: LMRCClassifier, pixels: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield similarities, probabilities and the unknown score of each image; None for no such."""
-    if pixels:
-        outputs = outputs_of(model, np.stack(pixels))
-        yield from zip(*(repeat(None) if part is None else part for part in outputs), strict=False)
 
 
 def _read(image: Input, model: LMRCClassifier) -> tuple[str, Any]:
@@ -234,15 +246,7 @@ def _decimal(value: float | None) -> Decimal | str:
 def _plain(prediction: Prediction) -> dict[str, Any]:
     if prediction.error:
         return {"path": prediction.path, "error": prediction.error}
-    top = [
-        {
-            "class": s.label,
-            "similarity": round(s.similarity, 4),
-            "probability": None if s.probability is None else round(s.probability, 4),
-            "head": s.head,
-        }
-        for s in prediction.best
-    ]
+    top = [scored.plain() for scored in prediction.best]
     label = {} if prediction.known else {"class": None}
     return {"path": prediction.path, **top[0], **label, "known": prediction.known, "top": top}
 

@@ -16,7 +16,7 @@ from lmrc.practice.log import history
 from lmrc.serve import schema
 from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
-from lmrc.serve.served import Answer, Loaded, Served
+from lmrc.serve.served import Loaded, Served
 from lmrc.serve.shared import CHANGES, ERRORS, IMAGES, TheModel, TheSettings
 from lmrc.serve.uploads import Upload, decode, read_uploads, reason
 from lmrc.store import folder as store
@@ -132,30 +132,21 @@ async def predict(
 def _prediction(
     name: str,
     loaded: Loaded,
-    answer: Answer,
+    outputs: tuple[Any, Any, Any],
     top: int,
     reject_below: float | None,
     unknown_share: float,
 ) -> dict[str, Any]:
-    order, scores, probabilities, unknown = answer
-    nearest = order[:top].tolist()
-    best = [
-        {
-            "class": loaded.labels[i],
-            "similarity": round(float(scores[i]), 4),
-            "probability": None if probabilities is None else round(float(probabilities[i]), 4),
-            "head": loaded.head_of[i],
-        }
-        for i in nearest
-    ]
+    scores, probabilities, unknown = outputs
+    best = loaded.classes.best(scores, probabilities, top)
+    known = True
     if reject_below is not None:
-        known = bool(scores[nearest[0]] >= reject_below)
+        known = best[0].similarity >= reject_below
     elif unknown is not None and unknown_share:
-        known = unknown <= loaded.unknown_threshold(unknown_share)
-    else:
-        known = True
-    label = best[0]["class"] if known else None
-    return {"name": name, "class": label, "known": known, "best": best, "error": None}
+        known = bool(unknown <= loaded.unknown_threshold(unknown_share))
+    label = best[0].label if known else None
+    plain = [scored.plain() for scored in best]
+    return {"name": name, "class": label, "known": known, "best": plain, "error": None}
 
 
 def _unread(upload: Upload, error: UnreadableImageError) -> dict[str, Any]:

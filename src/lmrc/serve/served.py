@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import open_model, outputs_of, unknown_threshold
+from lmrc.practice.models import open_model, outputs_by_image, unknown_threshold
+from lmrc.practice.predict import Scored
 from lmrc.practice.source import image_form
 from lmrc.serve.batcher import Batcher
 from lmrc.serve.errors import ApiError
@@ -27,15 +28,6 @@ MAX_THRESHOLDS = 100  # that are remembered: any share may be asked for
 CHECK_SECONDS = 0.1  # between looks for a version that another process has written
 
 
-class Answer(NamedTuple):
-    """What a model says of one image; `None` where it has no probabilities."""
-
-    order: NDArray[np.int64]  # of the classes, best first
-    similarities: NDArray[np.float32]
-    probabilities: NDArray[np.float32] | None
-    unknown: float | None  # the higher, the less like any class it knows
-
-
 @dataclass(frozen=True, eq=False)
 class Loaded:
     """One version of a model, ready to predict."""
@@ -45,8 +37,7 @@ class Loaded:
     #: The form of its images.
     size: tuple[int, int]
     mode: Mode
-    labels: list[Any]  # names of the classes
-    head_of: list[int]  # head of each class, counted from 1
+    classes: Scored
     #: `lmrc.practice.models.unknown_threshold` of the model. Remembered: it takes milliseconds.
     unknown_threshold: Callable[[float], float]
 
@@ -128,19 +119,13 @@ def _load(path: Path, device: str) -> Loaded:
             break
     model._check_prediction_rule()
     size, mode = image_form(model.input_shape_)
-    head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
     threshold = lru_cache(MAX_THRESHOLDS)(partial(unknown_threshold, model))
-    return Loaded(model, version, size, mode, model.classes_.tolist(), head_of, threshold)
+    return Loaded(model, version, size, mode, Scored(model), threshold)
 
 
-def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Answer]:
-    """Return what the model says of each image."""
-    similarities, probabilities, unknown = outputs_of(loaded.model, pixels)
-    order = np.argsort(-similarities, axis=1, kind="stable")
-    if probabilities is None or unknown is None:
-        return [Answer(*of_image, None, None) for of_image in zip(order, similarities, strict=True)]
-    found = zip(order, similarities, probabilities, unknown.tolist(), strict=True)
-    return [Answer(*of_image) for of_image in found]
+def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Any]:
+    """Return the outputs of the model for each image."""
+    return list(outputs_by_image(loaded.model, pixels))
 
 
 def find_models(settings: Settings) -> dict[str, Served]:
