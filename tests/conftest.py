@@ -14,16 +14,25 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from hypothesis import HealthCheck, settings
 from markupsafe import Markup
 
 from lmrc import cli
 from lmrc.nets.packaged import PACKAGED
+from lmrc.practice import usage
 
 # Before torch is imported: tests go side by side, and how runs do depends on the threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tree of commands is always the same; to build it takes longer than most commands.
 typer.main.get_command = cache(typer.main.get_command)
 FEW_STEPS = 5
+SLOWLY = 300_000  # milliseconds that a page may take for anything, on a busy machine
+# A busy machine is slow, and no test may fail by that.
+settings.register_profile(
+    "slow", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("slow")
+usage.PROGRESS_EVERY = float("inf")
 
 
 def pytest_addoption(parser):
@@ -125,8 +134,17 @@ def browser():
     webcam = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", *webcam]
+            executable_path=chromium, args=["--no-sandbox", *webcam], timeout=SLOWLY
         )
+        sync_api.expect.set_options(timeout=SLOWLY)
+        new_context = browser.new_context
+
+        def patient_context(**settings):
+            context = new_context(**settings)
+            context.set_default_timeout(SLOWLY)
+            return context
+
+        browser.new_context = patient_context
         yield browser
         browser.close()
 

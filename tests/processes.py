@@ -27,8 +27,9 @@ from markupsafe import Markup
 from PIL import Image
 
 from lmrc import cli
+from lmrc.practice import usage
 from lmrc.practice.checkpoint import FolderCheckpoint
-from lmrc.statistics import prediction_rules
+from lmrc.statistics import classifiers
 
 SPACE = ("open", "os.mkdir", "os.rename", "fsync")  # what a full disk may refuse
 PATIENCE = 600  # seconds that any of them may take, on a slow machine
@@ -224,7 +225,8 @@ def warm_up():
 
 if __name__ == "__main__":
     typer.main.get_command = cache(typer.main.get_command)  # takes longer than most commands
-    prediction_rules.STEPS = int(sys.argv[1])
+    classifiers.STEPS = int(sys.argv[1])
+    usage.PROGRESS_EVERY = float("inf")  # a busy machine is slow
     said = sys.stdout
     sys.stdout = sys.stderr = io.StringIO()
     warm_up()

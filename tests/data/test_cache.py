@@ -115,14 +115,14 @@ def test_of_two_that_need_it_at_the_same_time_one_decodes(source):
     def slowly(out):
         decode(out)
         begun.set()
-        assert go_on.wait(timeout=20)
+        assert go_on.wait(timeout=600)
 
     def load():
         datasets.append(cached_dataset("toy", [source], slowly))
 
     threads = [threading.Thread(target=load) for _ in range(2)]
     threads[0].start()
-    assert begun.wait(timeout=20)
+    assert begun.wait(timeout=600)
     threads[1].start()
     go_on.set()
     for thread in threads:

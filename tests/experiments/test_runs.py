@@ -37,7 +37,7 @@ def perhaps_die(*where):
         moment.unlink()
         command = multiprocessing.parent_process() or multiprocessing.current_process()
         os.kill(command.pid, signal.SIGKILL)
-        time.sleep(20)  # a process beside the killed command ends with it, before this does
+        time.sleep(300)  # a process beside the killed command ends with it, before this does
         Path("outlived").touch()
 
 class KilledClassifier(LMRCClassifier):

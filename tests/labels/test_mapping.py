@@ -58,7 +58,7 @@ def at(*degrees):
 # --- Algorithm 1 -------------------------------------------------------------------
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dim=st.integers(2, 12),
@@ -157,7 +157,7 @@ def test_threshold_holds_to_the_last_bit(same_chunk, first, below):
     assert len(outcomes) == 3  # clear cases, and one in which the two differ
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), dim=st.integers(5, 120), threshold=st.floats(0.1, 0.9))
 def test_unit_vectors_under_the_threshold_in_float64(seed, dim, threshold):
     mapping = LabelMapping(dim, threshold, max_tries=50, random_state=seed)
@@ -187,7 +187,7 @@ def test_directions_are_uniform():
 # --- growing ----------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     counts=st.lists(st.integers(0, 40), max_size=8),
     seed=st.integers(0, 2**32 - 1),

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -80,7 +80,6 @@ def test_negative_thresholds(law):
     assert counts[4] == 12  # P(A) = 1/2, whatever the law
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     dim=st.integers(2, 3_000),
     threshold=st.floats(-0.98, 0.98),
@@ -97,7 +96,6 @@ def test_expected_grows_with_threshold_and_tries(dim, threshold, max_tries, conf
         assert expected(dim + 1, threshold, max_tries, confidence, law) >= count
 
 
-@settings(derandomize=True, deadline=None)
 @given(dim=st.integers(2, 2_000), threshold=st.floats(-0.5, 0.5))
 def test_beta_law_is_scipys_where_that_has_digits(dim, threshold):
     a = (dim - 1) / 2

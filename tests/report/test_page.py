@@ -270,7 +270,7 @@ def browse(path, *options):
     )
     done = subprocess.run(
         [CHROMIUM, *usual.split(), *options, path.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     return done.stdout, done.stderr
 

@@ -70,12 +70,13 @@ def start(path, *words):
 
 
 def wait_for(address):
-    for _ in range(600):
+    for _ in range(6000):  # minutes, on a busy machine
         try:
             urllib.request.urlopen(f"{address}/health").close()
-            break
+            return
         except OSError:
             time.sleep(0.05)
+    pytest.fail(f"no server at {address}")
 
 
 def free_port():

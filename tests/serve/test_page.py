@@ -62,8 +62,6 @@ def page(browser):
     """A tab; errors of scripts and refusals of the policy fail the test."""
     context = browser.new_context(permissions=["camera", "clipboard-read", "clipboard-write"])
     page, errors = context.new_page(), []
-    page.set_default_timeout(60_000)
-    sync_api.expect.set_options(timeout=60_000)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda m: errors.append(m.text) if "Content Security" in m.text else None)
     yield page

@@ -40,7 +40,7 @@ def test_predicts_and_switches_versions_on_ray(place, pictures, monkeypatch, cal
         address = f"http://127.0.0.1:{port}/v1/models/pets.lmrc/predict"
         headers = {"Content-Type": "image/png", "Authorization": f"Bearer {TOKEN}"}
         asked = urllib.request.Request(address, pictures["one"][0], headers)
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
             return json.load(answer)["predictions"][0]["class"]
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")

@@ -21,7 +21,7 @@ LEARN = (
     ("learn", "m", "week1", "-q", "--checkpoint-every", "0", "--memory-per-class", "1", *FAST),
     ("learn", "m", "week2", "-q", "--checkpoint-every", "0"),
 )
-TIMEOUT = 120  # seconds; most trials take less than one
+TIMEOUT = 600  # seconds; most trials take less than one
 
 _tally = defaultdict(lambda: [0, []])  # by fault: number of trials, and those not survived
 
