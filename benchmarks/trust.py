@@ -8,6 +8,10 @@ JSON for each seed, task and prediction rule: the expected calibration error (15
 images of the classes learnt so far, and the AUROC of the score for unknown images between these and
 test images of the classes still to come, next to scores of the literature. After half of the tasks,
 half of the classes are unknown. With `--validate 0.2`, test images are held-out training images.
+
+`--method joint` trains a softmax classifier on the classes of the first half of the tasks at once,
+with the settings of `lmrc reproduce incremental`: what its maximum probability, its maximum logit
+and its energy tell of the other classes.
 """
 
 from __future__ import annotations
@@ -233,6 +237,28 @@ def run(
         model.set_params(predict_with=chosen)
 
 
+def run_joint(
+    recipe: Recipe, seed: int, dataset: Dataset, given: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Learn half of the classes at once; yield how well a softmax tells the others."""
+    one = Run("joint", seed, 0, title_of(recipe, "joint", 0))
+    where = {"device": given.device, "compile": given.compile}
+    model = fresh_learner(recipe, one, **where).set_params(**dict(given.set))
+    stream = open_stream(recipe, seed, dataset)
+    half = [task for task in stream if task.index < len(stream) // 2]
+    X, y = (np.concatenate([getattr(t, name) for t in half]) for name in ("X_train", "y_train"))
+    logits = torch.from_numpy(model.partial_fit(X, y).decision_function(dataset.X_test)).double()
+    known = np.isin(dataset.y_test, model.classes_)
+    correct = model.classes_[logits.argmax(dim=1)][known] == dataset.y_test[known]
+    scores = {"max_probability": logits.softmax(dim=1).amax(dim=1), "max_logit": logits.amax(dim=1)}
+    scores["energy"] = logits.logsumexp(dim=1)
+    found = {name: separation(-s[known], -s[~known])._asdict() for name, s in scores.items()}
+    line = {"dataset": Path(recipe.dataset).name, "method": one.title, "seed": seed}
+    line |= {"task": len(half), "tasks": len(stream), "classes": len(model.classes_)}
+    line |= {"rule": "softmax", "accuracy": float(correct.mean())}
+    yield line | {"n_known": len(correct), "n_unknown": int((~known).sum()), "unknown": found}
+
+
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Return two tables in Markdown: the end of all tasks, and scores after half of them.
 
@@ -268,9 +294,8 @@ def main() -> None:
     parser.add_argument("--dataset", default="cifar100", help="as for lmrc reproduce")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--recipe", help="data set whose settings to use; as --dataset by default")
-    parser.add_argument(
-        "--method", default="from-scratch", choices=["from-scratch", "frozen", "adapted"]
-    )
+    methods = ["from-scratch", "frozen", "adapted", "joint"]
+    parser.add_argument("--method", default="from-scratch", choices=methods)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--tasks", type=int, help="as the recipe has it by default")
     parser.add_argument("--epochs", type=int)
@@ -284,8 +309,9 @@ def main() -> None:
     given = parser.parse_args()
     if dict(given.set).get("members", 1) != 1:  # features of one network are for all rules
         parser.error("--set members: this program is for one network")
+    learn = run_joint if given.method == "joint" else run
     recipe = load_recipe(
-        "pretrained",
+        "incremental" if learn is run_joint else "pretrained",
         given.recipe or given.dataset,
         methods=[given.method],
         tasks=given.tasks,
@@ -302,7 +328,7 @@ def main() -> None:
     }
     lines = []
     for seed in given.seeds:
-        for line in run(recipe, seed, dataset, given):
+        for line in learn(recipe, seed, dataset, given):
             lines.append(line)
             print(json.dumps(line | made_with), flush=True)
     print(table(lines), file=sys.stderr)
