@@ -68,9 +68,25 @@ def test_unknown_images_score_higher_and_the_threshold_keeps_known_ones(frozen):
         frozen.unknown_threshold(1.5)
 
 
-def test_the_unknown_score_is_that_of_the_documentation(frozen):
+def as_images(x):
+    return np.clip(128 + 25 * np.repeat(x, 10, axis=1).reshape(-1, 10, 10, 1), 0, 255).astype("u1")
+
+
+@pytest.fixture(scope="module")
+def of_images():
+    rows = Y < 4
+    model = LMRCPlusClassifier(backbone="cnn", freeze=True, predict_with="ridge", **QUICK)
+    return model.partial_fit(as_images(X[rows]), Y[rows])
+
+
+@pytest.mark.parametrize(("given", "weight", "relative"), [("vectors", 2, 0.5), ("images", 3, 0)])
+def test_the_unknown_score_is_that_of_the_documentation(frozen, of_images, given, weight, relative):
     """The two formulas of docs/trust.md, from statistics alone."""
-    x, outputs, kept = torch.tensor(X_TEST[:50]), frozen.outputs(X_TEST[:50]), frozen.calibration_
+    x = X_TEST[:50]
+    if given == "images":
+        frozen, x = of_images, as_images(x)
+    outputs, kept = frozen.outputs(x), frozen.calibration_
+    x = torch.tensor(x if given == "vectors" else x.transpose(0, 3, 1, 2))
     features, _ = frozen._views(frozen.network_, x)
     features = normalised(features)[0].double()
     means = frozen._kept["class_means"][0].double() / kept["sizes"][:, None]
@@ -83,7 +99,8 @@ def test_the_unknown_score_is_that_of_the_documentation(frozen):
     weights = variances / (variances + rest[:, None])
     residuals = (away.square().sum(dim=2) - (weights * along).sum(dim=2)).sqrt()
     best, predicted = torch.tensor(outputs.similarities).max(dim=1)
-    unknown = 2 * (residuals[torch.arange(50), predicted] - residuals.mean(dim=1) / 2)
+    own = residuals[torch.arange(50), predicted]
+    unknown = weight * (own - relative * residuals.mean(dim=1))
     unknown -= best / kept["ridge.unit"] + kept["ridge.offsets"][predicted]
     np.testing.assert_allclose(outputs.unknown, unknown, atol=1e-5)
 
@@ -99,11 +116,35 @@ def test_saved_and_loaded(frozen, tmp_path):
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_a_calibration_without_weights_keeps_its_score(of_images, tmp_path):
+    """As saved before there were others for images."""
+    of_images.save(tmp_path / "model")
+    description, tensors = folder.read(tmp_path / "model")
+    old = {name: t for name, t in tensors["calibration"].items() if name != "weights"}
+    folder.write(tmp_path / "old", description, {**tensors, "calibration": old})
+    model, x = load(tmp_path / "old"), as_images(X_TEST[:50])
+    _, residuals = model._scores_and_residuals(
+        ("ridge",), model.network_, torch.tensor(x.transpose(0, 3, 1, 2))
+    )
+    now, before = of_images.outputs(x), model.outputs(x)
+    residuals = residuals.detach().numpy()
+    own = residuals[np.arange(50), now.similarities.argmax(axis=1)]
+    fewer = own + residuals.mean(axis=1)  # 3 r, and 2 (r - mean / 2)
+    np.testing.assert_allclose(now.unknown - before.unknown, fewer, atol=1e-5)
+    model.partial_fit(as_images(X[Y == 4]), Y[Y == 4])
+    assert model.calibration_["weights"].tolist() == [2, 0.5]
+    assert of_images.calibration_["weights"].tolist() == [3, 0]
+
+
 def test_a_forged_calibration_is_refused(frozen, tmp_path):
     frozen.save(tmp_path / "model")
     description, tensors = folder.read(tmp_path / "model")
     calibration = tensors["calibration"]
-    for name, wrong in (("ridge.offsets", torch.zeros(9)), ("sizes", torch.zeros(4))):
+    for name, wrong in (
+        ("ridge.offsets", torch.zeros(9)),
+        ("sizes", torch.zeros(4)),
+        ("weights", torch.zeros(3)),
+    ):
         forged = {**tensors, "calibration": {**calibration, name: wrong}}
         folder.write(tmp_path / "forged", description, forged)
         with pytest.raises(ModelFileError, match="calibration"):

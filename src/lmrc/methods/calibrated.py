@@ -17,7 +17,7 @@ from lmrc.methods.rng import CALIBRATION
 from lmrc.nets.erasing import without_row
 from lmrc.nets.network import Network
 from lmrc.statistics import calibration, classifiers, leave_one_out, residual
-from lmrc.statistics.calibration import Basis, Sums, unknown_scores
+from lmrc.statistics.calibration import Basis, Sums, Weights, unknown_scores
 from lmrc.statistics.classifiers import Exact
 from lmrc.statistics.held_out import HeldOut
 from lmrc.statistics.prediction_rules import FINETUNED, PredictionRules
@@ -146,7 +146,7 @@ class Calibrated(WithClassStatistics):
         off[n, left_out.y] = residual.left_out_residuals(factors, before, task, left_out.rows)
         scores = leave_one_out.scores(left_out, fit, width)
         units = {rule: found / basis.units[rule] for rule, found in scores.items()}
-        return calibration.summed(units, off, left_out.y)
+        return calibration.summed(units, off, left_out.y, basis.weights)
 
     def _leave_some_out(
         self, before: Scatter, factors: Tensor, task: Memory, network: Network
@@ -172,19 +172,31 @@ class Calibrated(WithClassStatistics):
         exact = classifiers.exact(without, width, device).classifiers
         rules = self._rules(head, self._exactly_kept(finetuned | exact, without.means))
         factors = residual.add_factors(factors, before, rest)
-        basis = _basis(rules, FINETUNED, without.means[:, None, :width], factors)
+        means = without.means[:, None, :width]
+        basis = _basis(rules, FINETUNED, means, factors, self._unknown_weights)
         parts = ((x.to(device)[None], 1) for x in left_out.x.split(AT_A_TIME))
         return _summed(rules, parts, left_out.y, basis)
 
     def _basis(self, network: Network) -> Basis:
         """Return the basis of the statistics as they are, which are not exact."""
         statistics, rules = self._class_statistics({}), self._rules(network.head)
-        return _basis(rules, rules.possible, statistics.means, *residual.of_statistics(statistics))
+        factors, sizes = residual.of_statistics(statistics)
+        weights = self._unknown_weights
+        return _basis(rules, rules.possible, statistics.means, factors, weights, sizes)
 
     def _exact_basis(self, network: Network, factors: Tensor) -> Basis:
         """Return the basis of the exact statistics as they are."""
         rules, width = self._rules(network.head), self._width(network)
-        return _basis(rules, rules.possible, self.scatter_["means"][:, None, :width], factors)
+        means = self.scatter_["means"][:, None, :width]
+        return _basis(rules, rules.possible, means, factors, self._unknown_weights)
+
+    @property
+    def _unknown_weights(self) -> Weights:
+        """Weights of the unknown score: as images were scored before, if there were any."""
+        if self.calibration_:
+            return calibration.weights_of(self.calibration_)
+        of_images = self._on_features and len(self.input_shape_) > 1
+        return calibration.OF_FIXED_FEATURES if of_images else calibration.USUAL
 
     def _forget_class(self, row: int) -> None:
         """Take the class out of the sums over held-out images, too."""
@@ -206,7 +218,8 @@ class Calibrated(WithClassStatistics):
         scale, unit, offsets = (
             own[name].to(scores.device) for name in ("scale", "unit", "offsets")
         )
-        unknown = unknown_scores(scores / unit, off) - offsets[scores.argmax(dim=1)]
+        unknown = unknown_scores(scores / unit, off, calibration.weights_of(self.calibration_))
+        unknown = unknown - offsets[scores.argmax(dim=1)]
         return scores, (scale * scores).softmax(dim=1), unknown
 
     def _scores_and_residuals(
@@ -215,7 +228,8 @@ class Calibrated(WithClassStatistics):
         """Return the scores of some prediction rules, and the residuals: (n, n_classes) each."""
         features, views = self._views(network, x)
         scores = self._rules(network.head).scores(rules, features, views)
-        basis = Basis(self._kept, {}, self.calibration_["factors"], self.calibration_["sizes"])
+        factors, sizes = self.calibration_["factors"], self.calibration_["sizes"]
+        basis = Basis(self._kept, {}, factors, sizes, self._unknown_weights)
         return scores, basis.residuals(features, views)
 
     @property
@@ -305,6 +319,7 @@ def _basis(
     used: Sequence[str],
     means: Tensor,
     factors: Tensor,
+    weights: Weights,
     sizes: Tensor | None = None,
 ) -> Basis:
     """Return a basis, of class means (classes, rotations, width) among others."""
@@ -312,7 +327,8 @@ def _basis(
     with torch.no_grad():
         found = rules.scores(used, features)
     units = {rule: max(EPS, float(s.diagonal().mean())) for rule, s in found.items()}
-    return Basis(rules.kept, units, factors, torch.ones(len(means)) if sizes is None else sizes)
+    sizes = torch.ones(len(means)) if sizes is None else sizes
+    return Basis(rules.kept, units, factors, sizes, weights)
 
 
 @torch.no_grad()
@@ -327,4 +343,4 @@ def _summed(
             scores[rule].append(found.cpu() / basis.units[rule])
         residuals.append(basis.residuals(features, views).cpu())
     joined = {rule: torch.cat(found) for rule, found in scores.items()}
-    return calibration.summed(joined, torch.cat(residuals), y)
+    return calibration.summed(joined, torch.cat(residuals), y, basis.weights)

@@ -136,6 +136,7 @@ class Ensemble(Calibrated):
         if not rules:
             self.calibration_ = {}
             return
+        weights = calibration.weights_of(own[0])
         each = [_of_means(rules, member) for member in members]
         units = {rule: max(EPS, _mean([found[rule] for found in each]).item()) for rule in rules}
         if held_out:
@@ -146,8 +147,9 @@ class Ensemble(Calibrated):
             ]
             off = torch.cat([residuals for _, residuals in parts]).cpu()
             scores = {r: torch.cat([s[r] for s, _ in parts]).cpu() / units[r] for r in rules}
-            sums = calibration.joined(sums, calibration.summed(scores, off, held_out.y))
-        basis = Basis({}, units, own[0]["factors"], own[0]["sizes"])
+            found = calibration.summed(scores, off, held_out.y, weights)
+            sums = calibration.joined(sums, found)
+        basis = Basis({}, units, own[0]["factors"], own[0]["sizes"], weights)
         self.calibration_ = calibration.calibrated(sums, basis)
 
     # --- Prediction ------------------------------------------------------------------------------

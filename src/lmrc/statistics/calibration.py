@@ -2,7 +2,8 @@
 
 As a model file has it, a calibration is a dict of tensors: by prediction rule ("ridge.losses") sums
 over held-out images, and the logit scale, the unit and the offsets, which follow from them; and
-``factors`` and ``sizes``, which are the same for all rules.
+``factors``, ``sizes`` and ``weights``, which are the same for all rules. Earlier versions of lmrc
+saved no ``weights``: they are `USUAL` there.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,9 +16,17 @@ from lmrc.statistics import residual
 from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
 from lmrc.statistics.ridge import normalised
 
-# Chosen on held-out images, of photographs and of vectors:
-WEIGHT = 2.0  # of the residual in the unknown score
-RELATIVE = 0.5  # share of the mean residual by all classes that is subtracted from it
+
+class Weights(NamedTuple):
+    """Of the residual in the unknown score."""
+
+    residual: float
+    relative: float  # share of the mean residual by all classes that is subtracted from it
+
+
+# Chosen on held-out images:
+USUAL = Weights(2.0, 0.5)  # for vectors, and for features that are learnt
+OF_FIXED_FEATURES = Weights(3.0, 0.0)  # for images, by a backbone that is frozen
 OFFSET = 0.6  # share of a class's offset that is subtracted from its unknown scores
 #: Usual logit scales where they are not the default: cosines to class means differ by little.
 USUAL_SCALES = {"ncm": 50.0}
@@ -35,6 +44,7 @@ class Basis(NamedTuple):
     units: dict[str, float]
     factors: Tensor  # (classes, rank, width), directions of each class: see `statistics.residual`
     sizes: Tensor  # (classes,), what class means are divided by
+    weights: Weights
 
     def residuals(self, features: Tensor, views: int) -> Tensor:
         """Return the residuals of images by class, (n, classes): the mean over their views."""
@@ -44,16 +54,22 @@ class Basis(NamedTuple):
         return found.view(views, -1, found.shape[-1]).mean(dim=0)
 
 
-def unknown_scores(scores: Tensor, residuals: Tensor) -> Tensor:
+def unknown_scores(scores: Tensor, residuals: Tensor, weights: Weights) -> Tensor:
     """Return unknown scores, (n,), of scores in units and residuals, (n, classes) each."""
     best, winner = scores.max(dim=1, keepdim=True)
-    off = residuals.gather(1, winner) - RELATIVE * residuals.mean(dim=1, keepdim=True)
-    return (WEIGHT * off - best).squeeze(1)
+    off = residuals.gather(1, winner) - weights.relative * residuals.mean(dim=1, keepdim=True)
+    return (weights.residual * off - best).squeeze(1)
 
 
-def summed(scores: Mapping[str, Tensor], residuals: Tensor, y: Tensor) -> Sums:
+def weights_of(calibration: Mapping[str, Tensor]) -> Weights:
+    """Return the weights of the unknown scores of a calibration."""
+    kept = calibration.get("weights")
+    return USUAL if kept is None else Weights(*kept.tolist())
+
+
+def summed(scores: Mapping[str, Tensor], residuals: Tensor, y: Tensor, weights: Weights) -> Sums:
     """Sum up images by rule: of scores in units and residuals, (n, classes) each, and classes."""
-    return {r: HeldOut.of(s, unknown_scores(s, residuals), y) for r, s in scores.items()}
+    return {r: HeldOut.of(s, unknown_scores(s, residuals, weights), y) for r, s in scores.items()}
 
 
 def joined(sums: Sums, found: Sums) -> Sums:
@@ -80,6 +96,7 @@ def calibrated(sums: Sums, basis: Basis) -> dict[str, Tensor]:
     if not sums:
         return {}
     tensors = {"factors": basis.factors, "sizes": basis.sizes}
+    tensors["weights"] = torch.tensor(basis.weights)
     for rule, found in sums.items():
         scale, unit = found.logit_scale(USUAL_SCALES.get(rule, USUAL_SCALE)), basis.units[rule]
         values = {"scale": torch.tensor([scale / unit]), "unit": torch.tensor([unit])}
@@ -98,6 +115,8 @@ def check(
     rank = calibration.get("factors", torch.zeros(0)).shape[1:2]
     wanted: dict[str, tuple[int, ...]] = {"factors": (n_classes, *rank, width)}
     wanted |= {"sizes": (n_classes,)}
+    if "weights" in calibration:
+        wanted |= {"weights": (len(Weights._fields),)}
     for rule, found in sums.items():
         wanted |= {f"{rule}.{n}": tuple(t.shape) for n, t in found.tensors().items()}
         wanted |= {f"{rule}.scale": (1,), f"{rule}.unit": (1,), f"{rule}.offsets": (n_classes,)}
