@@ -1,5 +1,7 @@
 """Probabilities and unknown scores of LMRC+: calibrated without exemplars."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -84,7 +86,7 @@ def test_the_unknown_score_is_that_of_the_documentation(frozen, of_images, given
     """The two formulas of docs/trust.md, from statistics alone."""
     x = X_TEST[:50]
     if given == "images":
-        frozen, x = of_images, as_images(x)
+        frozen, x = copy.copy(of_images).set_params(predict_with=rule), as_images(x)
     outputs, kept = frozen.outputs(x), frozen.calibration_
     x = torch.tensor(x if given == "vectors" else x.transpose(0, 3, 1, 2))
     features, _ = frozen._views(frozen.network_, x)
@@ -101,7 +103,7 @@ def test_the_unknown_score_is_that_of_the_documentation(frozen, of_images, given
     best, predicted = torch.tensor(outputs.similarities).max(dim=1)
     own = residuals[torch.arange(50), predicted]
     unknown = weight * (own - relative * residuals.mean(dim=1))
-    unknown -= best / kept["ridge.unit"] + kept["ridge.offsets"][predicted]
+    unknown -= best / kept[f"{rule}.unit"] + kept[f"{rule}.offsets"][predicted]
     np.testing.assert_allclose(outputs.unknown, unknown, atol=1e-5)
 
 

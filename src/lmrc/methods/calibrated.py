@@ -218,7 +218,7 @@ class Calibrated(WithClassStatistics):
         scale, unit, offsets = (
             own[name].to(scores.device) for name in ("scale", "unit", "offsets")
         )
-        unknown = unknown_scores(scores / unit, off, calibration.weights_of(self.calibration_))
+        unknown = unknown_scores(rule, scores / unit, off, self._unknown_weights)
         unknown = unknown - offsets[scores.argmax(dim=1)]
         return scores, (scale * scores).softmax(dim=1), unknown
 

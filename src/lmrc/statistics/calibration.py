@@ -26,7 +26,8 @@ class Weights(NamedTuple):
 
 # Chosen on held-out images:
 USUAL = Weights(2.0, 0.5)  # for vectors, and for features that are learnt
-OF_FIXED_FEATURES = Weights(3.0, 0.0)  # for images, by a backbone that is frozen
+OF_FIXED_FEATURES = Weights(3.0, 0.0)  # for images, by a frozen backbone and these rules:
+LINEAR = ("ridge", "lda")
 OFFSET = 0.6  # share of a class's offset that is subtracted from its unknown scores
 #: Usual logit scales where they are not the default: cosines to class means differ by little.
 USUAL_SCALES = {"ncm": 50.0}
@@ -54,8 +55,9 @@ class Basis(NamedTuple):
         return found.view(views, -1, found.shape[-1]).mean(dim=0)
 
 
-def unknown_scores(scores: Tensor, residuals: Tensor, weights: Weights) -> Tensor:
+def unknown_scores(rule: str, scores: Tensor, residuals: Tensor, weights: Weights) -> Tensor:
     """Return unknown scores, (n,), of scores in units and residuals, (n, classes) each."""
+    weights = weights if rule in LINEAR else USUAL
     best, winner = scores.max(dim=1, keepdim=True)
     off = residuals.gather(1, winner) - weights.relative * residuals.mean(dim=1, keepdim=True)
     return (weights.residual * off - best).squeeze(1)
@@ -69,7 +71,8 @@ def weights_of(calibration: Mapping[str, Tensor]) -> Weights:
 
 def summed(scores: Mapping[str, Tensor], residuals: Tensor, y: Tensor, weights: Weights) -> Sums:
     """Sum up images by rule: of scores in units and residuals, (n, classes) each, and classes."""
-    return {r: HeldOut.of(s, unknown_scores(s, residuals, weights), y) for r, s in scores.items()}
+    found = {r: unknown_scores(r, s, residuals, weights) for r, s in scores.items()}
+    return {r: HeldOut.of(s, found[r], y) for r, s in scores.items()}
 
 
 def joined(sums: Sums, found: Sums) -> Sums:
