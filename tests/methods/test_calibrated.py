@@ -81,8 +81,13 @@ def of_images():
     return model.partial_fit(as_images(X[rows]), Y[rows])
 
 
-@pytest.mark.parametrize(("given", "weight", "relative"), [("vectors", 2, 0.5), ("images", 3, 0)])
-def test_the_unknown_score_is_that_of_the_documentation(frozen, of_images, given, weight, relative):
+@pytest.mark.parametrize(
+    ("given", "rule", "weight", "relative"),
+    [("vectors", "ridge", 2, 0.5), ("images", "ridge", 3, 0), ("images", "ncm", 2, 0.5)],
+)
+def test_the_unknown_score_is_that_of_the_documentation(
+    frozen, of_images, given, rule, weight, relative
+):
     """The two formulas of docs/trust.md, from statistics alone."""
     x = X_TEST[:50]
     if given == "images":
