@@ -241,12 +241,8 @@ def to_svg(figure: Figure, *, name: str, description: str) -> Markup:
     Its ink becomes ``currentColor``: text and axes take the page's colour. Every id begins with
     `name`, so that ids of two figures of a page differ. The description is for screen readers.
     """
-    buffer = io.StringIO()
-    with theme():
-        figure.savefig(
-            buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
-        )
-    svg = buffer.getvalue()
+    undated = {"Date": None, "Creator": None}
+    svg = _saved(figure, format="svg", transparent=True, metadata=undated).decode()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
     # Inside a page, a CSS rule for * would apply to all of it.
@@ -276,17 +272,18 @@ def svg_file(svg: str) -> str:
 
 def to_png(figure: Figure) -> bytes:
     """Return the figure as PNG on white."""
-    buffer = io.BytesIO()
-    with theme():
-        figure.savefig(buffer, format="png", dpi=200, facecolor="white")
-    return buffer.getvalue()
+    return _saved(figure, format="png", dpi=200, facecolor="white")
 
 
 def to_pdf(figure: Figure) -> bytes:
     """Return the figure as PDF on white, its fonts embedded, for a paper."""
+    return _saved(figure, format="pdf", metadata={"CreationDate": None})
+
+
+def _saved(figure: Figure, **how: Any) -> bytes:
     buffer = io.BytesIO()
     with theme():
-        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+        figure.savefig(buffer, **how)
     return buffer.getvalue()
 
 

@@ -35,8 +35,8 @@ def build(description: Description, score: ModelScore) -> Contents:
     parts = [_result(score), _classes(score)]
     if score.mistakes:
         parts.append(_mistakes(score))
-    trust_drawings = trust.drawings(score)
-    parts += trust.sections(score, trust_drawings)
+    on_trust, trust_drawings = trust.sections(score)
+    parts += on_trust
     if len(score.heads) > 1:
         parts.append(_heads(score, drawing))
     return Contents(

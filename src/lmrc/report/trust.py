@@ -32,42 +32,33 @@ LISTS = {
 }
 
 
-def drawings(score: ModelScore) -> dict[str, Drawing]:
-    """Return the figures that a score has numbers for, by name."""
-    found = {}
-    if score.reliability:
-        found["reliability"] = Drawing(
-            _figure(lambda axes: _reliability(axes, score)),
-            "Accuracy by confidence, in bins; the diagonal is perfect calibration.",
-        )
-    if score.coverage:
-        found["coverage"] = Drawing(
-            _figure(lambda axes: _coverage(axes, score)),
-            "Accuracy on the most confident share of the images.",
-        )
-    if score.unknown:
-        unknown = score.unknown
-        found["unknown"] = Drawing(
-            _figure(lambda axes: _histogram(axes, unknown), legend=True),
-            "Histogram of the scores of images of known classes and of others.",
-        )
-    return found
-
-
-def sections(score: ModelScore, drawn: Mapping[str, Drawing]) -> list[Section]:
-    """Return the sections that a score has numbers for."""
+def sections(score: ModelScore) -> tuple[list[Section], dict[str, Drawing]]:
+    """Return the sections that a score has numbers for, and their figures by name."""
+    drawn: dict[str, Drawing] = {}
     found = [
         _images(score.images[key], *LISTS[key], has_probabilities=score.ece is not None)
         for key in LISTS
         if score.images.get(key)
     ]
-    if "reliability" in drawn:
-        found.append(_calibration(score, drawn["reliability"]))
-    if "coverage" in drawn:
-        found.append(_selective(score, drawn["coverage"]))
-    if score.unknown:
-        found.append(_unknown(score.unknown, drawn["unknown"]))
-    return found
+    if score.reliability:
+        drawing = drawn["reliability"] = Drawing(
+            _figure(lambda axes: _reliability(axes, score)),
+            "Accuracy by confidence, in bins; the diagonal is perfect calibration.",
+        )
+        found.append(_calibration(score, drawing))
+    if score.coverage:
+        drawing = drawn["coverage"] = Drawing(
+            _figure(lambda axes: _coverage(axes, score)),
+            "Accuracy on the most confident share of the images.",
+        )
+        found.append(_selective(score, drawing))
+    if unknown := score.unknown:
+        drawing = drawn["unknown"] = Drawing(
+            _figure(lambda axes: _histogram(axes, unknown), legend=True),
+            "Histogram of the scores of images of known classes and of others.",
+        )
+        found.append(_unknown(unknown, drawing))
+    return found, drawn
 
 
 # --- Sections -------------------------------------------------------------------------------------
