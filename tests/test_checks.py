@@ -1,6 +1,5 @@
 """Every classifier of lmrc passes the public checks, and the checks detect broken ones."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -164,9 +163,3 @@ def test_saving_check_detects_an_attribute_that_is_not_saved(monkeypatch):
     monkeypatch.setitem(persistence.CLASSES, "Amnesic", Amnesic)
     with pytest.raises(AssertionError):
         checks.check_saved_model_continues(Amnesic(epochs=2, random_state=0))
-
-
-def test_blobs_are_separable():
-    X, y = (np.concatenate(part) for part in zip(*checks.blobs(), strict=True))
-    assert X.shape == (120, 8)
-    assert FineTuneClassifier(epochs=20, random_state=0).fit(X, y).score(X, y) > 0.9

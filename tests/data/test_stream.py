@@ -131,13 +131,6 @@ def test_labels_name_the_batches_and_may_leave_classes_out(letters):
     assert set(stream.test_up_to(-1)[1]) == {"a", "c", "g"}
 
 
-def test_seed_is_numpy_permutation_of_the_sorted_classes():
-    stream = ClassStream(digits(), 5, order=1993)
-    expected = np.random.default_rng(1993).permutation(10)
-    np.testing.assert_array_equal(stream.order, expected)
-    np.testing.assert_array_equal(np.concatenate(classes_of(stream)), expected)
-
-
 def test_each_batch_holds_exactly_the_samples_of_its_classes(letters):
     stream = ClassStream(letters, 3, order=0)
     seen = []
@@ -175,13 +168,6 @@ def test_a_slice_is_a_stream_of_its_own(letters):
 def test_an_empty_slice_is_an_empty_stream(letters):
     nothing = ClassStream(letters, 3)[3:]
     assert (len(nothing), list(nothing), nothing.order.tolist()) == (0, [], [])
-
-
-def test_seen_grows_batch_by_batch(letters):
-    stream = ClassStream(letters, 3)
-    assert stream.seen(0).tolist() == list("abc")
-    assert stream.seen(1).tolist() == list("abcde")
-    assert stream.seen(-1).tolist() == stream.order.tolist() == list("abcdefg")
 
 
 def test_test_samples_up_to_a_batch_come_in_the_order_of_the_data_set(letters):

@@ -248,11 +248,6 @@ def test_sgd_knows_all_classes_from_the_start(vectors):
     assert summarize(records)["forgetting"] > 0.8
 
 
-def test_sgd_on_a_stream_of_two_classes_has_one_column(vectors):
-    (record,) = evaluate(ClassStream(vectors, [[3, 8]]), SGDClassifier(random_state=0), True)
-    assert record.task_aware_accuracy == record.accuracy > 0.9
-
-
 def test_probabilities_of_gaussian_naive_bayes_are_scores(vectors):
     stream = ClassStream(vectors, 5)
     learner = GaussianNB(priors=np.full(10, 0.1), var_smoothing=0.05)

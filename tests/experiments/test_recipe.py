@@ -33,18 +33,6 @@ def test_a_question_needs_no_context(experiment):
     assert not load_recipe(experiment).question.startswith(("As ", "But ", "Like ", "Now "))
 
 
-def test_lmrc_plus_keeps_its_own_settings_unless_a_user_chooses():
-    recipe = load_recipe("incremental", "cifar100")
-    assert recipe.settings_of("lmrc")["response_weight"] == 5
-    assert recipe.settings_of("lmrc+")["response_weight"] == 3
-    chosen = load_recipe("incremental", "cifar100", settings={"response_weight": 7.0}, epochs=2)
-    for method in ("lmrc", "lmrc+"):
-        assert chosen.settings_of(method)["response_weight"] == 7
-        assert chosen.settings_of(method)["epochs"] == 2
-    again = load_recipe("incremental", "cifar100")
-    assert again == recipe
-
-
 def own_settings_of_lmrc_plus():
     """Return the defaults that LMRC has not, and ``augment="auto"``, which a recipe changes."""
     plus = LMRCPlusClassifier().get_params()

@@ -384,13 +384,3 @@ def test_a_folder_refuses_new_settings_of_a_method_that_it_has(
             main("incremental", "digits", out, **SMALL, **methods, by_method=own)
     else:
         main("incremental", "digits", out, **SMALL, **methods, by_method=own)
-
-
-def test_the_report_is_made_again_from_the_records_alone(incremental, suppression, tmp_path):
-    main("capacity", None, tmp_path, quiet=True, seeds=1, dims=[8], limit=40, max_tries=100)
-    for folder in (incremental, suppression, tmp_path):
-        made = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
-        for name in set(made) - {"records.jsonl", "run.json"}:
-            (folder / name).unlink()
-        write_report(folder)
-        assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == made

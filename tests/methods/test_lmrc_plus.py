@@ -258,11 +258,6 @@ def test_what_cannot_be_rotated_is_refused(rotations):
         plus(rotations=rotations).fit(X[:, :, :6], Y)
 
 
-def test_prediction_by_statistics_needs_statistics():
-    with pytest.raises(ValueError, match="keeps none"):
-        LMRCPlusClassifier(predict_with="lda", statistics="none").fit(X, Y)
-
-
 def test_the_first_task_may_have_more_epochs():
     model = taught(2, first_epochs=4)
     assert [h["task"] for h in model.history_] == [0, 0, 0, 0, 1, 1]

@@ -264,11 +264,6 @@ def test_a_missing_file_is_not_called_unreadable(model, call):
     assert "No such file or directory. Is its name right?" in err
 
 
-def test_columns_are_aligned(model, call):
-    out = call("predict", model, "test/one/000.png", "--top", "4")[1]
-    assert len({line.index("  head ") for line in out.splitlines()}) == 1
-
-
 def test_columns_are_aligned_in_all_scripts(place, call):
     """A Chinese character takes two terminal columns, a combining accent none."""
     X, y = np.zeros((8, 8, 8), np.uint8), np.repeat(["狗", "cafe\u0301", "emu", "한국어한국어"], 2)

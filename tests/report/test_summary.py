@@ -7,7 +7,6 @@ from lmrc.report.html import over_seeds
 from lmrc.report.summary import (
     Spread,
     csv_table,
-    markdown_table,
     style_indices,
     summarize_methods,
 )
@@ -50,12 +49,6 @@ def test_an_unfinished_run_counts_as_far_as_it_got(records):
     assert begun.average is None
     assert begun.per_class == {}
     assert begun.task_confusion == []
-
-
-def test_the_markdown_table_is_ready_to_paste(records):
-    table = markdown_table(summarize_methods(records)).splitlines()
-    assert table[2] == "| steady | 89.6 ± 2.9 | 75.0 ± 0.0 |"
-    assert [line.count("|") for line in table] == [4] * 4
 
 
 def test_the_csv_table_holds_the_numbers_unrounded(records):

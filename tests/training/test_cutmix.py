@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from lmrc import (
-    EWCClassifier,
     FineTuneClassifier,
     LMRCClassifier,
-    LMRCPlusClassifier,
     LwFClassifier,
 )
 from lmrc.nets.network import Encoder
@@ -138,34 +136,6 @@ def test_statistics_are_of_whole_images():
         for augment in ("cutmix", "jitter+cutout")
     ]
     assert torch.equal(*found)
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        (LMRCClassifier, {}),
-        (LMRCClassifier, {"class_weight": "balanced", "memory_per_class": 2}),
-        (EWCClassifier, {}),
-        (LMRCPlusClassifier, {"memory_per_class": 3, "first_epochs": 3, "predict_with": "lda"}),
-    ],
-)
-def test_training_with_cutmix_is_reproducible(method, settings):
-    rng = np.random.default_rng(0)
-    X = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
-    y = np.arange(40) % 4
-
-    def taught(augment):
-        model = method(
-            backbone="cnn", epochs=3, batch_size=8, augment=augment, random_state=0, **settings
-        )
-        for now in (y < 2, y >= 2):
-            model.partial_fit(X[now], y[now])
-        return model
-
-    one, again, whole = (taught(augment) for augment in ("cutmix", "cutmix", "jitter+cutout"))
-    assert one.history_ == again.history_
-    np.testing.assert_array_equal(one.predict(X), again.predict(X))
-    assert one.history_ != whole.history_
 
 
 def test_a_step_of_a_classifier_runs_the_network_once_and_learns_both_classes():
