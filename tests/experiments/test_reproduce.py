@@ -267,13 +267,6 @@ def test_heads_shows_task_id_and_task_aware_accuracy_and_confusion(incremental, 
     assert (tmp_path / "confusion-lwf.mt.svg").exists()
 
 
-def test_consolidation_shows_old_classes(incremental, tmp_path, rows):
-    main("consolidation", "digits", tmp_path, source=incremental, **SMALL)
-    old = [r.record.old_accuracy for r in read_records(tmp_path) if r.method == "LM"]
-    assert ["LM", "–", *map(percent, old[1:])] in rows(tmp_path)
-    assert "LM, old classes" in (tmp_path / "consolidation.svg").read_text()
-
-
 def test_a_validation_split_leaves_the_test_set_alone(tmp_path, monkeypatch, records_of):
     opened = []
 
