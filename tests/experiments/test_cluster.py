@@ -36,9 +36,12 @@ def weights(folder):
 @pytest.fixture
 def cluster(own_module, tmp_path, monkeypatch):
     """A node of one processor, which the driver talks to, and a second one."""
-    # Before ray is imported, which reads it: a busy machine takes longer than its 5 s.
-    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "60")
+    # Before ray is imported, which reads them: a busy machine takes longer than its seconds.
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", str(PATIENCE))
+    monkeypatch.setenv("RAY_worker_register_timeout_seconds", str(PATIENCE))
+    monkeypatch.setenv("RAY_health_check_timeout_ms", str(1000 * PATIENCE))
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
+    monkeypatch.setattr(cluster_utils.Cluster._wait_for_node, "__defaults__", (PATIENCE,))
     own_module(MODULE)
     monkeypatch.setenv("MEET", str(tmp_path))
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

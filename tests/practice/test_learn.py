@@ -244,6 +244,27 @@ def test_learning_photographs_is_resumed(photographs, learn, monkeypatch, settin
 
 
 @pytest.mark.usefixtures("small_pretrained", "small_inputs")
+def test_an_interrupted_adaptation_goes_on_where_it_was(photographs, learn, monkeypatch):
+    settings = ("--set", "freeze=later", "--set", "adaptation_epochs=3", "--checkpoint-every", "0")
+    said = []
+
+    def stop(checkpoint, done, total):
+        said.append((done, total))
+        if done == 2 and len(said) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lmrc.practice.checkpoint.FolderCheckpoint.on_adaptation", stop)
+    learn("week1", *settings, code=130)
+    assert "was interrupted, 1 epoch saved" in learn("week1", code=2)[2]
+    assert "resuming after 1 epoch of the adaptation\n" in learn("--resume")[1]
+    assert [done for done, _ in said] == [0, 1, 2, 1, 2, 3]
+    resumed = lmrc.load("m").similarities(IMAGES[:, :64, :64])
+    shutil.rmtree("m")
+    learn("week1", *settings, "-q")
+    np.testing.assert_array_equal(lmrc.load("m").similarities(IMAGES[:, :64, :64]), resumed)
+
+
+@pytest.mark.usefixtures("small_pretrained", "small_inputs")
 def test_the_epochs_of_an_adaptation_are_printed(photographs, learn, monkeypatch):
     """It takes minutes on a CPU, before features are computed."""
     monkeypatch.setattr("lmrc.practice.usage.PROGRESS_EVERY", 0.0)

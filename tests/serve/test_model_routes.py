@@ -227,7 +227,7 @@ def test_no_request_is_lost_while_versions_switch(client, pictures, place):
 
     def ask():
         nonlocal n
-        while not stop.is_set():
+        while not (n and stop.is_set()):
             answer = client.post(f"{MODEL}/predict?top=4", files=files(pictures, "one", n=2))
             names = {s["class"] for p in answer.json()["predictions"] for s in p["best"]}
             n += 1

@@ -21,9 +21,9 @@ class FolderCheckpoint(Checkpoint):
 
     `saved` is the checkpoint of an earlier process, to resume from; `every` is the minimum number
     of seconds between two checkpoints; `epochs` are those of each of the members. `epochs_saved` is
-    the number of epochs in the last checkpoint. `progress`, which may be assigned, is called with a
-    noun, how many of it are done, and how many there will be: after each epoch, and first when none
-    is done.
+    the number of epochs in the last checkpoint, `adapted` the number of those of an adaptation,
+    which comes before. `progress`, which may be assigned, is called with a noun, how many of it are
+    done, and how many there will be: after each epoch, and first when none is done.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class FolderCheckpoint(Checkpoint):
         self.epochs, self.epochs_of_member = epochs * members, epochs
         self.members = _members(saved) if saved else []
         self.epochs_saved = self._done(saved[0].get("records", [])) if saved else 0
+        self.adapted = len(saved[0].get("adaptation", [])) if saved else 0
         self.folder, self.content, self.saved, self.every = folder, content, saved, every
         self.seconds_before = float(saved[0].get("seconds", 0)) if saved else 0.0
         self.started = self.last = monotonic()
@@ -73,12 +74,19 @@ class FolderCheckpoint(Checkpoint):
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
         """Restore the checkpoint; return the records of its epochs."""
         self.progress("epoch", self.epochs_saved, self.epochs)
-        if self.saved is None or not self.saved[0].get("records"):
+        return self._restored("records", network, optimiser)
+
+    def restore_adaptation(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
+        """Restore the checkpoint of an adaptation; return the records of its epochs."""
+        return self._restored("adaptation", network, optimiser)
+
+    def _restored(self, name: str, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
+        if self.saved is None or not self.saved[0].get(name):
             return []
         content, tensors = self.saved
         try:
             unpack_training(tensors, network, optimiser)
-            return [dict(record) for record in content["records"]]
+            return [dict(record) for record in content[name]]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelFileError(
                 f"the checkpoint in {self.folder} does not fit the network: delete it with "
@@ -97,10 +105,25 @@ class FolderCheckpoint(Checkpoint):
             return
         self._write(records, lambda: pack_training(network, optimiser))
 
+    def save_adaptation(
+        self,
+        records: Sequence[dict[str, float]],
+        network: nn.Module,
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
+        """Save the state of an adaptation, if it is time; the task's own epochs come later."""
+        if monotonic() - self.last >= self.every:
+            self._write([], lambda: pack_training(network, optimiser), records)
+
     def _write(
-        self, records: Sequence[dict[str, float]], training: Callable[[], dict[str, Tensor]]
+        self,
+        records: Sequence[dict[str, float]],
+        training: Callable[[], dict[str, Tensor]],
+        adaptation: Sequence[dict[str, float]] = (),
     ) -> None:
         content = {**self.content, "records": list(records), "seconds": self.seconds}
+        if adaptation:
+            content["adaptation"] = list(adaptation)
         if self.members:
             content["members"] = [description for description, _ in self.members]
             content["epochs"] = self._done(records)
@@ -112,7 +135,7 @@ class FolderCheckpoint(Checkpoint):
         }
         try:
             unfinished.write(self.folder, content, members | training())
-            self.epochs_saved = self._done(records)
+            self.epochs_saved, self.adapted = self._done(records), len(adaptation)
         except OSError as error:  # a full disk need not stop the training
             warn(f"cannot save a checkpoint in {self.folder}, training continues: {error}")
         self.last = monotonic()

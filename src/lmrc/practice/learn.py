@@ -144,6 +144,8 @@ def learn(
         )
         if checkpoint.epochs_saved:
             say(f"resuming after {checkpoint.epochs_saved} of {count(checkpoint.epochs, 'epoch')}")
+        if checkpoint.adapted:
+            say(f"resuming after {count(checkpoint.adapted, 'epoch')} of the adaptation")
         silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
         checkpoint.progress = progress or progress_lines(silent)
         _train(model, samples, checkpoint, place, quiet)
@@ -164,8 +166,9 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
         raise UsageError(f"{place} has no unfinished task to resume: give a folder to learn")
     if saved is not None and not resume:
         content, _ = saved
-        epochs = content.get("epochs", len(content.get("records", [])))  # of all members
         source = _saved_request(place, saved).source
+        epochs = content.get("epochs", len(content.get("records", [])))  # of all members
+        epochs += len(content.get("adaptation", []))
         raise UsageError(
             f"learning {source} was interrupted, {count(epochs, 'epoch')} saved: continue with "
             f"{store.learn_command(place)} --resume, or discard it with --discard"
@@ -188,8 +191,9 @@ def _resumed_request(place: Path, saved: unfinished.Checkpoint, new: Request | N
 
 def _saved_request(place: Path, saved: unfinished.Checkpoint) -> Request:
     content, _ = saved
-    records, seconds = content.get("records", []), content.get("seconds", 0)
+    seconds = content.get("seconds", 0)
     try:
+        records = [*content.get("records", []), *content.get("adaptation", [])]
         request = Request(**content["request"])
         _check_request(request)
         values = [value for record in records for value in record.values()]
@@ -354,7 +358,9 @@ def _train(
         raise
     except Exception as error:
         # Diverged training would diverge again; without a checkpoint there is nothing to resume.
-        hopeless = isinstance(error, TrainingError) or not checkpoint.epochs_saved
+        hopeless = isinstance(error, TrainingError) or not (
+            checkpoint.epochs_saved or checkpoint.adapted
+        )
         if hopeless and current().is_first and not is_lost(error):
             unfinished.discard(place)
         raise

@@ -43,17 +43,30 @@ class Checkpoint:
     def on_adaptation(self, done: int, total: int) -> None:
         """Hear how many epochs of a pre-trained backbone's adaptation are done."""
 
+    def restore_adaptation(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
+        """As `restore`, for an adaptation, which comes before the training."""
+        return []
+
+    def save_adaptation(
+        self,
+        records: Sequence[dict[str, float]],
+        network: nn.Module,
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
+        """As `save`, for an adaptation."""
+
 
 class Adaptation(Checkpoint):
-    """Saves nothing, and tells the checkpoint of the task how far an adaptation of n epochs is."""
+    """Saves an adaptation of n epochs in the checkpoint of the task, and tells it how far it is."""
 
     def __init__(self, task: Checkpoint, n: int) -> None:
         self.task, self.n = task, n
 
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
-        """Restore nothing."""
-        self.task.on_adaptation(0, self.n)
-        return []
+        """Restore the adaptation."""
+        records = self.task.restore_adaptation(network, optimiser)
+        self.task.on_adaptation(len(records), self.n)
+        return records
 
     def save(
         self,
@@ -61,8 +74,9 @@ class Adaptation(Checkpoint):
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
     ) -> None:
-        """Tell how many epochs are done."""
+        """Save the adaptation, and tell how many epochs are done."""
         self.task.on_adaptation(len(records), self.n)
+        self.task.save_adaptation(records, network, optimiser)
 
 
 NO_CHECKPOINT = Checkpoint()
