@@ -17,7 +17,9 @@ from typer.main import get_command
 
 from lmrc import load
 from lmrc.cli import app
-from lmrc.experiments.options import one_by_one
+from lmrc.experiments.options import one_by_one, several
+from lmrc.experiments.recipe import load_recipe
+from lmrc.experiments.runs import check_settings, plan
 from lmrc.methods import parameters
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.statistics import classifiers
@@ -113,12 +115,25 @@ def test_a_command_of_the_documentation_is_taken(page, command):
     root = get_command(app)
     chosen = root.get_command(Context(root), words[0])
     assert chosen is not None, command
-    wrong = ""
     try:
-        chosen.make_context(words[0], words[1:])
+        asked = chosen.make_context(words[0], words[1:]).params
     except BadParameter as error:
-        wrong = error.message
-    assert not wrong or "does not exist" in wrong  # the images, as a rule
+        if "does not exist" in error.message:  # the images, as a rule
+            return
+        raise
+    own = any("." in method for method in asked.get("methods") or ())  # a class of the page
+    if words[0] == "reproduce" and asked["experiment"] != "capacity" and not own:
+        names = ("seeds", "tasks", "first_classes", "announce_classes")
+        fields = {name: asked[name] for name in names} | {"methods": several(asked["methods"])}
+        recipe = load_recipe(asked["experiment"], asked["dataset"], **fields)
+        check_settings(recipe, plan(recipe), [])
+
+
+def test_the_ablation_trains_seven_of_its_eleven_rows():
+    """As docs/beyond-measured.md says."""
+    recipe = load_recipe("ablation", "cifar100", seeds=3)
+    assert (len(recipe.rows), len(plan(recipe))) == (11, 3 * 7)
+    assert recipe.settings["epochs"] == 30
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.stem)

@@ -71,16 +71,6 @@ def test_every_method_has_a_confusion_matrix_of_its_own(description, records):
     assert set(drawings) >= {"confusion-lmrc", "confusion-lmrc-plus"}
 
 
-def test_joint_training_is_a_reference_and_never_the_best(description, records):
-    joint = [replace(r, method="Joint" if r.method == "steady" else "LMRC+") for r in records]
-    run = replace(description, headline="", findings=[], experiment="incremental")
-    contents = build(run, joint)
-    assert contents.headline.startswith("LMRC+: ")
-    assert contents.headline.endswith("; joint training (keeps all data): 89.6 %.")
-    assert contents.findings[0].startswith("LMRC+ ends with")
-    assert len(contents.findings) == 1
-
-
 def test_the_headline_on_heads_names_the_first_method_and_the_best_other(description, steady):
     def scored(method, share):
         return [

@@ -437,22 +437,13 @@ def test_variants_are_known_by_their_titles(renamed):
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_a_report_has_a_headline_once_all_runs_are_finished(description, records):
-    first, second = list(dict.fromkeys(record.method for record in records))
-    run = replace(description, headline="", commands=[Command("x", [first, second], seeds=2)])
-    assert build(run, records).headline.startswith("steady is best: 89.6 %")
-    assert build(run, records[:-1]).headline == ""
-    more = replace(run, commands=[Command("x", [first, second], seeds=3)])
-    assert build(more, records).headline == ""
-
-
-@pytest.mark.usefixtures("no_drawing")
 def test_a_report_has_a_headline_once_the_runs_of_each_command_are_finished(description, records):
     first, second = list(dict.fromkeys(record.method for record in records))
     lacks = [record for record in records if (record.method, record.seed) != (second, 1)]
     one, other = Command("x", [first], seeds=2), Command("y", [second], seeds=1)
     run = replace(description, headline="", commands=[one, other])
-    assert build(run, lacks).headline.startswith("steady is best")
+    assert build(run, lacks).headline.startswith("steady is best: 89.6 %")
+    assert build(run, lacks[:-1]).headline == ""
     assert build(run, [record for record in lacks if record.method == first]).headline == ""
     for command in (replace(other, seeds=2), replace(other, memory=[0, 5])):
         assert build(replace(run, commands=[command, one]), lacks).headline == ""
