@@ -9,7 +9,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from lmrc.data.duplicates import thumbprint
-from lmrc.data.images import UnreadableImageError
 from lmrc.practice.learn import Request as LearnRequest
 from lmrc.serve import schema
 from lmrc.serve.checks import findings
@@ -26,7 +25,7 @@ from lmrc.serve.shared import (
     TheModel,
     TheSettings,
 )
-from lmrc.serve.uploads import Upload, decode, read_uploads, reason
+from lmrc.serve.uploads import Upload, decode, read_uploads
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 
@@ -185,17 +184,11 @@ async def _add(
     if len(job.images) + len(uploads) > settings.max_pictures:
         most = settings.max_pictures
         raise ApiError(413, "too_many", f"a task may have {most:,} images at most")
-    found = await asyncio.gather(
-        *(decode(u.content, CHECKED_SIZE, "RGB", settings.max_pixels) for _, u in uploads),
-        return_exceptions=True,
-    )
+    found = await decode([u for _, u in uploads], CHECKED_SIZE, "RGB", settings.max_pixels)
     added: list[dict[str, Any]] = []
     for (label, upload), pixels in zip(uploads, found, strict=True):
-        if isinstance(pixels, UnreadableImageError):
-            problem = {"code": "unreadable_image", "message": reason(pixels)}
-            added.append({"id": None, "name": upload.name, "error": problem})
-        elif isinstance(pixels, BaseException):
-            raise pixels
+        if isinstance(pixels, dict):
+            added.append({"id": None, "name": upload.name, "error": pixels})
         else:
             seen = thumbprint(pixels)
             image = Image(secrets.token_urlsafe(9), label, upload.name, upload.content, seen)

@@ -8,7 +8,6 @@ import numpy as np
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from lmrc.data.images import UnreadableImageError
 from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.practice import maintenance
 from lmrc.practice.info import describe
@@ -18,7 +17,7 @@ from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
 from lmrc.serve.served import Loaded, Served
 from lmrc.serve.shared import CHANGES, ERRORS, IMAGES, TheModel, TheSettings
-from lmrc.serve.uploads import Upload, decode, read_uploads, reason
+from lmrc.serve.uploads import decode, read_uploads
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
@@ -108,18 +107,12 @@ async def predict(
     loaded = await served.current()
     uploads = await read_uploads(request, settings)
     served.batcher.check_room(len(uploads))
-    pixels = await asyncio.gather(
-        *(decode(u.content, loaded.size, loaded.mode, settings.max_pixels) for u in uploads),
-        return_exceptions=True,
-    )
-    for found in pixels:
-        if isinstance(found, BaseException) and not isinstance(found, UnreadableImageError):
-            raise found
+    pixels = await decode(uploads, loaded.size, loaded.mode, settings.max_pixels)
     good = [found for found in pixels if isinstance(found, np.ndarray)]
     outputs = iter(await served.batcher.outputs(loaded, good))
     predictions = [
-        _unread(upload, found)
-        if isinstance(found, UnreadableImageError)
+        {"name": upload.name, "class": None, "known": False, "best": [], "error": found}
+        if isinstance(found, dict)
         else _prediction(upload.name, loaded, next(outputs), top, reject_below, unknown_share)
         for upload, found in zip(uploads, pixels, strict=True)
     ]
@@ -147,11 +140,6 @@ def _prediction(
     label = best[0].label if known else None
     plain = [scored.plain() for scored in best]
     return {"name": name, "class": label, "known": known, "best": plain, "error": None}
-
-
-def _unread(upload: Upload, error: UnreadableImageError) -> dict[str, Any]:
-    problem = {"code": "unreadable_image", "message": reason(error)}
-    return {"name": upload.name, "class": None, "known": False, "best": [], "error": problem}
 
 
 @router.post("/models/{model}/rollback", response_model=schema.Model, dependencies=CHANGES)

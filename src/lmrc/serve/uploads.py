@@ -3,7 +3,7 @@
 import asyncio
 import io
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -70,17 +70,20 @@ async def _chunks(request: Request) -> AsyncGenerator[bytes, None]:
 
 
 async def decode(
-    content: bytes, size: tuple[int, int], mode: Mode, max_pixels: int
-) -> NDArray[np.uint8]:
-    """Return the pixels of an image; few images are decoded at a time.
+    uploads: Sequence[Upload], size: tuple[int, int], mode: Mode, max_pixels: int
+) -> list[NDArray[np.uint8] | dict[str, str]]:
+    """Return the pixels of each image; if it is none, or too large, the code and message of why.
 
-    Raises `UnreadableImageError` if it is not an image, or too large.
+    Few images are decoded at a time.
     """
     loop = asyncio.get_running_loop()
-    file = io.BytesIO(content)
-    return await loop.run_in_executor(_threads, read_image, file, size, mode, max_pixels)
 
+    async def pixels_of(upload: Upload) -> NDArray[np.uint8] | dict[str, str]:
+        file = io.BytesIO(upload.content)
+        try:
+            return await loop.run_in_executor(_threads, read_image, file, size, mode, max_pixels)
+        except UnreadableImageError as error:  # the client knows the image's name
+            message = str(error).removeprefix("cannot read the file as an image: ")
+            return {"code": "unreadable_image", "message": message}
 
-def reason(error: UnreadableImageError) -> str:
-    """Return why an image cannot be read, for a client who knows its name."""
-    return str(error).removeprefix("cannot read the file as an image: ")
+    return await asyncio.gather(*map(pixels_of, uploads))
