@@ -33,7 +33,7 @@ def _commit() -> dict[str, str]:
         return {}
     git = ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--abbrev=7", "--exclude=*"]
     try:
-        found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
+        found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"commit": found.stdout.strip()}
