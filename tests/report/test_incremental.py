@@ -64,6 +64,16 @@ def test_top_5_is_shown_where_it_is_the_metric(description, records, cells_of):
     assert "average incremental top-5 accuracy" in contents.markdown
 
 
+def test_dotted_lines_of_consolidation_are_the_old_classes(description, records):
+    contents = build(replace(description, experiment="consolidation"), records)
+    (axes,) = contents.drawings["consolidation"].figure.axes
+    (dotted,) = (line for line in axes.lines if line.get_label() == "steady, old classes")
+    runs = [r.record for r in records if r.method == "steady"]
+    for task, shown in enumerate(dotted.get_ydata()[-2:], 1):
+        found = [100 * r.old_accuracy for r in runs if r.task == task]
+        assert shown == pytest.approx(sum(found) / len(found))
+
+
 def test_every_method_has_a_confusion_matrix_of_its_own(description, records):
     names = {"steady": "LMRC"}
     ours = [replace(r, method=names.get(r.method, "LMRC+")) for r in records]
