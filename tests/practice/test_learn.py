@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import lmrc
 from lmrc.nets.backbones import build
-from lmrc.practice.learn import _seconds
+from lmrc.practice.learn_output import seconds_for
 from lmrc.store import folder
 
 FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", "cpu")
@@ -217,7 +217,7 @@ def test_the_first_line_says_how_long_it_takes_with_a_backbone_of_ones_own(photo
 )
 def test_larger_inputs_and_backbones_take_longer(backbone, times):
     def seconds(backbone, n):
-        return _seconds(lmrc.LMRCPlusClassifier(backbone=backbone, device="cpu"), n)
+        return seconds_for(lmrc.LMRCPlusClassifier(backbone=backbone, device="cpu"), n)
 
     per_image = seconds(backbone, 1000) - seconds(backbone, 0)
     usual = seconds("efficientnet-lite0", 1000) - seconds("efficientnet-lite0", 0)
@@ -293,9 +293,9 @@ def test_an_adapted_backbone_is_said_and_shared_between_versions(photographs, le
 
 def test_the_time_for_photographs_grows_with_what_is_done():
     model, images = lmrc.LMRCPlusClassifier(backbone="efficientnet-lite0", device="cpu"), 300
-    frozen = _seconds(model, images)
-    without = _seconds(model.set_params(freeze="later", adaptation_epochs=0), images)
-    one, two = (_seconds(model.set_params(adaptation_epochs=n), images) for n in (1, 2))
+    frozen = seconds_for(model, images)
+    without = seconds_for(model.set_params(freeze="later", adaptation_epochs=0), images)
+    one, two = (seconds_for(model.set_params(adaptation_epochs=n), images) for n in (1, 2))
     assert without == frozen  # nothing is adapted
     assert one - frozen > two - one > 0  # twice the features, too
 

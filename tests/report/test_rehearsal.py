@@ -69,6 +69,8 @@ def test_the_headline_names_the_best(description, with_exemplars, share_of_five,
     run = replace(description, experiment="rehearsal", headline="")
     html = render(run, [*with_exemplars, *map(worse, with_exemplars)])
     assert all(text in html for text in texts)
+    two = [r for r in [*with_exemplars, *map(worse, with_exemplars)] if "+ 2" in r.method]
+    assert "steady is best: 89.6&nbsp;% with 2 exemplars" in render(run, two)
 
 
 def test_a_method_is_best_only_where_it_was_compared(description, with_exemplars):

@@ -320,9 +320,14 @@ class IncrementalClassifier(
         later = self._freeze == "later" and not self._adapts
         return getattr(self, "n_tasks_", 0) > 0 if later else bool(self._freeze)
 
+    @property
+    def _begins_anew(self) -> bool:
+        """Whether the network of the next task knows nothing yet."""
+        return getattr(self, "n_tasks_", 0) == 0
+
     def _now(self, name: str) -> Any:
         """Return a parameter for the task that comes next: the first may have its own."""
-        own = getattr(self, f"first_{name}") if getattr(self, "n_tasks_", 0) == 0 else None
+        own = getattr(self, f"first_{name}") if self._begins_anew else None
         return getattr(self, name) if own is None else own
 
     @property

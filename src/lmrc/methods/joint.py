@@ -31,6 +31,7 @@ class JointClassifier(FineTuneClassifier):
     """
 
     keeps_data = True
+    _begins_anew = True
     saved_tensors: ClassVar[tuple[str, ...]] = ("start_",)
     # The backbone begins anew with each task: there is none to freeze later.
     freeze = parameter(default=False, constraint=one_of(True, False), choices=(False, True))
@@ -68,11 +69,6 @@ class JointClassifier(FineTuneClassifier):
         wanted = {name: t.shape for name, t in self.network_.encoder.backbone.state_dict().items()}
         if self.start_ and {name: t.shape for name, t in self.start_.items()} != wanted:
             raise ValueError("the weights to begin with are not of the network's backbone")
-
-    def _now(self, name: str) -> Any:
-        # Each task begins anew, as the first one did.
-        own = getattr(self, f"first_{name}")
-        return getattr(self, name) if own is None else own
 
     def _remember(self, x: Inputs, targets: Tensor) -> None:
         # The first samples are copied: they may be a view of the user's own array.

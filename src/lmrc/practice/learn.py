@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lmrc.data.folders import Files
 from lmrc.data.images import Size
@@ -17,12 +16,12 @@ from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
 from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import own_size
-from lmrc.nets.packaged import PACKAGED, packaged
+from lmrc.nets.packaged import packaged
 from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.data_warnings import warn_about
 from lmrc.practice.defaults import format_settings
-from lmrc.practice.learn_output import print_drift, print_result, print_samples
+from lmrc.practice.learn_output import print_drift, print_result, print_samples, seconds_for
 from lmrc.practice.models import open_model, spelt_as_known
 from lmrc.practice.settings import (
     METHODS,
@@ -40,18 +39,12 @@ from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.files import is_full
 from lmrc.store.folder import ModelFileError
-from lmrc.training.device import pick_device
 from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
 KEEP = 2  # versions, by default
 #: Settings of a user who chooses how a backbone learns, which no default overrules.
 CHOICES = {"weights", "rotations"}
-# What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
-IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
-ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
-#: Multiply-adds of larger backbones for images of their own size, relative to the default.
-TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
 
 
@@ -262,22 +255,8 @@ def _say_how_long(
     """Say with which backbone a new model begins, and about how long that takes."""
     model = _model(place, request)
     how = "adapted to this first task, " if model._adapts else ""
-    time = f"about {duration(_seconds(model, n_images))}"
+    time = f"about {duration(seconds_for(model, n_images))}"
     say(f"{before}LMRC+ with the pre-trained backbone {model.backbone}, {how}{time}{after}")
-
-
-def _seconds(model: Any, n_images: int) -> float:
-    """Return about how long a new model with a pre-trained backbone takes for photographs."""
-    speeds, cores = (IMAGES_ON_GPU, ADAPTED_ON_GPU), 1
-    if pick_device(model.device).type == "cpu":
-        speeds, cores = (IMAGES_PER_CORE, ADAPTED_PER_CORE), torch.get_num_threads()
-    epochs = model.adaptation_epochs if model._adapts else 0
-    found = packaged(model.backbone)
-    assert found is not None
-    variant, side = found
-    work = TIMES_THE_WORK.get(variant, 1.0) * (side / PACKAGED[variant].size) ** 2
-    each = (1 + (epochs > 0)) / speeds[0] + epochs / speeds[1]
-    return OTHER_SECONDS + n_images * each * work / cores
 
 
 def _model(place: Path, request: Request) -> LMRCClassifier:

@@ -1,18 +1,40 @@
-"""What ``lmrc learn`` prints: the images, known classes whose images differ, and the result."""
+"""What ``lmrc learn`` prints: how long it takes, images, known classes that differ, the result."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.nets.packaged import PACKAGED, packaged
 from lmrc.practice.info import earlier_with_exemplars
 from lmrc.practice.source import LabelledSamples
 from lmrc.practice.usage import Say, count, format_bytes, noun_of, percent, warn
 from lmrc.store import folder as store
+from lmrc.training.device import pick_device
 
+# What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
+IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
+ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
+#: Multiply-adds of larger backbones for images of their own size, relative to the default.
+TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
 DRIFT_CHECKED = 100  # images of a known class
 DIFFERENT = 0.5  # share of them that are recognised, below which they differ
+
+
+def seconds_for(model: Any, n_images: int) -> float:
+    """Return about how long a new model with a pre-trained backbone takes for photographs."""
+    speeds, cores = (IMAGES_ON_GPU, ADAPTED_ON_GPU), 1
+    if pick_device(model.device).type == "cpu":
+        speeds, cores = (IMAGES_PER_CORE, ADAPTED_PER_CORE), torch.get_num_threads()
+    epochs = model.adaptation_epochs if model._adapts else 0
+    found = packaged(model.backbone)
+    assert found is not None
+    variant, side = found
+    work = TIMES_THE_WORK.get(variant, 1.0) * (side / PACKAGED[variant].size) ** 2
+    each = (1 + (epochs > 0)) / speeds[0] + epochs / speeds[1]
+    return OTHER_SECONDS + n_images * each * work / cores
 
 
 def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:

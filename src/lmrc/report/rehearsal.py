@@ -169,7 +169,7 @@ def _headline(table: Table1) -> str:
         (name,) = next(iter(names))
         numbers = ", ".join(f"{100 * found[name]:.1f} %" for found in leaders.values())
         sizes = ", ".join(map(str, leaders))
-        where = "" if len(table.sizes) == 1 else " for every buffer size"
+        where = " for every buffer size" if len(leaders) > 1 else ""
         where = where if len(leaders) == len(table.sizes) else " where compared"
         lead = f"{name} is best{where}" if len(table.methods) > 1 else name
         return f"{lead}: {numbers} with {sizes} exemplars {table.unit}."
