@@ -28,8 +28,13 @@ from lmrc.experiments.environment import hardware, versions
 from lmrc.nets.efficientnet import EfficientNetLite
 from lmrc.nets.packaged import MEAN, STD, weights_file
 from lmrc.nets.resize import Resize
+from lmrc.statistics.classifiers import exact
+from lmrc.statistics.leave_one_out import LeftOut
+from lmrc.statistics.leave_one_out import scores as left_out_scores
+from lmrc.statistics.prediction_rules import comparable, linear, nearest_mean
 from lmrc.statistics.residual import Class, residuals
 from lmrc.statistics.ridge import RIDGES, normalised, ridge_inputs
+from lmrc.statistics.scatter import Scatter
 
 NET, PROJECTIONS, EACH, OFFSET = "efficientnet-lite0", 4000, 60, 0.6
 CHANNELS = [16, 24, 24, 40, 40, *[80] * 3, *[112] * 3, *[192] * 4, 320]  # of each block
@@ -118,6 +123,26 @@ def ridge(gram: Array, inputs: int, d: Draw) -> tuple[Array, Array]:
     unit = np.mean([fitted[d.y == c, c].mean() for c in range(d.y.max() + 1)])
     left_out = targets - weights / inverse.diagonal()[:, None]
     return gram[np.ix_(d.scored, d.rows)] / n @ weights / unit, left_out / unit
+
+
+def other_rule(rule: str, x: Array, d: Draw) -> tuple[Array, Array]:
+    """Return what `ridge` does, by "lda" or "ncm"."""
+    width, both = x.shape[1], torch.from_numpy(np.hstack([x, x]))
+    learnt, y = both[d.rows], torch.from_numpy(d.y)
+    parts = ((c, learnt[y == c]) for c in range(d.y.max() + 1))
+    scatter = Scatter.empty(2 * width).added(parts)
+    means, fit = scatter.means[None, :, width:], exact(scatter, width, torch.device("cpu"))
+
+    def of(features: torch.Tensor) -> torch.Tensor:
+        if rule == "ncm":
+            return nearest_mean(means, features[None])
+        return comparable(linear(fit.classifiers, rule, features[None]))
+
+    away = learnt - scatter.means[y].double()
+    left_out = LeftOut(learnt, y, away, scatter, torch.from_numpy(d.rows))
+    unit = float(of(means[0]).diagonal().mean())
+    own = left_out_scores(left_out, fit, width)[rule]
+    return of(both[d.scored, width:]).double().numpy() / unit, own.numpy() / unit
 
 
 def residual(x: Array, d: Draw) -> tuple[Array, Array]:
@@ -293,26 +318,38 @@ def main() -> None:
     def both(*keys: tuple[int, float], blocks: int = 2) -> Array:
         return features([(at[k], view) for k in keys for view in ("plain", "flip")], blocks)
 
-    first, x = at[224, 1.0], both((224, 1.0))
+    zooms = [(224, 1.0), (224, 1.3), (224, 1.7), (160, 1.0)]
+    first, x = at[224, 1.0], both(zooms[0])
     base = scored(x, of)
     probable = [F.softmax(torch.from_numpy(first[f"{v}_logits"]), 1) for v in ("plain", "flip")]
     seventh = sum(CHANNELS[:7])
     middle = (first["plain_blocks"] + first["flip_blocks"])[:, seventh : seventh + CHANNELS[7]]
+    last = both(zooms[0], blocks=0)
+    of_last = [s._replace(residuals=residual(last, s.draw)) for s in base]
+    by = {
+        rule: [s._replace(scores=other_rule(rule, x, s.draw)) for s in base]
+        for rule in ("lda", "ncm")
+    }
     half_white = [scored(whitened(x, d), [d])[0] for d in of]
     tries: dict[str, Callable[[], dict[str, Any]]] = {
         "LMRC+": lambda: measure(base),
         "until 5f997fe": lambda: measure(base, 2, 0.5),
+        "maximum similarity": lambda: measure(base, 0),
+        "lda": lambda: measure(by["lda"]),
+        "lda, until 5f997fe": lambda: measure(by["lda"], 2, 0.5),
+        "ncm": lambda: measure(by["ncm"], 2, 0.5),
+        "ncm, weight 3": lambda: measure(by["ncm"]),
+        "residuals of the last layer": lambda: measure(of_last),
         "no flip": lambda: measure(scored(features([(first, "plain")]), of)),
     }
     for size in given.sizes:
         tries[f"{size} pixels"] = lambda size=size: measure(scored(both((size, 1.0)), of))  # type: ignore[misc]
-    zooms = [(224, 1.0), (224, 1.3), (224, 1.7), (160, 1.0)]
     softmax = torch.stack(probable).mean(0).sqrt().double().numpy()
     tries |= {
         "and crop 1.3": lambda: measure(scored(both(*zooms[:2]), of)),
         "and crops 1.3, 1.7": lambda: measure(scored(both(*zooms[:3]), of)),
         "and crop 1.3, 160 pixels": lambda: measure(scored(both(*zooms[:2], zooms[3]), of)),
-        "last layer alone": lambda: measure(scored(both(zooms[0], blocks=0), of)),
+        "last layer alone": lambda: measure(scored(last, of)),
         "last six blocks": lambda: measure(scored(both(zooms[0], blocks=6), of)),
         "crops, six blocks": lambda: measure(scored(both(*zooms[:3], blocks=6), of)),
         "+ residual, block 7": lambda: measure(
