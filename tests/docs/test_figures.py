@@ -266,6 +266,49 @@ def test_cutmix_in_twenty_tasks():
             assert shown == f"{sum(found) / 8:.1f} / {found[-1]:.1f}", (name, order)
 
 
+#: Line above a table of results/README.md, its columns, and the folder of each row, or None.
+SEARCH = [
+    (
+        "### Augmentation, first task",
+        "wta lda finetuned ensemble",
+        "as-it-was objective-both augment-no-cutmix label_dim-200 first_epochs-100 "
+        "first_epochs-100-objective-both-augment-no-cutmix",
+    ),
+    (
+        "### Better features",
+        " ".join(RULES),
+        "tries/as-it-is tries/first-rate-0.1 tries/first-rate-0.2 tries/init tries/averaged-10 "
+        "tries/distilled tries/contrastive",
+    ),
+    ("20 exemplars per class (", " ".join(RULES), "pool/as-it-was pool/across pool/across-real"),
+    (
+        "### CutMix",
+        " ".join(RULES),
+        "mixed/as-it-is-60 mixed/mixed-60 mixed/rate-0.1-60 mixed/rate-0.2-60 mixed/first-200-60 "
+        "mixed/later-100 tries/as-it-is mixed/mixed-30 mixed/always-30 mixed/averaged-10-30 "
+        "mixed/first-rate-0.1-30 mixed/first-200-30",
+    ),
+    ("With fifty images per class", " ".join(RULES), "mixed/few-no-cutmix mixed/few-mixed"),
+    (
+        "### Width, margins",
+        " ".join(RULES),
+        "mixed/mixed-60 features/base-order-0 features/base-order-0-again features/margin-0.1 "
+        "features/simplex features/colour features/wide-60",
+    ),
+]
+
+
+@pytest.mark.parametrize(("above", "rules", "folders"), SEARCH, ids=lambda part: part[:30])
+def test_a_table_of_the_search(above, rules, folders):
+    """Average / last over the first five tasks, on held-out images."""
+    rows = [cells for _, cells in rows_of("results/README.md", above)]
+    for folder, row in zip(folders.split(), rows, strict=True):
+        records = read_records(ROOT / "results/search" / folder)[:5]
+        for rule, shown in zip(rules.split(), row, strict=True):
+            found = [100 * r.extra["prediction_rules"][rule]["accuracy"] for r in records]
+            assert shown.startswith(f"{fmean(found):.1f} / {found[-1]:.1f}"), (folder, rule)
+
+
 def test_few_photographs():
     (average, last), shown = few(10), {n: "{:.1f} / {:.1f}".format(*few(n)) for n in (1, 5, 10, 0)}
     says("README.md", f"{last:.0f} % at the end, {average:.0f} % on average")
