@@ -5,7 +5,7 @@ copy of the model. The same attacks are made on a model that learnt all but that
 the share of the class's test images that a score tells from all other digits' with 1 % false
 alarms. ::
 
-    OMP_NUM_THREADS=1 python benchmarks/forgotten.py
+    OMP_NUM_THREADS=1 python benchmarks/forgotten.py > results/benchmarks/forgotten.txt
 """
 
 import argparse
@@ -21,10 +21,12 @@ from sklearn.preprocessing import StandardScaler
 
 from lmrc import LMRCClassifier, LMRCPlusClassifier
 from lmrc.data.datasets import digits
+from lmrc.experiments.environment import hardware, versions
 
 Array = npt.NDArray[Any]
 SEEDS, AT_HAND = 3, 10  # images of each digit that the attacker has
-PLAIN = {"rotations": "none", "objective": "cosine", "first_epochs": 30, "epochs": 20}
+PLAIN = {"backbone": "mlp", "freeze": False, "rotations": "none", "objective": "cosine"}
+PLAIN |= {"first_epochs": 30, "epochs": 20}
 METHODS: dict[str, tuple[type[LMRCClassifier], dict[str, Any]]] = {
     "lmrc": (LMRCClassifier, {"epochs": 40}),
     "lmrc+": (LMRCPlusClassifier, PLAIN),
@@ -103,6 +105,7 @@ def cost(epochs: int) -> None:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     warnings.simplefilter("ignore")
+    print(hardware(torch.device("cpu")), versions(), flush=True)
     for epochs in (1, 5, 40):
         cost(epochs)
     for method in METHODS:
