@@ -67,7 +67,7 @@ def by_folder(
     scores = {"far from others": -(response @ others.T).amax(dim=1)}
     scores["head's unknown direction"] = response @ unknown
     scores["and its opposite"] = -response @ unknown
-    for way in ("lda", "linear") if model.classifiers_ else ():
+    for way in ("lda", "linear") if hasattr(model, "classifiers_") else ():
         scores[f"sum of {way} rows"] = -features @ model.classifiers_[f"{way}_weight"].sum(dim=1)[0]
     if vector is not None:
         scores["old label vector"] = response @ vector

@@ -266,7 +266,7 @@ def test_cutmix_in_twenty_tasks():
             assert shown == f"{sum(found) / 8:.1f} / {found[-1]:.1f}", (name, order)
 
 
-#: Line above a table of results/README.md, its columns, and the folder of each row, or None.
+#: Line above a table of results/README.md, its columns, and the folders of its rows.
 SEARCH = [
     (
         "### Augmentation, first task",
@@ -281,6 +281,12 @@ SEARCH = [
         "tries/distilled tries/contrastive",
     ),
     ("20 exemplars per class (", " ".join(RULES), "pool/as-it-was pool/across pool/across-real"),
+    (
+        "first row. Further trials",
+        "wta lda ensemble",
+        "pool/corrected pool/response_weight-1 pool/average_last-10 pool/rate-0.05 "
+        "pool/often pool/often-rate-0.05",
+    ),
     (
         "### CutMix",
         " ".join(RULES),
