@@ -22,6 +22,18 @@ def test_flipped_labels_have_the_lowest_margins(clusters):
     assert (margin[[0, 50, 70]] > 0).all()
 
 
+def test_a_class_of_two_images_does_not_take_data_from_the_others(clusters, monkeypatch):
+    from sklearn.linear_model import LogisticRegression
+
+    features, labels = clusters
+    fitted, fit = [], LogisticRegression.fit
+    monkeypatch.setattr(
+        LogisticRegression, "fit", lambda self, X, y: fitted.append(len(y)) or fit(self, X, y)
+    )
+    cross_validate(features[:62], labels[:62])  # two of c
+    assert min(fitted) >= 0.75 * 62
+
+
 def test_one_class_or_single_images_are_refused(clusters):
     features, labels = clusters
     for rows in (slice(0, 30), [0, 1, 30]):

@@ -74,16 +74,47 @@ def test_planted_mistakes_are_found(folder, checked, tmp_path):
     assert "http" not in page
 
 
-def test_copies_in_the_test_folder_are_found(folder, checked):
-    for part in ("train", "test"):
-        (folder / part).mkdir()
+def test_copies_in_the_test_and_validation_folders_are_found(folder, checked):
+    (folder / "train").mkdir()
     for label in COLOURS:
         (folder / label).rename(folder / "train" / label)
-    (folder / "test" / "red").mkdir()
-    Image.open(folder / "train" / "red" / "0.png").save(folder / "test" / "red" / "copy.png")
-    code, out, _, _ = checked(folder)
+    for i, part in enumerate(("test", "val")):
+        (folder / part / "red").mkdir(parents=True)
+        Image.open(folder / f"train/red/{i}.png").save(folder / part / "red/copy.png")
+    code, out, _, rows = checked(folder)
     assert code == 1
-    assert "for training and for testing" in out
+    assert "such as train/red/0.png and test/red/copy.png (same pixels)\n" in out
+    assert [row["other_file"] for row in rows] == [
+        str(folder / part / "red/copy.png") for part in ("test", "val")
+    ]
+
+
+def test_suspicious_files_are_found(folder, checked):
+    """Images of one colour, tiny or long ones, and those of formats that are not read."""
+    Image.new("RGB", (40, 40), "navy").save(folder / "blue/plain.png")
+    Image.open(folder / "blue/1.png").resize((4, 4)).save(folder / "blue/tiny.png")
+    Image.open(folder / "blue/2.png").crop((0, 0, 40, 11)).save(folder / "blue/long.png")
+    (folder / "red/phone.HEIC").write_bytes(b"not read")
+    _, out, _, rows = checked(folder)
+    found = {(row["kind"], row["class"], row["file"].rpartition("/")[2]) for row in rows}
+    assert found >= {
+        ("suspicious", "blue", "plain.png"),
+        ("suspicious", "blue", "tiny.png"),
+        ("suspicious", "blue", "long.png"),
+        ("unreadable", "red", "phone.HEIC"),
+    }
+    assert sum(kind == "suspicious" for kind, *_ in found) == 3
+    assert "such as red/phone.HEIC: .heic files are not read, convert it to JPEG or PNG" in out
+
+
+def test_an_image_is_listed_a_few_times_if_all_are_similar(folder, checked):
+    for i in range(10):
+        Image.open(folder / "red/0.png").resize((60 + i, 60 + i)).save(folder / f"red/frame{i}.png")
+    rows = [row for row in checked(folder)[3] if row["kind"] == "duplicate"]
+    assert {row["other_file"] for row in rows} == {
+        str(folder / f"red/frame{i}.png") for i in range(10)
+    }
+    assert len(rows) <= 10 * work.MAX_PAIRS
 
 
 def test_a_page_without_images(folder, checked, tmp_path):
@@ -94,10 +125,40 @@ def test_a_page_without_images(folder, checked, tmp_path):
     )
 
 
-def test_a_new_class_that_looks_like_a_known_one(folder, checked, call, tmp_path):
-    model = tmp_path / "colours.lmrc"
+@pytest.fixture
+def model(folder, call, tmp_path):
     words = ("--backbone", "cnn", "--epochs", "8", "--method", "lmrc", "-q")
-    assert call("learn", str(model), str(folder), *words)[0] == 0
+    assert call("learn", str(tmp_path / "colours.lmrc"), str(folder), *words)[0] == 0
+    return tmp_path / "colours.lmrc"
+
+
+def test_a_known_class_with_images_of_another(model, checked, tmp_path):
+    """Most of them: the folder is wrong; a few: these images are."""
+    rng, place = np.random.default_rng(5), tmp_path / "again/red"
+    place.mkdir(parents=True)
+    for i in range(8):
+        picture(rng, COLOURS["blue" if i < 2 else "red"]).save(place / f"{i}.png")
+    _, _, err, rows = checked(tmp_path / "again", "--model", model)
+    assert [(row["kind"], row["class"], row["other_class"], row["file"]) for row in rows] == [
+        ("label", "red", "blue", str(place / name)) for name in ("0.png", "1.png")
+    ]
+    assert err == ""  # the model has checked the labels
+    for i in range(2, 8):
+        picture(rng, COLOURS["blue"]).save(place / f"{i}.png")
+    code, out, _, rows = checked(tmp_path / "again", "--model", model)
+    assert (code, [(row["kind"], row["other_class"]) for row in rows]) == (1, [("drift", "blue")])
+    assert "red, 0.0 % of whose images are recognised, and 100.0 % taken for blue" in out
+
+
+def test_a_model_is_looked_at_before_the_images(folder, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "_read", lambda *_: pytest.fail("images were read"))
+    code, _, err = call(
+        "check", str(folder), "--model", str(tmp_path), "--out", str(tmp_path / "o")
+    )
+    assert (code, err.count("\n")) == (1, 1)
+
+
+def test_a_new_class_that_looks_like_a_known_one(model, checked, tmp_path):
     rng = np.random.default_rng(5)
     for i in range(6):
         (tmp_path / "new" / "scarlet").mkdir(parents=True, exist_ok=True)
@@ -111,10 +172,13 @@ def test_a_new_class_that_looks_like_a_known_one(folder, checked, call, tmp_path
     assert "labels cannot be checked" in err
 
 
-def test_an_empty_folder_is_refused_in_one_line(call, tmp_path):
-    code, _, err = call("check", str(tmp_path))
+@pytest.mark.parametrize("name", ["empty", "arrays.npz"])
+def test_what_holds_no_image_files_is_refused_in_one_line(call, tmp_path, name):
+    (tmp_path / name).write_bytes(b"") if "." in name else (tmp_path / name).mkdir()
+    code, _, err = call("check", str(tmp_path / name))
     assert code != 0
     assert err.count("\n") == 1
+    assert "use one of these" not in err  # .npz would be among them
 
 
 def test_learn_warns_of_the_same_image_in_two_classes(folder, call, tmp_path):

@@ -172,17 +172,28 @@ def common_form(paths: Iterable[ImageFile]) -> tuple[tuple[int, int], Mode]:
         if len(sizes) > 1 and not all_grey:  # no other header changes that
             break
         try:
-            with warnings.catch_warnings(action="ignore"), _open(path) as image:
-                # Pillow rotates TIFF files itself.
-                is_rotated = image.format != "TIFF" and _orientation(image) >= 5
-                sizes.add(image.size if is_rotated else image.size[::-1])
-                all_grey = all_grey and _is_grey(image)
+            size, is_grey = _header(path)
         except Exception:  # the error comes when the image is read
             continue
+        sizes.add(size)
+        all_grey = all_grey and is_grey
     size = sizes.pop() if len(sizes) == 1 else (DEFAULT_SIZE, DEFAULT_SIZE)
     if max(size) > MAX_KEPT:
         size = DEFAULT_SIZE, DEFAULT_SIZE
     return size, "L" if all_grey else "RGB"
+
+
+def image_size(path: ImageFile) -> tuple[int, int]:
+    """Return the height and width of an image that can be read, upright, by its header alone."""
+    return _header(path)[0]
+
+
+def _header(path: ImageFile) -> tuple[tuple[int, int], bool]:
+    """Return the size of an image, upright, and whether it is grey."""
+    with warnings.catch_warnings(action="ignore"), _open(path) as image:
+        # Pillow rotates TIFF files itself.
+        is_rotated = image.format != "TIFF" and _orientation(image) >= 5
+        return image.size if is_rotated else image.size[::-1], _is_grey(image)
 
 
 def _open(path: str | os.PathLike[str] | BinaryIO) -> Image.Image:

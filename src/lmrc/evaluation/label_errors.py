@@ -7,6 +7,7 @@ Estimating Uncertainty in Dataset Labels, JAIR 2021). The ranking is one line of
 their library is not needed for it.
 """
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -35,9 +36,12 @@ def cross_validate(features: NDArray[np.float32], labels: NDArray[np.str_]) -> C
     if len(names) < 2 or counts.min() < 2:
         raise ValueError("at least two classes with two images each are needed")
     unit = LOGIT_SCALE * features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
-    folds = StratifiedKFold(min(FOLDS, int(counts.min())), shuffle=True, random_state=0)
+    folds = StratifiedKFold(min(FOLDS, int(counts.max())), shuffle=True, random_state=0)
     learner = LogisticRegression(class_weight="balanced", max_iter=200)
-    found = cross_val_predict(learner, unit, numbers, cv=folds, method="predict_proba")
+    with warnings.catch_warnings():
+        # Two samples of a class are in two folds: each classifier is fitted to one of them.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        found = cross_val_predict(learner, unit, numbers, cv=folds, method="predict_proba")
     own = found[np.arange(len(numbers)), numbers]
     others = found.copy()
     others[np.arange(len(numbers)), numbers] = -1

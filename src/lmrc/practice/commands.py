@@ -285,7 +285,8 @@ def check(
     model: Annotated[
         Path | None,
         typer.Option(
-            help="The model that shall learn them: does a new class look like a known one?",
+            help="The model that shall learn them: does a new class look like a known one, do "
+            "images of known classes look like these?",
             metavar="MODEL",
             exists=True,
         ),
@@ -302,8 +303,8 @@ def check(
 ) -> None:
     """Find mistakes in labelled images before they are learnt.
 
-    Unreadable files, duplicate images (re-encoded, resized, mirrored; also between training and
-    test images), labels that are probably wrong, classes that look like another. The
+    Unreadable and suspicious files, duplicate images (re-encoded, resized, mirrored; also between
+    training and test images), labels that are probably wrong, classes that look like another. The
     exit code is 1 if something was found.
 
     Example: lmrc check week2/ --model pets.lmrc
