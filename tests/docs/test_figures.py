@@ -466,6 +466,28 @@ def test_scores_for_unknown_images(name, heading, rule, task):
         assert [cell.strip() for cell in cells.split("|")] == found, label
 
 
+def test_tries_for_unknown_images():
+    rows = [cells for _, cells in rows_of("results/README.md", "**Photographs and a frozen")]
+    for first, name in ((0, "flowers12"), (2, "tiny-imagenet")):
+        shown = sorted(row[first : first + 2] for row in rows if row[first])
+        found = [
+            [
+                f"{fmean(line['auroc']):.3f} / {min(line['auroc']):.3f}",
+                f"{100 * line['accuracy']:.1f}",
+            ]
+            for line in lines_of(f"results/search/unknown/{name}.jsonl")
+        ]
+        assert shown == sorted(found), name
+    table = dict(rows_of("results/README.md", "**Vectors**, LMRC+"))
+    columns = ("digits", 120), ("wine", 30), ("mnist", 50), ("mnist", 300)
+    columns += ("flowers12", 40), ("tiny-imagenet", 40)
+    scores = ("maximum similarity", "weight 2, relative 0", "weight 2, relative 0.5")
+    path = "results/search/unknown/vectors.jsonl"
+    for score, cells in zip((*scores, "weight 3, relative 0"), table.values(), strict=True):
+        lines = [lines_of(path, data=d, train=n, score=score)[0] for d, n in columns]
+        assert cells == [f"{fmean(line['auroc']):.3f}" for line in lines], score
+
+
 def test_a_server_under_load():
     for name in ("serve", "serve-one-thread"):
         lines = (ROOT / f"results/benchmarks/{name}.txt").read_text("utf-8").splitlines()
