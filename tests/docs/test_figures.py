@@ -488,6 +488,19 @@ def test_tries_for_unknown_images():
         assert cells == [f"{fmean(line['auroc']):.3f}" for line in lines], score
 
 
+def test_what_is_left_of_a_forgotten_class():
+    text = (ROOT / "results/benchmarks/forgotten.txt").read_text("utf-8")
+    for before, after in re.findall(r"epochs: \[([\d.]+) +([\d.]+)\]", text):
+        says("docs/privacy.md", f"{100 * float(before):.1f} % became {100 * float(after):.1f} %")
+    folder = [re.findall(r": ([\d.]+)", found) for found in re.findall(r"alone, .*?{(.*)}", text)]
+    rows = [[max(map(float, found)) for found in folder]]
+    for name in ("probe", "told", "accuracy"):
+        pairs = [list(map(float, x.split())) for x in re.findall(rf"{name}.*\[([\d. ]+)\]", text)]
+        rows.append([x for pair in pairs for x in (pair[1:] if name == "accuracy" else pair[:2])])
+    for row, digits in zip(rows, (0, 0, 0, 1), strict=True):
+        says("docs/privacy.md", "".join(f" | {100 * x:.{digits}f} %" for x in row))
+
+
 def test_a_server_under_load():
     for name in ("serve", "serve-one-thread"):
         lines = (ROOT / f"results/benchmarks/{name}.txt").read_text("utf-8").splitlines()
