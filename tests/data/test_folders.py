@@ -207,6 +207,16 @@ def test_images_outside_of_class_folders_are_reported(pets):
     assert len(dataset.y_train) + len(dataset.y_test) == 15
 
 
+def test_one_folder_too_many_is_reported(pets, recwarn):
+    folder(pets)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=f"are the classes, give {pets}$"):
+        folder(pets.parent)
+    Image.new("RGB", (8, 8)).save(pets / "beside.png")  # images of its own: a class
+    with warnings.catch_warnings(action="error"):
+        folder(pets.parent)
+
+
 def test_a_linked_class_folder_is_a_class(pets, tmp_path):
     for i in range(2):
         paint(tmp_path / "elsewhere" / f"{i}.png", 77)
@@ -235,7 +245,10 @@ def test_a_class_whose_test_images_are_broken_is_named_as_such(pets):
 def test_an_empty_class_is_named(pets):
     (pets / "bird").mkdir()
     (pets / "bird" / "notes.txt").write_text("none yet")
-    with pytest.raises(ValueError, match=r"no images .* of bird in"):
+    with pytest.raises(ValueError, match=r"no images .* of bird in .*; add some, or remove"):
+        folder(pets)
+    (pets / "bird" / "phone.HEIC").write_bytes(b"not read")
+    with pytest.raises(ValueError, match=r"of bird in .*; convert .* bird/phone.HEIC, or remove"):
         folder(pets)
 
 

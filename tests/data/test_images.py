@@ -147,7 +147,7 @@ def test_broken_files_are_named_with_the_reason(tmp_path):
 def test_a_decompression_bomb_is_unreadable_not_fatal(tmp_path, monkeypatch):
     corner().save(tmp_path / "bomb.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(UnreadableImageError, match="decompression bomb"):
+    with pytest.raises(UnreadableImageError, match=r"it has more than .* pixels\. Scale"):
         read_image(tmp_path / "bomb.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1500)  # Pillow warns from here to the double
     assert read_image(tmp_path / "bomb.png").shape == (40, 60, 3)

@@ -66,7 +66,7 @@ def test_unknown_images_score_higher_and_the_threshold_keeps_known_ones(frozen):
     lost = [(of_known > frozen.unknown_threshold(share)).mean() for share in (0.05, 0.3)]
     assert lost[0] < 0.15
     assert 0.15 < lost[1] < 0.5
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="above 0 and below 1"):
         frozen.unknown_threshold(1.5)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lmrc import LMRCClassifier
+from lmrc import LMRCClassifier, LMRCPlusClassifier
 from lmrc.practice.data_warnings import warn_about
 from lmrc.practice.settings import for_inputs
 from lmrc.practice.source import LabelledSamples
@@ -34,6 +34,17 @@ def test_warns_of_slow_training_of_a_resnet_on_a_cpu(shape, settings, told, caps
     found = samples(shape)
     warn_about(found, for_inputs(LMRCClassifier(device="cpu", **settings), found.X))
     assert (HINT in capsys.readouterr().err) == told
+
+
+def test_warns_of_new_classes_of_few_images_with_a_frozen_backbone(capsys):
+    y = np.repeat(["cat", "dog", "fox", "owl"], [6, 6, 4, 1])
+    found = LabelledSamples(np.random.default_rng(0).random((17, 64)), y, NONE, y[:0])
+    model = LMRCPlusClassifier(projections=20)
+    warn_about(found, for_inputs(model, found.X))
+    told = "owl has only 1 vector, and 1 other class fewer than 5: add vectors\n"
+    assert told in capsys.readouterr().err
+    warn_about(found, model.fit(found.X, y))  # they are known now
+    assert "has only" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("white", "told"), [(15, True), (200, False)])

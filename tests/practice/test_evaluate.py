@@ -65,8 +65,23 @@ def test_unknown_images_give_a_threshold(place, model, call):
 
 def test_a_useless_threshold_is_reported(place, model, call):
     assert "no threshold separates" not in call("evaluate", model, "test", "--unknown", "other")[1]
-    out = call("evaluate", model, "test", "--unknown", "test")[1]
+    for name in ("zero", "one", "two", "three"):
+        shutil.copytree(place / "test" / name, place / "same" / f"{name} again")
+    out = call("evaluate", model, "test", "--unknown", "same")[1]
     assert "no threshold separates known from unknown images well; the best: --reject-below" in out
+
+
+def test_known_classes_in_the_folder_of_unknown_images_are_left_out(place, model, call):
+    words = ("evaluate", model, "test", "--json", "--unknown")
+    expected = json.loads(call(*words, "other")[1])["unknown"]
+    shutil.copytree(place / "test", place / "other" / "known")  # below another folder
+    code, out, err = call(*words, "other")
+    assert code == 0
+    assert "left out 40 image(s) of known classes in other: one, three, two, zero\n" in err
+    assert json.loads(out)["unknown"] == expected
+    code, _, err = call(*words, "test")
+    assert code == 1
+    assert "test has no readable image of other classes: --unknown needs at least one" in err
 
 
 def test_a_threshold_separates_similarities_that_are_very_close():

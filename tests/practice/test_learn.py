@@ -187,7 +187,7 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert first.endswith(" s (choose another way with --from-scratch, --backbone or --method)")
     _, out, err = learn("week2")
     assert out.startswith("1 new class: blue (3)\n")
-    assert err == ""  # nothing about few images
+    assert err == "lmrc: blue has only 3 images: add images\n"  # no other backbone is suggested
     model = lmrc.load("m")
     assert isinstance(model, lmrc.LMRCPlusClassifier)
     assert (model.backbone, model.prediction_rule_) == ("efficientnet-lite0", "ridge")
@@ -269,7 +269,7 @@ def test_the_epochs_of_an_adaptation_are_printed(photographs, learn, monkeypatch
     """It takes minutes on a CPU, before features are computed."""
     monkeypatch.setattr("lmrc.practice.usage.PROGRESS_EVERY", 0.0)
     settings = ("--set", "freeze=later", "--set", "adaptation_epochs=2")
-    first, second, *features = learn("week1", *settings)[2].splitlines()
+    _, first, second, *features = learn("week1", *settings)[2].splitlines()
     assert first.startswith("adaptation epoch 1 of 2, about ")
     assert second == "adaptation epoch 2 of 2"
     assert all(line.startswith("image ") for line in features)

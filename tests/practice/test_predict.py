@@ -163,7 +163,8 @@ def test_unknown_goes_by_the_share_of_known_images(calibrated, call):
     half = known("--unknown-share", "0.5")
     assert half == (scores <= model.unknown_threshold(0.5)).tolist()
     assert sum(half) < sum(known("--unknown")) < 50
-    lost = files[half.index(False)]
+    err = call("predict", calibrated, lost := files[half.index(False)], "--unknown-share", "0")[2]
+    assert "may be lost is 0.0; it must be above 0 and below 1\n" in err
     out = call("predict", calibrated, lost, "--unknown-share", "0.5")[1]
     assert "  unknown, nearest class: " in out
     assert "%" not in out  # the probability of a known class would read as that of unknown

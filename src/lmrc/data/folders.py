@@ -21,6 +21,7 @@ from lmrc.data.image_files import (
     read_or_error,
 )
 from lmrc.data.images import (
+    NOT_READ,
     SUFFIXES,
     ImageFile,
     Mode,
@@ -29,6 +30,7 @@ from lmrc.data.images import (
     UnreadableImageError,
     common_form,
     name_of,
+    walk_images,
 )
 from lmrc.data.names import Names
 
@@ -195,12 +197,27 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
         )
     empty = [name for name, files in classes.items() if not files]
     if empty:
+        others = next(walk_images(folder, NOT_READ), "")
+        advice = f"convert others, such as {others}, " if others else "add some, "
         raise ValueError(
             f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of {', '.join(empty[:5])} in {folder}; "
-            "add some, or remove what is empty."
+            f"{advice}or remove what is empty."
         )
     _warn_of_loose_images(folder)
+    _warn_of_nested_classes(folder)
     return classes
+
+
+def _warn_of_nested_classes(folder: Path) -> None:
+    """Warn of a single class that is made of sub-folders: these are probably the classes."""
+    only, *others = _subfolders(folder)
+    below = [] if others else [path.name for path in _subfolders(only)]
+    if len(below) > 1 and not any(path.suffix.lower() in SUFFIXES for path in only.iterdir()):
+        warnings.warn(
+            f"all images are of one class, {only.name}: if its sub-folders, such as {below[0]} and "
+            f"{below[1]}, are the classes, give {only}",
+            stacklevel=2,
+        )
 
 
 def _warn_of_loose_images(folder: Path) -> None:

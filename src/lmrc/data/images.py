@@ -294,10 +294,14 @@ def _advice(error: Exception) -> str:
         return "Is its name right?"
     if isinstance(error, PermissionError):
         return "Make it readable."
+    if isinstance(error, Image.DecompressionBombError):
+        return "Scale it down."
     return "Remove it, or save it anew as JPEG or PNG."
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):  # its text repeats the path
         return "it holds no known image format"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).rstrip(".")

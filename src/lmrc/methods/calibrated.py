@@ -302,7 +302,10 @@ class Calibrated(WithClassStatistics):
         """Return the unknown score above which this share of images of known classes is."""
         self._check_calibrated()
         if not 0 < share < 1:
-            raise ValueError(f"share={share!r} is not valid; it must be between 0 and 1")
+            raise ValueError(
+                f"the share of known images that may be lost is {share!r}; it must be above 0 and "
+                "below 1"
+            )
         own = calibration.of_rule(self.calibration_, self.prediction_rule_)
         return HeldOut.from_tensors(own).threshold(share, own["offsets"])
 

@@ -127,10 +127,10 @@ def check(
     if judge is not None:
         image_form(judge.input_shape_)  # before the images are read, which may take long
     images = _read(source, device)
-    findings = [*images.findings, *_duplicates(images), *_few(images)]
     counts = Counter(images.labels[images.train].tolist())
     enough = images.train & np.array([counts[label] > 1 for label in images.labels.tolist()])
     known = [] if judge is None else [class_name(str(label)) for label in judge.classes_.tolist()]
+    findings = [*images.findings, *_duplicates(images), *_few(counts, known)]
     judged = _by_model(images, judge, known) if judge is not None and len(known) > 1 else []
     if len({*images.labels[enough].tolist()}) > 1:
         findings += _label_errors(images, enough)
@@ -275,12 +275,11 @@ def _duplicates(images: _Images) -> list[Finding]:
     return [one for found in worst for one in found[:MAX_PAIRS]]
 
 
-def _few(images: _Images) -> list[Finding]:
-    counts = Counter(images.labels[images.train].tolist())
+def _few(counts: Counter[str], known: list[str]) -> list[Finding]:
     return [
         Finding("few", (), label, "", 1 / n, f"{label}, with {count(n, 'image')}")
         for label, n in counts.items()
-        if n < FEW_IMAGES
+        if n < FEW_IMAGES and label not in known
     ]
 
 

@@ -1,7 +1,11 @@
 """Warnings about the data of a task, before it is learnt."""
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrc.data import folders
 from lmrc.data.duplicates import copies, pixel_digest
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
@@ -31,12 +35,7 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
             f"{most} has {counts.max() / counts.min():.0f} times as many {noun}s as {fewest}: with "
             "--class-weight balanced, all classes have the same weight in the loss"
         )
-    if counts.min() < FEW_IMAGES and not model._freezes:
-        few = f"{fewest} has only {count(int(counts.min()), noun)}"
-        if others := int((counts < FEW_IMAGES).sum()) - 1:
-            few += f", and {count(others, 'other class', 'other classes')} fewer than {FEW_IMAGES}"
-        other = ", or use a pre-trained backbone (--backbone efficientnet-lite0)"
-        warn(f"{few}: add {noun}s{other if noun == 'image' else ''}")
+    _warn_about_few(labels, counts, model, noun)
     _warn_about_dark_images(samples)
     _warn_about_duplicates(samples)
     _warn_about_slow_training(samples, model)
@@ -44,6 +43,25 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
     pretrained = pretrained or model._backbone == IDENTITY
     if model._freezes and not pretrained and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone keeps its random initial weights")
+
+
+def _warn_about_few(
+    labels: NDArray[Any], counts: NDArray[Any], model: LMRCClassifier, noun: str
+) -> None:
+    """Warn of classes with few samples: of a frozen backbone new ones only, the others add up."""
+    enough, advice = FEW_IMAGES, f"add {noun}s"
+    if model._freezes:
+        enough = folders.FEW_IMAGES
+        new = ~np.isin(labels, getattr(model, "classes_", labels[:0]))
+        labels, counts = labels[new], counts[new]
+    elif noun == "image":
+        advice += ", or use a pre-trained backbone (--backbone efficientnet-lite0)"
+    if not (n_few := int((counts < enough).sum())):
+        return
+    few = f"{labels[counts.argmin()]} has only {count(int(counts.min()), noun)}"
+    if n_few > 1:
+        few += f", and {count(n_few - 1, 'other class', 'other classes')} fewer than {enough}"
+    warn(f"{few}: {advice}")
 
 
 def _warn_about_duplicates(samples: LabelledSamples) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrc.data.folders import describe_skipped
+from lmrc.data.folders import class_name, describe_skipped
 from lmrc.data.images import UnreadableImageError, list_images, read_image, thumbnail
 from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.evaluation.trust import (
@@ -46,6 +46,7 @@ from lmrc.report.records import (
     write_description,
 )
 from lmrc.store.files import write_atomically
+from lmrc.text import shorten
 
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
 SIMILARITY = "maximum similarity"
@@ -111,7 +112,7 @@ def evaluate(
         metrics["ece"] = ece
         lines.append(f"expected calibration error of the probabilities: {ece:.3f}")
     if unknown is not None:
-        found = outputs_of(model, _read_unlabelled(model, unknown))
+        found = outputs_of(model, _read_unknown(model, unknown))
         known, others = _unknown_scores(similarities, scores), _unknown_scores(found[0], found[2])
         threshold = None
         if scores is None:
@@ -178,9 +179,8 @@ def _reject_below(known: Any, unknown: Any, metrics: dict[str, Any]) -> str:
 
 def _unknown_lines(unknown: dict[str, Any]) -> list[str]:
     lines = [
-        f"known against {unknown['n']:,} unknown images by {name}: AUROC {found['auroc']:.3f}; "
-        f"{percent(found['fpr95'])} of the unknown ones are taken for known where 95 % of the "
-        "known ones are"
+        f"known against {unknown['n']:,} unknown images by {name}: AUROC {found['auroc']:.3f}, "
+        f"FPR95 {percent(found['fpr95'])}"
         for name, found in unknown["scores"].items()
     ]
     if "threshold" in unknown:
@@ -230,17 +230,28 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
     return X[known], y[known], names
 
 
-def _read_unlabelled(model: LMRCClassifier, folder: Path) -> Any:
+def _read_unknown(model: LMRCClassifier, folder: Path) -> Any:
+    """Read the images of a folder, without those of sub-folders named as known classes."""
     form, pixels, skipped = image_form(model.input_shape_), [], []
+    known = {class_name(str(label)) for label in model.classes_.tolist()}
+    left_out: list[str] = []
     for file in list_images(folder):
+        if named := known.intersection(map(class_name, file.relative_to(folder).parent.parts)):
+            left_out += named
+            continue
         try:
             pixels.append(read_image(file, *form))
         except UnreadableImageError as error:
             skipped.append(error)
     if skipped:
         warn(describe_skipped(skipped))
+    if left_out:
+        names = shorten(", ".join(sorted({*left_out})), 200)
+        warn(f"left out {len(left_out):,} image(s) of known classes in {folder}: {names}")
     if not pixels:
-        raise ValueError(f"{folder} has no readable image: --unknown needs at least one")
+        raise ValueError(
+            f"{folder} has no readable image of other classes: --unknown needs at least one"
+        )
     return np.stack(pixels)
 
 

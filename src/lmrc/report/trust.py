@@ -96,7 +96,7 @@ def _calibration(score: ModelScore, drawing: Drawing) -> Section:
 
 def _selective(score: ModelScore, drawing: Drawing) -> Section:
     by = "probability" if score.ece is not None else "similarity"
-    caption = f"Accuracy if only the images of highest {by} are classified: the share on the left."
+    caption = f"Accuracy if only the share of the images with the highest {by} is classified."
     return Section(
         "coverage", "Accuracy against coverage", html.figure(drawing, "coverage", caption)
     )
@@ -107,8 +107,11 @@ def _unknown(unknown: Mapping[str, Any], drawing: Drawing) -> Section:
         [name, html.td(f"{scores['auroc']:.3f}"), html.td(f"{100 * scores['fpr95']:.1f}")]
         for name, scores in unknown["scores"].items()
     ]
-    caption = f"Over {unknown['n']:,} images of unknown classes."
-    head = ["score", "AUROC", "taken for known, where 95 % of known ones are (%)"]
+    caption = (
+        f"Over {unknown['n']:,} images of unknown classes. FPR95: the share of them that is taken "
+        "for known where 95 % of the known ones are."
+    )
+    head = ["score", "AUROC", "FPR95 (%)"]
     table = html.table(caption, head, rows)
     words = f"Scores of images by {next(iter(unknown['scores']))}."
     if "threshold" in unknown:
