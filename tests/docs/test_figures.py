@@ -229,10 +229,11 @@ def spread(values, digits=3):
     return f"{fmean(values):.{digits}f}{deviation}"
 
 
-def few(images, rule="ridge"):
+def few(images, rule="ridge", held_out=False):
     """Return average incremental and last accuracy on Flowers-12, in percent; images=0: all."""
-    path = "results/pretrained/flowers12/few-images.jsonl"
-    found = lines_of(path, per_class=images, rule=rule, held_out=False)
+    path = "pretrained/flowers12/few-images.jsonl"
+    path = "search/pretrained/flowers12-held-out.jsonl" if held_out else path
+    found = lines_of(f"results/{path}", per_class=images, rule=rule, held_out=held_out)
     assert len(found) == 5
     average = fmean(fmean(line["accuracy"]) for line in found)
     return 100 * average, 100 * fmean(line["accuracy"][-1] for line in found)
@@ -325,11 +326,25 @@ def test_few_photographs():
     for n in (5, 10, 0):
         average, last = few(n)
         says("docs/tutorial.md", f"| {n or 60} | {average:.1f} % | {last:.1f} % |")
-    rows = dict(rows_of("results/README.md", "### Few photographs of a class"))
-    tested = {int(label.rpartition(" ")[2]): row for label, row in [*rows.items()][4:]}
-    for n, row in tested.items():
-        rules = [few(0 if n == 60 else n, rule) for rule in ("ncm", "lda", "ridge")]
+    for i, (label, row) in enumerate(
+        rows_of("results/README.md", "### Few photographs of a class")
+    ):
+        n = int(label.rpartition(" ")[2])
+        rules = [few(0 if n >= 48 else n, rule, i < 4) for rule in ("ncm", "lda", "ridge")]
         assert row == [f"{average:.1f} / {last:.1f}" for average, last in rules]
+
+
+def test_features_of_more_layers():
+    rows = dict(rows_of("results/README.md", "**Features of more layers.**"))
+    folder = "results/search/pretrained"
+    for label, row in rows.items():
+        blocks, _, scale = label.rpartition(", ")
+        wanted = {"blocks": [int(x) for x in blocks.split() if x.isdigit()]}
+        wanted["scale"] = float(scale) if blocks else 1
+        data = [("flowers12", n) for n in (1, 5, 10, 48)] + [("cifar100", 80)]
+        for (name, n), shown in zip(data, row, strict=True):
+            lines = lines_of(f"{folder}/layers-{name}.jsonl", per_class=n, **wanted)
+            assert shown == f"{100 * fmean(line['accuracy'] for line in lines):.1f}", label
 
 
 def test_seconds_for_photographs():
@@ -351,6 +366,10 @@ def test_vectors():
     }
     text = "{:.1f} % of all ten, where a network that learns has {:.1f} %"
     says("docs/how-to/choose.md", text.format(*(100 * share for share in found.values())))
+    for data, row in rows_of("results/README.md", "### Vectors"):
+        for backbone, shown in zip(("identity", "mlp"), row[1:], strict=True):
+            lines = lines_of("results/search/vectors.jsonl", data=data, backbone=backbone)
+            assert shown == f"{100 * fmean(line['accuracy'][-1] for line in lines):.1f}"
 
 
 def test_mistakes_found_by_check():
