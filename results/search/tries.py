@@ -128,20 +128,3 @@ class Colour(LMRCPlusClassifier):
 
         with patch.object(augment, "jitter", more):
             yield from super()._train(*args)
-
-
-class WideCrop(LMRCPlusClassifier):
-    """Crops of a third to all of the image's area in place of shifts by four pixels."""
-
-    def _train(self, *args: Any) -> Any:
-        def resized(x: Tensor, corner: Tensor, flip: Tensor) -> Tensor:
-            # Eighty-one corners: rows choose the size, columns and rows the place.
-            side = x.shape[-1]
-            rows, columns = corner.float().unbind(dim=1)
-            size = side * (0.6 + 0.4 * rows / (2 * augment.PADDING))
-            place = columns / (2 * augment.PADDING)
-            box = torch.stack([place * (side - size), (1 - place) * (side - size), size, size], 1)
-            return augment.resize_and_flip(x, box, flip)
-
-        with patch.object(augment, "crop_and_flip", resized):
-            yield from super()._train(*args)
