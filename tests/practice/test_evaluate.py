@@ -170,6 +170,17 @@ def test_the_page_shows_images_to_look_at(place, calibrated, call):
     assert all(true == predicted for _, true, predicted, *_ in doubtful)
     sure = [confidence for *_, confidence, _ in mistakes]
     assert sure == sorted(sure, reverse=True)
+    assert "<br>000.<wbr>png" in page or "<br>000.png" in page  # as a tooltip is not for touch
+    words = ("evaluate", calibrated, "test", "--unknown", "other", "--out", "page")
+    assert call(*words)[0] == 0
+    assert "unknown images that look most like a known" in (place / "page/report.html").read_text()
+    (record,) = map(json.loads, (place / "page/records.jsonl").read_text("utf-8").splitlines())
+    taken = [place / name for name, *_ in record["images"]["taken"]]
+    scores = lmrc.load(calibrated).unknown_scores(
+        np.stack([np.asarray(Image.open(f)) for f in taken])
+    )
+    assert len(taken) == 10
+    assert (np.diff(scores) >= -1e-6).all()
     assert call("evaluate", calibrated, "test", "--out", "page", "--no-images")[0] == 0
     page = (place / "page/report.html").read_text("utf-8")
     assert "data:image/jpeg" not in page

@@ -42,8 +42,9 @@ class ModelScore:
     ece: float | None = None  # expected calibration error; None for a model without probabilities
     #: What `score_unknown` returns; None if there were no images of unknown classes.
     unknown: dict[str, Any] | None = None
-    #: By "mistakes", the most confident ones, and "doubtful", the hits of lowest confidence: a list
-    #: of [name, true class, predicted class, confidence, thumbnail].
+    #: By "mistakes", the most confident ones, "doubtful", the hits of lowest confidence, and
+    #: "taken", the unknown images that look most known: a list of [name, true class (empty for
+    #: unknown), predicted class, confidence, thumbnail].
     images: dict[str, list[list[Any]]] = field(default_factory=dict)
 
     def to_json(self) -> str:

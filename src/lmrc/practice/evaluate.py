@@ -4,7 +4,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -86,15 +86,16 @@ def evaluate(
     model = open_to_predict(path, device)
     X, y, names = _read(model, source)
     started = perf_counter()
-    similarities, probabilities, scores = outputs_of(model, X)
-    score = score_model(similarities, model.heads_, y, perf_counter() - started)
-    sure = (similarities if probabilities is None else probabilities).max(axis=1)
-    predicted = model.classes_[similarities.argmax(axis=1)]
-    correct = predicted == y
+    seen = _Predicted.by(model, X, names)
+    score = score_model(seen.similarities, model.heads_, y, perf_counter() - started)
+    correct = seen.labels == y
     score = replace(
         score,
-        coverage=thinned(coverage_curve(sure, correct)),
-        images=_to_look_at(X, y, names, predicted, sure, thumbnails),
+        coverage=thinned(coverage_curve(seen.sure, correct)),
+        images={
+            kind: seen.shown(rows, y, thumbnails)
+            for kind, rows in _to_look_at(seen.sure, correct).items()
+        },
     )
     metrics: dict[str, Any] = {
         "images": score.n,
@@ -105,23 +106,26 @@ def evaluate(
         "per_class": {label: accuracy for label, _, accuracy in score.per_class},
     }
     notes, lines = [], []
-    if probabilities is not None:
-        ece = expected_calibration_error(sure, correct)
-        bins = [[*one] for one in reliability(sure, correct)]
+    if seen.unknown is not None:
+        ece = expected_calibration_error(seen.sure, correct)
+        bins = [[*one] for one in reliability(seen.sure, correct)]
         score = replace(score, ece=ece, reliability=bins)
         metrics["ece"] = ece
         lines.append(f"expected calibration error of the probabilities: {ece:.3f}")
     if unknown is not None:
-        found = outputs_of(model, _read_unknown(model, unknown))
-        known, others = _unknown_scores(similarities, scores), _unknown_scores(found[0], found[2])
+        others = _Predicted.by(model, *_read_unknown(model, unknown))
+        known_scores, other_scores = seen.unknown_scores(), others.unknown_scores()
         threshold = None
-        if scores is None:
-            notes.append(_reject_below(-known[SIMILARITY], -others[SIMILARITY], metrics))
+        if seen.unknown is None:
+            similar = -known_scores[SIMILARITY], -other_scores[SIMILARITY]
+            notes.append(_reject_below(*similar, metrics))
         else:
             threshold = Threshold(unknown_threshold(model, UNKNOWN_SHARE), UNKNOWN_SHARE)
-        separated = score_unknown(known, others, threshold)
+        separated = score_unknown(known_scores, other_scores, threshold)
         lines += _unknown_lines(separated)
-        score = replace(score, unknown=separated)
+        rows = np.argsort(next(iter(other_scores.values())), kind="stable")[:LOOKED_AT]
+        taken = others.shown(rows, np.full(len(others.X), ""), thumbnails)
+        score = replace(score, unknown=separated, images={**score.images, "taken": taken})
         metrics["unknown"] = {name: part for name, part in separated.items() if name != "histogram"}
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     made_with = f"{used}; {hardware(model.network_.encoder.mean.device)}"
@@ -135,33 +139,49 @@ def evaluate(
     return {**metrics, "page": str(page)}
 
 
-def _to_look_at(
-    X: Any, y: Any, names: list[str], predicted: Any, sure: Any, thumbnails: bool
-) -> dict[str, list[list[Any]]]:
-    """Return the most confident mistakes and the least confident correct predictions."""
-    order = np.argsort(-sure, kind="stable")
-    hits = (predicted == y)[order]
-    doubtful = order[hits & (sure[order] < CERTAIN)][::-1]
-    chosen = {"mistakes": order[~hits][:LOOKED_AT], "doubtful": doubtful[:LOOKED_AT]}
-    return {
-        kind: [
+class _Predicted(NamedTuple):
+    """Images, their names (empty where they come from no files), and what a model says of them."""
+
+    X: Any
+    names: list[str]
+    similarities: Any
+    labels: Any  # the predicted classes
+    sure: Any  # their probabilities, or similarities if there are none
+    unknown: Any | None  # unknown scores; None for a model without probabilities
+
+    @classmethod
+    def by(cls, model: LMRCClassifier, X: Any, names: list[str]) -> Self:
+        """Predict the classes of images."""
+        similarities, probabilities, unknown = outputs_of(model, X)
+        sure = (similarities if probabilities is None else probabilities).max(axis=1)
+        labels = model.classes_[similarities.argmax(axis=1)]
+        return cls(X, names, similarities, labels, sure, unknown)
+
+    def unknown_scores(self) -> dict[str, Any]:
+        """Return scores of unknown images by name; the model's own first, if it has one."""
+        own = {} if self.unknown is None else {"unknown score": self.unknown}
+        return own | {SIMILARITY: -self.similarities.max(axis=1)}
+
+    def shown(self, rows: Any, y: Any, thumbnails: bool) -> list[list[Any]]:
+        """Return images for the page, as `ModelScore.images` has them."""
+        return [
             [
-                names[i] if names else "",
+                self.names[i] if self.names else "",
                 str(y[i]),
-                str(predicted[i]),
-                float(sure[i]),
-                thumbnail(np.asarray(X[i])) if thumbnails else "",
+                str(self.labels[i]),
+                float(self.sure[i]),
+                thumbnail(np.asarray(self.X[i])) if thumbnails else "",
             ]
             for i in rows.tolist()
         ]
-        for kind, rows in chosen.items()
-    }
 
 
-def _unknown_scores(similarities: Any, scores: Any | None) -> dict[str, Any]:
-    """Return scores of unknown images by name; the model's own first, if it has one."""
-    own = {} if scores is None else {"unknown score": scores}
-    return own | {SIMILARITY: -similarities.max(axis=1)}
+def _to_look_at(sure: Any, correct: Any) -> dict[str, Any]:
+    """Return the rows of the most confident mistakes and of the least confident hits."""
+    order = np.argsort(-sure, kind="stable")
+    hits = correct[order]
+    doubtful = order[hits & (sure[order] < CERTAIN)][::-1]
+    return {"mistakes": order[~hits][:LOOKED_AT], "doubtful": doubtful[:LOOKED_AT]}
 
 
 def _reject_below(known: Any, unknown: Any, metrics: dict[str, Any]) -> str:
@@ -230,9 +250,9 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
     return X[known], y[known], names
 
 
-def _read_unknown(model: LMRCClassifier, folder: Path) -> Any:
+def _read_unknown(model: LMRCClassifier, folder: Path) -> tuple[Any, list[str]]:
     """Read the images of a folder, without those of sub-folders named as known classes."""
-    form, pixels, skipped = image_form(model.input_shape_), [], []
+    form, pixels, names, skipped = image_form(model.input_shape_), [], [], []
     known = {class_name(str(label)) for label in model.classes_.tolist()}
     left_out: list[str] = []
     for file in list_images(folder):
@@ -241,18 +261,19 @@ def _read_unknown(model: LMRCClassifier, folder: Path) -> Any:
             continue
         try:
             pixels.append(read_image(file, *form))
+            names.append(str(file))
         except UnreadableImageError as error:
             skipped.append(error)
     if skipped:
         warn(describe_skipped(skipped))
     if left_out:
-        names = shorten(", ".join(sorted({*left_out})), 200)
-        warn(f"left out {len(left_out):,} image(s) of known classes in {folder}: {names}")
+        of_classes = shorten(", ".join(sorted({*left_out})), 200)
+        warn(f"left out {len(left_out):,} image(s) of known classes in {folder}: {of_classes}")
     if not pixels:
         raise ValueError(
             f"{folder} has no readable image of other classes: --unknown needs at least one"
         )
-    return np.stack(pixels)
+    return np.stack(pixels), names
 
 
 def _write(

@@ -29,17 +29,23 @@ LISTS = {
         "The least confident correct predictions",
         "More images like these help.",
     ),
+    "taken": (
+        "unknown-taken-for-known",
+        "The unknown images that look most like a known class",
+        "They score lowest. Is one of a known class after all?",
+    ),
 }
 
 
 def sections(score: ModelScore) -> tuple[list[Section], dict[str, Drawing]]:
     """Return the sections that a score has numbers for, and their figures by name."""
     drawn: dict[str, Drawing] = {}
-    found = [
-        _images(score.images[key], *LISTS[key], has_probabilities=score.ece is not None)
-        for key in LISTS
+    lists = {
+        key: _images(score.images[key], *texts, has_probabilities=score.ece is not None)
+        for key, texts in LISTS.items()
         if score.images.get(key)
-    ]
+    }
+    found = [lists[key] for key in ("mistakes", "doubtful") if key in lists]
     if score.reliability:
         drawing = drawn["reliability"] = Drawing(
             _figure(lambda axes: _reliability(axes, score)),
@@ -58,7 +64,7 @@ def sections(score: ModelScore) -> tuple[list[Section], dict[str, Drawing]]:
             "Histogram of the scores of images of known classes and of others.",
         )
         found.append(_unknown(unknown, drawing))
-    return found, drawn
+    return found + [lists[key] for key in ("taken",) if key in lists], drawn
 
 
 # --- Sections -------------------------------------------------------------------------------------
@@ -70,14 +76,15 @@ def _images(
     figures = []
     for name, true, predicted, confidence, thumbnail in shown:
         sure = f"{100 * confidence:.0f} %" if has_probabilities else f"{confidence:.2f}"
-        label = predicted if true == predicted else f"{true}, predicted {predicted}"
+        label = predicted if true in (predicted, "") else f"{true}, predicted {predicted}"
+        short = name.rpartition("/")[2] if thumbnail else name
         figures.append(
             Markup('<figure>{}<figcaption title="{}">{}, {}{}</figcaption></figure>').format(
                 html.thumbnail(thumbnail) if thumbnail else "",
                 name,
                 html.breakable(label),
                 html.prose(sure),
-                Markup("<br>{}").format(html.breakable(name)) if name and not thumbnail else "",
+                Markup("<br>{}").format(html.breakable(short)) if name else "",
             )
         )
     body = html.note(text) + Markup('<div class="thumbnails">{}</div>').format(html.joined(figures))
