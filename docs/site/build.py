@@ -28,6 +28,8 @@ PAGES = {  # in the repository: on the site
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
     "results/README.md": "results/index.md",
+    "results/provenance.md": "results/provenance.md",
+    "results/search/README.md": "results/search/index.md",
     "results/QUEUE.md": "results/queue.md",
 }
 CONTENTS = {
@@ -64,7 +66,15 @@ CONTENTS = {
         "reliability",
         "scale",
     ],
-    "Results": ["results", "results/index", "results/pages", "results/queue", "benchmarks"],
+    "Results": [
+        "results",
+        "results/index",
+        "results/search/index",
+        "results/provenance",
+        "results/pages",
+        "results/queue",
+        "benchmarks",
+    ],
     "More": ["glossary", "references", "contributing", "changelog"],
 }
 #: Pages of the Python reference: title, what it says at first, and names. A name of the package
@@ -226,8 +236,9 @@ def _with_site_links(
         if to.endswith(".ipynb") and to != source:
             to = to.replace(".ipynb", ".md")
         path = ROOT / to
-        if path.is_dir():  # of results or of code: its page, or the index
-            to = f"{to}/report.html" if (path / "report.html").exists() else "results/README.md"
+        if path.is_dir():  # of results or of code: its page, or the list of all folders
+            report = (path / "report.html").exists()
+            to = f"{to}/report.html" if report else "results/provenance.md"
         place = _place(to)
         if place not in generated:
             if not (ROOT / to).is_file():
@@ -267,7 +278,7 @@ def _reports() -> Iterator[str]:
     from lmrc.report.index import reports_in
 
     yield "# All result pages\n\nMade by `lmrc reproduce` and `lmrc report`, from the records "
-    yield "beside them. [Results](index.md) says what each is, with commit and hardware.\n"
+    yield "beside them. [Provenance](provenance.md) says what each is, with commit and hardware.\n"
     group = ""
     for entry in reports_in(ROOT / "results"):
         if entry.place.partition("/")[0] != group:

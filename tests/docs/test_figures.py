@@ -24,6 +24,7 @@ NO_CUTMIX = "results/beyond/incremental-no-cutmix"
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
 TINY = "results/tiny-imagenet/incremental"
 PRETRAINED, LITE2 = "results/pretrained/cifar100", "results/pretrained/cifar100-lite2"
+LAB_BOOK = "results/search/README.md"
 
 #: Page, heading of the section, and for each row of its table: folder and method of the records,
 #: and the prediction rule where it is not that of the method.
@@ -145,6 +146,13 @@ def measured():
     return of
 
 
+def section_of(page, anchor):
+    """Return what is below a heading, as one line without emphasis; the heading by its anchor."""
+    parts = re.split(r"^##+ (.+)\n", (ROOT / page).read_text("utf-8"), flags=re.M)
+    anchors = [re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in parts[1::2]]
+    return " ".join(parts[2::2][anchors.index(anchor)].replace("*", "").split())
+
+
 def rows_of(page, heading):
     """Return label and figures of each row of the first table below a heading."""
     text = (ROOT / page).read_text("utf-8").partition(f"\n{heading}")[2]
@@ -191,9 +199,21 @@ PAIRS = [
     ("docs/beyond-measured.md", (JOINT, "Joint")),
     *(("README.md", (TINY, method)) for method in ("LMRC+", "LMRC", "LwF.MT", "Joint")),
     *(
-        ("results/README.md", (folder, f"LMRC+, {way}"))
+        (LAB_BOOK, (folder, f"LMRC+, {way}"))
         for folder in (PRETRAINED, f"{PRETRAINED}-last-layer")
         for way in ("frozen", "adapted")
+    ),
+    *(("results/README.md", (PRETRAINED, f"LMRC+, {way}")) for way in ("frozen", "adapted")),
+    ("results/README.md", (MAIN, "LMRC")),
+    ("results/README.md", (JOINT, "Joint")),
+    ("results/README.md", (REHEARSAL, "LMRC+ + 20 per class")),
+    *(
+        ("results/README.md", (folder, "LMRC+"))
+        for folder in (PLUS, NO_CUTMIX, "results/beyond/wide")
+    ),
+    *(
+        ("results/README.md", (f"results/beyond/{name}", "LMRC+"))
+        for name in ("first-50", "first-50-frozen")
     ),
 ]
 
@@ -262,7 +282,7 @@ def test_tiny_imagenet():
 
 
 def test_cutmix_in_twenty_tasks():
-    rows = dict(rows_of("results/README.md", "After this result, twenty tasks"))
+    rows = dict(rows_of(LAB_BOOK, "After this result, twenty tasks"))
     for name, row in zip(("first-task-only", "cutmix", "no-cutmix"), rows.values(), strict=True):
         for order, shown in enumerate(row):
             records = read_records(ROOT / f"results/search/mixed/20-tasks-{name}-order-{order}")
@@ -270,16 +290,16 @@ def test_cutmix_in_twenty_tasks():
             assert shown == f"{sum(found) / 8:.1f} / {found[-1]:.1f}", (name, order)
 
 
-#: Line above a table of results/README.md, its columns, and the folders of its rows.
+#: Line above a table of the lab book, its columns, and the folders of its rows.
 SEARCH = [
     (
-        "### Augmentation, first task",
+        "## Augmentation, first task",
         "wta lda finetuned ensemble",
         "as-it-was objective-both augment-no-cutmix label_dim-200 first_epochs-100 "
         "first_epochs-100-objective-both-augment-no-cutmix",
     ),
     (
-        "### Better features",
+        "## Better features",
         " ".join(RULES),
         "tries/as-it-is tries/first-rate-0.1 tries/first-rate-0.2 tries/init tries/averaged-10 "
         "tries/distilled tries/contrastive",
@@ -292,7 +312,7 @@ SEARCH = [
         "pool/often pool/often-rate-0.05",
     ),
     (
-        "### CutMix",
+        "## CutMix",
         " ".join(RULES),
         "mixed/as-it-is-60 mixed/mixed-60 mixed/rate-0.1-60 mixed/rate-0.2-60 mixed/first-200-60 "
         "mixed/later-100 tries/as-it-is mixed/mixed-30 mixed/always-30 mixed/averaged-10-30 "
@@ -300,7 +320,7 @@ SEARCH = [
     ),
     ("With fifty images per class", " ".join(RULES), "mixed/few-no-cutmix mixed/few-mixed"),
     (
-        "### Width, margins",
+        "## Width, margins",
         " ".join(RULES),
         "mixed/mixed-60 features/base-order-0 features/base-order-0-again features/margin-0.1 "
         "features/simplex features/colour features/wide-60",
@@ -311,12 +331,25 @@ SEARCH = [
 @pytest.mark.parametrize(("above", "rules", "folders"), SEARCH, ids=lambda part: part[:30])
 def test_a_table_of_the_search(above, rules, folders):
     """Average / last over the first five tasks, on held-out images."""
-    rows = [cells for _, cells in rows_of("results/README.md", above)]
+    rows = [cells for _, cells in rows_of(LAB_BOOK, above)]
     for folder, row in zip(folders.split(), rows, strict=True):
         records = read_records(ROOT / "results/search" / folder)[:5]
         for rule, shown in zip(rules.split(), row, strict=True):
             found = [100 * r.extra["prediction_rules"][rule]["accuracy"] for r in records]
             assert shown.startswith(f"{fmean(found):.1f} / {found[-1]:.1f}"), (folder, rule)
+
+
+def test_the_search_in_a_page_has_the_figures_of_the_lab_book():
+    section = (ROOT / "results/README.md").read_text("utf-8").partition("\n## The search in")[2]
+    questions = " ".join(section.split()).split(" - **[")[1:]
+    assert len(questions) > 15
+    for question in questions:
+        place = re.match(r"[^]]+\]\(search/README\.md#([^)]+)\)", question)[1]
+        details = section_of(LAB_BOOK, place)
+        for figure in re.findall(r"\d+\.\d+(?: / \d+\.\d+)?", question):
+            # The first is the difference of two figures, the second has its records above.
+            if figure not in ("0.4", "82.9 / 74.6"):
+                assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", details), figure
 
 
 def test_few_photographs():
@@ -326,16 +359,14 @@ def test_few_photographs():
     for n in (5, 10, 0):
         average, last = few(n)
         says("docs/tutorial.md", f"| {n or 60} | {average:.1f} % | {last:.1f} % |")
-    for i, (label, row) in enumerate(
-        rows_of("results/README.md", "### Few photographs of a class")
-    ):
+    for i, (label, row) in enumerate(rows_of(LAB_BOOK, "## Few photographs of a class")):
         n = int(label.rpartition(" ")[2])
         rules = [few(0 if n >= 48 else n, rule, i < 4) for rule in ("ncm", "lda", "ridge")]
         assert row == [f"{average:.1f} / {last:.1f}" for average, last in rules]
 
 
 def test_features_of_more_layers():
-    rows = dict(rows_of("results/README.md", "**Features of more layers.**"))
+    rows = dict(rows_of(LAB_BOOK, "### Features of more layers"))
     folder = "results/search/pretrained"
     for label, row in rows.items():
         blocks, _, scale = label.rpartition(", ")
@@ -366,7 +397,7 @@ def test_vectors():
     }
     text = "{:.1f} % of all ten, where a network that learns has {:.1f} %"
     says("docs/how-to/choose.md", text.format(*(100 * share for share in found.values())))
-    for data, row in rows_of("results/README.md", "### Vectors"):
+    for data, row in rows_of(LAB_BOOK, "## Vectors"):
         for backbone, shown in zip(("identity", "mlp"), row[1:], strict=True):
             lines = lines_of("results/search/vectors.jsonl", data=data, backbone=backbone)
             assert shown == f"{100 * fmean(line['accuracy'][-1] for line in lines):.1f}"
@@ -489,7 +520,7 @@ def test_scores_for_unknown_images(name, heading, rule, task):
 
 
 def test_tries_for_unknown_images():
-    rows = [cells for _, cells in rows_of("results/README.md", "**Photographs and a frozen")]
+    rows = [cells for _, cells in rows_of(LAB_BOOK, "**Photographs and a frozen")]
     for first, name in ((0, "flowers12"), (2, "tiny-imagenet")):
         shown = sorted(row[first : first + 2] for row in rows if row[first])
         found = [
@@ -500,7 +531,7 @@ def test_tries_for_unknown_images():
             for line in lines_of(f"results/search/unknown/{name}.jsonl")
         ]
         assert shown == sorted(found), name
-    table = dict(rows_of("results/README.md", "**Vectors**, LMRC+"))
+    table = dict(rows_of(LAB_BOOK, "**Vectors**, LMRC+"))
     columns = ("digits", 120), ("wine", 30), ("mnist", 50), ("mnist", 300)
     columns += ("flowers12", 40), ("tiny-imagenet", 40)
     scores = ("maximum similarity", "weight 2, relative 0", "weight 2, relative 0.5")
@@ -562,7 +593,7 @@ def test_the_table_of_drift_maps_is_that_of_the_records():
              for order, tasks in at.items() for task in tasks}  # fmt: skip
     for name in maps:
         cells = [f"{100 * scores[name]['ensemble']:.1f}" for scores in found.values()]
-        says("results/README.md", f"| {' | '.join(cells)} |")
+        says(LAB_BOOK, f"| {' | '.join(cells)} |")
 
 
 def test_the_table_of_further_votes_is_that_of_the_records():
@@ -580,5 +611,5 @@ def test_the_table_of_further_votes_is_that_of_the_records():
         ]
         return f"| {cells[0]} | {cells[1]} |"
 
-    says("results/README.md", *(row("ridge", vote) for vote in votes))
-    says("results/README.md", *(row(name, "ensemble") for name in ("true means", "true")))
+    says(LAB_BOOK, *(row("ridge", vote) for vote in votes))
+    says(LAB_BOOK, *(row(name, "ensemble") for name in ("true means", "true")))

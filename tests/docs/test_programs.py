@@ -17,6 +17,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", ROOT / "results/README.md"]
+PAGES += [ROOT / "results/provenance.md", ROOT / "results/search/README.md"]
 PAGES += [*(ROOT / "docs").rglob("*.md")]
 PROGRAM = re.compile(r"\bpython ((?:benchmarks|results)/\w[\w/]*\.py[^`#\n;]*)")
 

@@ -101,6 +101,7 @@ def commands_of(path):
 
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS += [ROOT / "results/README.md", ROOT / "results/search/README.md"]
 COMMANDS = sorted(
     {(str(path.relative_to(ROOT)), command) for path in TEXTS for command in commands_of(path)}
 )

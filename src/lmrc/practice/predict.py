@@ -266,7 +266,7 @@ def _lines(prediction: Prediction, width: int) -> Iterator[str]:
         sure = f"{scored.similarity: .3f}"
         if scored.probability is not None:
             sure = f"{100 * scored.probability:5.1f} %"
-        yield f"{start}  {label}{gap}  {sure}  head {scored.head}\n"
+        yield f"{start}  {label}{gap}  {sure}\n"
         start = indent
 
 
