@@ -37,9 +37,7 @@ CLASSIFIERS = {
     ),
     "finetune": FineTuneClassifier(epochs=2, random_state=0),
     "ewc": EWCClassifier(epochs=2, random_state=0),
-    "ewc with exemplars": EWCClassifier(epochs=2, random_state=0, memory_per_class=3),
     "lwf-mc": LwFClassifier(epochs=2, random_state=0),
-    "lwf-mc with exemplars": LwFClassifier(epochs=2, random_state=0, memory_per_class=3),
     "lwf-mt": LwFClassifier(heads="multi", epochs=2, random_state=0),
     "joint": JointClassifier(epochs=2, random_state=0),
 }

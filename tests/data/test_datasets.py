@@ -119,19 +119,6 @@ def test_digits_split_is_fixed_stratified_and_complete():
     assert sorted(map(bytes, together)) == sorted(map(bytes, rescaled))
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.5, 0.99])
-def test_digits_keep_all_classes_in_both_parts(fraction):
-    dataset = digits(test_fraction=fraction)
-    assert set(dataset.y_train) == set(dataset.y_test) == set(range(10))
-    assert len(dataset.y_test) == pytest.approx(1797 * fraction, abs=1)
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.5, 30])
-def test_digits_reject_a_fraction_out_of_range(fraction):
-    with pytest.raises(ValueError, match=f"between 0.01 and 0.99, got {fraction}"):
-        digits(test_fraction=fraction)
-
-
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match="unknown data set 'digit'; known are: digits"):
         load_dataset("digit")

@@ -97,22 +97,6 @@ def test_without_network_each_missing_file_its_address_and_its_place_are_named(
     assert "LMRC_DATA" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "address"),
-    [
-        ("mnist", "https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz"),
-        ("cifar100", "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"),
-        ("imagenet200", "http://cs231n.stanford.edu/tiny-imagenet-200.zip"),
-    ],
-)
-def test_without_pooch_the_command_to_install_it_is_named(name, address, data, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(DatasetNotFoundError) as caught:
-        load_dataset(name)
-    assert "pip install pooch" in str(caught.value)
-    assert address in str(caught.value)
-
-
 def test_the_bar_shows_the_download_on_a_terminal(server, data, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")

@@ -613,3 +613,28 @@ def test_the_table_of_further_votes_is_that_of_the_records():
 
     says(LAB_BOOK, *(row("ridge", vote) for vote in votes))
     says(LAB_BOOK, *(row(name, "ensemble") for name in ("true means", "true")))
+
+
+def test_the_table_of_joined_rotations_is_that_of_the_records():
+    found = {}
+    for seed in (0, 1):
+        for line in (ROOT / f"results/search/joined/seed-{seed}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            found[seed, record["join_rotations"], record["task"]] = record
+    text = (ROOT / LAB_BOOK).read_text().partition("## Joined rotations")[2].partition("\n## ")[0]
+    rows = re.findall(r'^\| `"(\w+)"`, (separate|joined) \| (.+) \|$', text, re.MULTILINE)
+    assert len(rows) == 8
+    gains = {}
+    for rule, kind, cells in rows:
+        shown = [pair.split(", ") for pair in cells.split(" | ")]
+        of = [
+            [found[seed, kind == "joined", task][rule] for seed in (0, 1)] for task in range(1, 6)
+        ]
+        assert shown == [[f"{value:.1f}" for value in pair] for pair in of]
+        gains[rule] = fmean(value for pair in of[1:] for value in pair) - gains.get(rule, 0)
+    assert {rule: round(gain, 1) for rule, gain in gains.items()} == {
+        "lda": 2.1,
+        "finetuned": 1.0,
+        "linear": -1.2,
+        "ensemble": 1.1,
+    }

@@ -14,18 +14,6 @@ def test_one_run_per_core_by_default(monkeypatch, threads, runs, jobs):
     assert workers.default_jobs(runs, "cpu") == jobs
 
 
-def test_mps_is_suggested_where_several_runs_share_a_gpu(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    workers.suggest_mps("cpu")
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(workers, "pick_device", lambda _: torch.device("cuda", 0))
-    workers.suggest_mps("auto")
-    assert "nvidia-cuda-mps-control -d" in capsys.readouterr().err
-    (tmp_path / "control").touch()
-    workers.suggest_mps("auto")
-    assert capsys.readouterr().err == ""
-
-
 def test_a_stopped_ablation_is_resumed_in_parallel(ablation, tmp_path, records_of):
     whole = (ablation / "records.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run.json").write_text((ablation / "run.json").read_text())

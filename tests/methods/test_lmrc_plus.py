@@ -196,6 +196,30 @@ def test_features_of_many_images_are_summed_up_part_by_part(monkeypatch):
         torch.testing.assert_close(parts.statistics_[name], value, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("predict_with", ["lda", "ensemble"])
+def test_rotations_are_joined_in_statistics_and_nowhere_else(predict_with, tmp_path):
+    settings = {"rotations": "all", "calibration_share": 0.1, "predict_with": predict_with}
+    model, separate = (taught(2, **settings, join_rotations=joins) for joins in (True, False))
+    weights = separate.network_.state_dict()
+    assert all(torch.equal(t, weights[name]) for name, t in model.network_.state_dict().items())
+    width = separate.statistics_["means"].shape[2]
+    assert model.statistics_["means"].shape == (4, 1, 4 * width)
+    assert model.statistics_["factors"].shape == (4, 4 * width, 24)
+    assert not np.allclose(model.similarities(X), separate.similarities(X))
+    model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    same(model, loaded)
+    np.testing.assert_array_equal(model.predict_proba(X), loaded.predict_proba(X))
+    for one in (model, loaded):
+        one.partial_fit(*TASKS[2])
+        one.partial_fit(*TASKS[0])  # known classes again
+    same(model, loaded)
+    model.forget(0)
+    assert 0 not in model.predict(X)
+    assert model.statistics_["means"].shape[0] == 5
+    assert np.isfinite(model.unknown_scores(X)).all()
+
+
 def test_a_forgotten_class_leaves_no_statistics():
     model = taught(predict_with="ensemble")
     model.forget(2).forget(3).forget(0)  # the second head goes with its last class

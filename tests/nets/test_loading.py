@@ -13,14 +13,9 @@ SETTINGS = {"backbone": NAME, "epochs": 1, "random_state": 0, "device": "cpu"}
 
 
 @pytest.fixture
-def no_package(tmp_path, monkeypatch):
-    """Return what makes the package and the file kept of it unavailable."""
-
-    def leave():
-        monkeypatch.setattr(packaged, "find_spec", lambda name: None)
-        monkeypatch.setenv("LMRC_CACHE", str(tmp_path / "no-cache"))
-
-    return leave
+def no_package(monkeypatch):
+    """Return what makes the package unavailable."""
+    return lambda: monkeypatch.setattr(packaged, "find_spec", lambda name: None)
 
 
 def images(*shape, n=4):

@@ -120,10 +120,13 @@ def test_a_manifest_of_another_shape_is_refused(model):
         lambda m: m.update(versions=[]),
         lambda m: m.update(versions=[3]),
         lambda m: m["versions"][-1].pop("files"),
-        lambda m: m["versions"][-1].update(files=[1]),
+        *(
+            lambda m, part=part: m["versions"][-1].update({part: [1]})
+            for part in ("number", "saved", "note", "model", "files")
+        ),
         lambda m: m.update(format="zip"),
     ):
         folder.write(model, DESCRIPTION, TENSORS)
         edit(model, change)
         with pytest.raises(ModelFileError):
-            folder.read(model)
+            folder.versions(model)

@@ -14,16 +14,11 @@ from lmrc.data.public import cifar100, imagenet200, mnist
 __all__ = ["Array", "Dataset", "digits", "load_dataset"]
 
 
-def digits(test_fraction: float = 0.25) -> Dataset:
+def digits() -> Dataset:
     """Return scikit-learn's embedded digits: 1,797 grey images of 8×8 pixels, ten classes.
 
     Their pixels count ink from 0 to 16; here they are uint8, round(ink × 255 / 16), so that 16
-    becomes 255. The split into training and test part is stratified by class and always the same.
-
-    Parameters
-    ----------
-    test_fraction : float, default=0.25
-        Share of the images, from 0.01 to 0.99, that goes to the test part.
+    becomes 255. A quarter of them is the test part, stratified by class and always the same.
 
     Returns
     -------
@@ -40,15 +35,10 @@ def digits(test_fraction: float = 0.25) -> Dataset:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    if not 0.01 <= test_fraction <= 0.99:
-        raise ValueError(
-            f"test_fraction must lie between 0.01 and 0.99, got {test_fraction}; beyond that "
-            "a class might be missing from one of the two parts."
-        )
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     X_train, X_test, y_train, y_test = train_test_split(
-        images, bunch.target, test_size=test_fraction, stratify=bunch.target, random_state=0
+        images, bunch.target, test_size=0.25, stratify=bunch.target, random_state=0
     )
     return Dataset("digits", X_train, y_train, X_test, y_test)
 

@@ -80,10 +80,8 @@ def download(title: str, files: Sequence[RemoteFile], folder: Path) -> None:
 
 def _try_addresses(file: RemoteFile, folder: Path) -> list[str]:
     """Download from the first address that works; else return why each did not."""
-    try:
-        import pooch  # needed here alone
-    except ImportError:
-        return ["the package pooch is missing: pip install pooch"]
+    import pooch  # slow to import, and needed here alone
+
     reasons = []
     for url in file.urls:
         try:

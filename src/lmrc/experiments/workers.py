@@ -111,7 +111,6 @@ def run_in_parallel(
     waiting = unfinished(recipe, runs, out)
     if waiting:  # download it once
         _open(recipe, waiting, out, data_dir)
-        suggest_mps(where["device"])
     working: dict[Run, Any] = {}
     threads = max(1, torch.get_num_threads() // jobs)  # respects OMP_NUM_THREADS
     known = len(read_records(out)) if (out / RECORDS).exists() else 0
@@ -133,16 +132,6 @@ def run_in_parallel(
     finally:
         for process in working.values():
             process.terminate()
-
-
-def suggest_mps(device: str) -> None:
-    """Suggest NVIDIA's MPS where it is not running: without it, runs on one GPU alternate."""
-    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # NVIDIA's default
-    if pick_device(device).type == "cuda" and not Path(pipes, "control").exists():
-        print(
-            "Runs that share a GPU are faster under NVIDIA's MPS: nvidia-cuda-mps-control -d",
-            file=sys.stderr,
-        )
 
 
 def _work(

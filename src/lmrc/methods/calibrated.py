@@ -18,6 +18,7 @@ from lmrc.nets.erasing import without_row
 from lmrc.nets.network import Network
 from lmrc.statistics import calibration, classifiers, leave_one_out, residual
 from lmrc.statistics.calibration import Basis, Sums, Weights, unknown_scores
+from lmrc.statistics.classes import by_rotation
 from lmrc.statistics.classifiers import Exact
 from lmrc.statistics.held_out import HeldOut
 from lmrc.statistics.prediction_rules import FINETUNED, PredictionRules
@@ -313,7 +314,7 @@ class Calibrated(WithClassStatistics):
         """Refuse statistics, and a calibration, that are not of these classes and features."""
         super().check_saved()
         if self.calibration_:
-            n, width = len(self.classes_), self._width(self.network_)
+            n, (_, width) = len(self.classes_), self._statistics_shape(self.network_)
             calibration.check(self.calibration_, n, width, self.prediction_rules_)
 
 
@@ -325,8 +326,9 @@ def _basis(
     weights: Weights,
     sizes: Tensor | None = None,
 ) -> Basis:
-    """Return a basis, of class means (classes, rotations, width) among others."""
-    features = means.transpose(0, 1).to(rules.head.weight.device)
+    """Return a basis, of class means (classes, rotations, width), or joined, among others."""
+    features = by_rotation(means.transpose(0, 1), rules.vectors.shape[1])
+    features = features.to(rules.head.weight.device)
     with torch.no_grad():
         found = rules.scores(used, features)
     units = {rule: max(EPS, float(s.diagonal().mean())) for rule, s in found.items()}

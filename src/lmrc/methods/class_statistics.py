@@ -29,6 +29,8 @@ from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import N_ROTATIONS, all_rotations, is_square
 
+JOINED_RANK = 24  # of low-rank covariances of all rotations' features together
+
 
 class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     """LMRC that may keep class statistics, drift-compensated, and predict by them.
@@ -161,7 +163,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 features = scatter.of(width - last, width)
                 classifiers.fit_head(network.head, self.labels_["vectors"][-n:], features)
             return self._fit_exact(network)
-        before = ClassStatistics.empty(self.statistics, self._n_rotations, width)
+        rank = JOINED_RANK if self._joins else None
+        before = ClassStatistics.empty(self.statistics, *self._statistics_shape(network), rank)
         if self.n_tasks_:
             before = self._class_statistics(earlier)
             if not network.encoder.is_frozen:
@@ -339,6 +342,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             if self.statistics_ or self._n_rotations > 1:
                 raise ValueError("it holds exact statistics and others")
         else:
+            shape = shape[0], *self._statistics_shape(self.network_)
             self._class_statistics({}).check(*shape)
         check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
 
@@ -372,6 +376,15 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """Return the number of features that statistics are of."""
         last: int = network.head.weight.shape[-1]
         return network.encoder.width_before(self.feature_layers) + last
+
+    @property
+    def _joins(self) -> bool:
+        return bool(self.join_rotations) and self._n_rotations > 1
+
+    def _statistics_shape(self, network: Network) -> tuple[int, int]:
+        """Return of how many vectors of an image statistics are, and of how many features."""
+        rotations, width = self._n_rotations, self._width(network)
+        return (1, rotations * width) if self._joins else (rotations, width)
 
     def _class_statistics(self, scatter: dict[str, Tensor]) -> ClassStatistics:
         """Return the class statistics, as they follow from exact ones where there are any."""

@@ -276,6 +276,14 @@ class LMRCPlusParameters(LMRCParameters):
         "EfficientNet-Lite adds the features of its last two blocks; other networks have one.",
         fixed=True,
     )
+    join_rotations: bool = parameter(
+        default=False,
+        off=False,
+        help="Keep class statistics of all four rotations of an image as one vector, so that "
+        "prediction knows how their features vary together. Low-rank statistics take six times the "
+        "space. Without rotations it changes nothing.",
+        fixed=True,
+    )
     predict_with: Literal[
         "auto", "wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge"
     ] = parameter(

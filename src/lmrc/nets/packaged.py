@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from lmrc.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,47 +86,18 @@ def weights_file(name: str) -> Path:
 def read_weights(name: str) -> dict[str, Tensor]:
     """Return the state dict of a backbone, without its classifier.
 
-    The package's file is unpickled once, by torch's reader of tensors alone and after its checksum
-    was compared; later calls read the safetensors file that is kept of it in the cache folder.
+    Unpickled by torch's reader of tensors alone, after the file's checksum was compared.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    entry = PACKAGED[name]
-    kept = cache_folder() / "backbones" / f"{name}-{entry.sha256[:16]}.safetensors"
-    with suppress(OSError, SafetensorError):  # missing or damaged: it is made again
-        return load_file(kept)
-    tensors = _unpickled(weights_file(name), entry.sha256)
-    with suppress(OSError):  # a full disk or no right to write: it is read like this each time
-        _keep(tensors, kept)
-    return tensors
-
-
-def _unpickled(path: Path, sha256: str) -> dict[str, Tensor]:
     import io
 
     import torch
 
+    path = weights_file(name)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if hashlib.sha256(content).hexdigest() != PACKAGED[name].sha256:
         raise ValueError(f"{path} is not the file that was published: install its package again")
     tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return {n: t.contiguous() for n, t in tensors.items() if not n.startswith("_fc.")}
-
-
-def _keep(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors so that the file is there whole or not at all."""
-    import secrets
-
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".half-written-{secrets.token_hex(8)}")
-    try:
-        save_file(tensors, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

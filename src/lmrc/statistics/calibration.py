@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmrc.statistics import residual
+from lmrc.statistics.classes import arranged
 from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
 from lmrc.statistics.ridge import normalised
 
@@ -49,8 +50,10 @@ class Basis(NamedTuple):
 
     def residuals(self, features: Tensor, views: int) -> Tensor:
         """Return the residuals of images by class, (n, classes): the mean over their views."""
-        known = normalised(features) if "ridge_weight" in self.kept else features
-        centres = self.kept["class_means"] / self.sizes[:, None]
+        means = self.kept["class_means"]
+        known = arranged(features, len(means))
+        known = normalised(known) if "ridge_weight" in self.kept else known
+        centres = means / self.sizes[:, None]
         found = residual.residuals(centres, self.factors, known).mean(dim=0)
         return found.view(views, -1, found.shape[-1]).mean(dim=0)
 

@@ -42,14 +42,16 @@ class ClassStatistics:
     """Class statistics of the features. Immutable: a change returns a new one."""
 
     counts: Tensor  # (classes,): images that each class's statistics are of
-    #: (classes, rotations, width): for each rotation of the images; one where they are not rotated.
+    #: (classes, rotations, width): for each rotation of the images; one where they are not rotated,
+    #: or where the features of all rotations are one vector: see `concatenated`.
     means: Tensor
     covariances: Covariances  # of each class around these means, all rotations together
 
     @classmethod
-    def empty(cls, kind: str, rotations: int, width: int) -> Self:
-        """Return those of no class, with covariances of a kind."""
-        return cls(torch.zeros(0), torch.zeros(0, rotations, width), COVARIANCES[kind].empty(width))
+    def empty(cls, kind: str, rotations: int, width: int, rank: int | None = None) -> Self:
+        """Return those of no class; `rank` is that of low-rank covariances."""
+        covariances = COVARIANCES[kind].empty(width, rank)
+        return cls(torch.zeros(0), torch.zeros(0, rotations, width), covariances)
 
     @classmethod
     def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
@@ -74,8 +76,8 @@ class ClassStatistics:
                 raise ValueError(f"the statistics' {name} holds values below {least}")
 
     def mapped(self, drift: LinearMap) -> Self:
-        """Return them after feature drift: μ W + b, and Wᵀ Σ W."""
-        means = drift(self.means).float()
+        """Return them after feature drift: μ W + b, and Wᵀ Σ W; for each of joined rotations."""
+        means = drift(self.means.reshape(-1, len(drift.bias))).view_as(self.means).float()
         return type(self)(self.counts, means, self.covariances.mapped(drift.weight))
 
     def with_class(self, row: int, found: Summary) -> Self:
@@ -97,3 +99,23 @@ class ClassStatistics:
             without_row(self.means, row),
             self.covariances.without(row),
         )
+
+
+def concatenated(features: Tensor) -> Tensor:
+    """Make one vector of an image's rotations: (rotations, n, width) to (1, n, rotations · width).
+
+    Statistics of these know how the features of an image's rotations vary together.
+    """
+    return features.transpose(0, 1).flatten(1)[None]
+
+
+def by_rotation(features: Tensor, rotations: int) -> Tensor:
+    """Undo `concatenated`, where it was done: return (rotations, n, width)."""
+    if len(features) == rotations:
+        return features
+    return features[0].reshape(features.shape[1], rotations, -1).transpose(0, 1)
+
+
+def arranged(features: Tensor, rotations: int) -> Tensor:
+    """Return features, (rotations, n, width), as statistics of so many vectors have them."""
+    return features if len(features) == rotations else concatenated(features)

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.nets.multihead import MultiHead
-from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.classes import ClassStatistics, by_rotation
 from lmrc.statistics.prediction_rules import linear_scores, similarities
-from lmrc.statistics.pseudo_features import partly_real, pseudo_features
+from lmrc.statistics.pseudo_features import SAMPLES, partly_real, pseudo_features
 from lmrc.statistics.ridge import Regression, ridge_regression, shrinkage
 from lmrc.statistics.scatter import Scatter
 
@@ -122,7 +122,8 @@ def finetune(
     vectors : Tensor of shape (classes, rotations, dim)
         Label vectors.
     statistics : ClassStatistics
-        Of the features that the heads are given, or of more that come before them.
+        Of the features that the heads are given, or of more that come before them; of each
+        rotation, or of all rotations of an image, `concatenated`.
     sizes : sequence of int
         Classes of each head.
     scale : float
@@ -143,14 +144,17 @@ def finetune(
     lda = discriminant(statistics)
     rng = torch.Generator(head.weight.device)
     rng.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-    pseudo = pseudo_features(statistics, non_negative, rng)
+    rotations, kept = vectors.shape[1], statistics.means.shape[1]
+    pseudo = pseudo_features(statistics, non_negative, rng, SAMPLES * kept // rotations)
     if real:
         pseudo = partly_real(pseudo, real, len(statistics.counts), rng)
 
     weight, bias = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
 
     def of_heads(x: Tensor) -> Tensor:
-        return scale * similarities(x[..., -weight.shape[-1] :], weight, bias, vectors, sizes)
+        x = by_rotation(x, rotations)[..., -weight.shape[-1] :]
+        found = similarities(x, weight, bias, vectors, sizes)
+        return scale * (found if kept == rotations else found.mean(dim=0, keepdim=True))
 
     weights, biases = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
     size = weights.norm(dim=-1).mean() + EPS  # Adam's steps are of one size: weights are, too

@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
+import scipy.sparse.linalg
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,6 +24,7 @@ from lmrc.threads import Threads
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
 MAX_THREADS = 16  # threads: each holds some matrices of the features' width
+MAX_DENSE = 2048  # features whose directions are all computed
 
 Array = npt.NDArray[np.float64]
 
@@ -38,8 +40,8 @@ class Covariances(ABC):
 
     @classmethod
     @abstractmethod
-    def empty(cls, width: int) -> Self:
-        """Return those of no class, for features of this width."""
+    def empty(cls, width: int, rank: int | None = None) -> Self:
+        """Return those of no class, for features of this width; the rank is for low-rank ones."""
 
     @abstractmethod
     def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -59,7 +61,10 @@ class Covariances(ABC):
 
     @abstractmethod
     def mapped(self, map_: Tensor) -> Self:
-        """Return those of features x in the place of which there is x · map_: Wᵀ Σ W."""
+        """Return those of features x in the place of which there is x · map_: Wᵀ Σ W.
+
+        Where features are several vectors of the map's width, joined, it maps each of them.
+        """
 
     def without(self, row: int) -> Self:
         """Return those of the other classes."""
@@ -93,7 +98,7 @@ class Shared(Covariances):
     name = "shared"
 
     @classmethod
-    def empty(cls, width: int) -> Self:
+    def empty(cls, width: int, rank: int | None = None) -> Self:
         """Return that of no class."""
         return cls(torch.zeros(width, width), torch.tensor(0.0))
 
@@ -116,6 +121,7 @@ class Shared(Covariances):
 
     def mapped(self, map_: Tensor) -> Self:
         """Return that of features that are mapped."""
+        map_ = _for_each(map_, len(self.covariance))
         return type(self)((map_.T @ self.mean() @ map_).float(), self.averaged)
 
     def without(self, row: int) -> Self:
@@ -140,7 +146,7 @@ class Full(Covariances):
     name = "full"
 
     @classmethod
-    def empty(cls, width: int) -> Self:
+    def empty(cls, width: int, rank: int | None = None) -> Self:
         """Return those of no class."""
         return cls(torch.zeros(0, width, width))
 
@@ -162,6 +168,7 @@ class Full(Covariances):
 
     def mapped(self, map_: Tensor) -> Self:
         """Return those of features that are mapped."""
+        map_ = _for_each(map_, self.covariance.shape[-1])
         return type(self)(
             torch.stack([map_.T @ c.double() @ map_ for c in self.covariance]).float()
         )
@@ -184,9 +191,9 @@ class LowRank(Covariances):
     name = "low-rank"
 
     @classmethod
-    def empty(cls, width: int) -> Self:
+    def empty(cls, width: int, rank: int | None = None) -> Self:
         """Return those of no class."""
-        return cls(torch.zeros(0, width, min(RANK, width)), torch.zeros(0, width))
+        return cls(torch.zeros(0, width, min(rank or RANK, width)), torch.zeros(0, width))
 
     def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the tensors, with as many directions as the model began with."""
@@ -215,7 +222,9 @@ class LowRank(Covariances):
         w = map_.numpy()
 
         def one(u: Array, d: Array) -> tuple[Array, Array]:
-            directions, rest = w.T @ u, (w.T * d) @ w
+            each = u.reshape(-1, len(w), u.shape[-1])  # joined rotations
+            directions = (w.T @ each).reshape(u.shape)
+            rest = scipy.linalg.block_diag(*[(w.T * part) @ w for part in d.reshape(-1, len(w))])
             # What stays on the diagonal is d still: without a drift nothing moves.
             return self._cut(directions @ directions.T + rest, rest.diagonal())
 
@@ -244,10 +253,17 @@ class LowRank(Covariances):
     def _cut(self, matrix: Array, diagonal: Array) -> tuple[Array, Array]:
         """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
         width, rank = self.factors.shape[1:]
+        rest = matrix - np.diag(diagonal)
         # Not torch's, which finds all directions where a few are wanted, in over twice the time.
-        values, directions = scipy.linalg.eigh(
-            matrix - np.diag(diagonal), subset_by_index=[width - rank, width - 1]
-        )
+        if width > MAX_DENSE and rest.any():  # iteratively, in a fifth of the time
+            start = np.random.default_rng(0).standard_normal(width)
+            values, directions = scipy.sparse.linalg.eigsh(
+                rest, rank, which="LA", v0=start, tol=1e-6
+            )
+            # With either sign it is the same direction: the largest part is to be positive.
+            directions *= np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(rank)])
+        else:
+            values, directions = scipy.linalg.eigh(rest, subset_by_index=[width - rank, width - 1])
         u = directions * np.sqrt(values.clip(min=0))
         return u, (matrix.diagonal() - np.square(u).sum(axis=1)).clip(min=0)
 
@@ -258,6 +274,11 @@ COVARIANCES: dict[str, type[Covariances]] = {cls.name: cls for cls in (Shared, L
 def with_row(rows: Tensor, row: int, new: Tensor) -> Tensor:
     """Return all rows, with one replaced, or added behind the last."""
     return torch.cat([rows[:row], new[None].to(rows), rows[row + 1 :]])
+
+
+def _for_each(map_: Tensor, width: int) -> Tensor:
+    """Return a map of features of this width that maps each of the vectors they are joined of."""
+    return torch.kron(torch.eye(width // len(map_), dtype=map_.dtype), map_.contiguous())
 
 
 def _root(matrix: Tensor) -> Tensor:

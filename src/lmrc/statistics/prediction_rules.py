@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.nets.multihead import MultiHead, cosines
+from lmrc.statistics.classes import arranged
 from lmrc.statistics.ridge import normalised, ridge_scores
 
 EPS = 1e-12
@@ -57,8 +58,11 @@ class PredictionRules:
         """
         self.check(*rules)
         found, kept = {}, self.kept
+        known = features
+        if "lda_weight" in kept:
+            known = arranged(features, len(kept["lda_weight"]))
         # Exact statistics are of normalised features.
-        known = normalised(features) if "ridge_weight" in kept else features
+        known = normalised(known) if "ridge_weight" in kept else known
 
         def averaged(scores: Tensor) -> Tensor:
             return scores.view(views, -1, scores.shape[-1]).mean(dim=0) if views > 1 else scores
@@ -80,7 +84,9 @@ class PredictionRules:
         if "finetuned" in rules or "ensemble" in rules:
             found["finetuned"] = by_heads(kept["head_weight"], kept["head_bias"])
         if "linear" in rules or "ensemble" in rules:
-            found["linear"] = comparable(averaged(linear(kept, "linear", features)))
+            # Fine-tuned to features as they are.
+            x = features if "ridge_weight" in kept else known
+            found["linear"] = comparable(averaged(linear(kept, "linear", x)))
         if "ensemble" in rules:
             # Of two classes, the two rules are on no common scale: see `comparable`.
             few = found["finetuned"].shape[1] <= 2

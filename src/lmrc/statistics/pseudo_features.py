@@ -13,11 +13,14 @@ REAL = 0.5  # share of these features that are of real images instead, where the
 
 
 def pseudo_features(
-    statistics: ClassStatistics, non_negative: bool, generator: torch.Generator
+    statistics: ClassStatistics,
+    non_negative: bool,
+    generator: torch.Generator,
+    samples: int = SAMPLES,
 ) -> Callable[[], Tensor]:
     """Return a sampler of pseudo-features, equally many of each class: (rotations, n, width)."""
     n_classes, rotations, _ = statistics.means.shape
-    each = max(1, SAMPLES // rotations)
+    each = max(1, samples // rotations)
     deviations = statistics.covariances.sampler(n_classes, generator)
     means = statistics.means[:, :, None].to(generator.device)  # (classes, rotations, 1, width)
 

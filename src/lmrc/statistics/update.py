@@ -8,13 +8,14 @@ from torch import Tensor
 
 from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
-from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.classes import ClassStatistics, Summary, concatenated
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.gather import gather, passes
 from lmrc.statistics.ridge import expand
 from lmrc.statistics.scatter import Scatter
 from lmrc.training.device import for_float64
 from lmrc.training.memory import Memory
+from lmrc.training.rotations import N_ROTATIONS
 
 AT_A_TIME = 2048  # samples whose projections are in memory at once
 HELD_OUT = 0.2  # share of a class's images that `without_some` leaves out
@@ -96,7 +97,9 @@ def update_statistics(
         class.
     """
     encoders = [new] if old is None else [new, old]
-    drift, lowest = Drift(before.means.shape[-1]), 0.0
+    kept, width = before.means.shape[1:]
+    joins = rotated and kept == 1
+    drift, lowest = Drift(width // (N_ROTATIONS if joins else 1)), 0.0
     found: dict[int, Summary] = {}
     real: dict[int, Tensor] = {}
     n_real = 0
@@ -112,6 +115,8 @@ def update_statistics(
             for then in earlier:
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
             lowest = min(lowest, float(now.min()))
+            if joins:
+                now = concatenated(now)
             parts.append(Summary.of(now, now.shape[1]))
             if n_real:  # where a known class comes again, its exemplars make up the number
                 so_far = real.get(row, now[:, :0].float())
