@@ -255,7 +255,7 @@ class LowRank(Covariances):
         width, rank = self.factors.shape[1:]
         rest = matrix - np.diag(diagonal)
         # Not torch's, which finds all directions where a few are wanted, in over twice the time.
-        if width > MAX_DENSE and rest.any():  # iteratively, in a third of the time or less
+        if width > MAX_DENSE and rest.any():  # iteratively, which is faster
             start = np.random.default_rng(0).standard_normal(width)
             values, directions = scipy.sparse.linalg.eigsh(
                 rest, rank, which="LA", v0=start, tol=1e-4

@@ -58,11 +58,9 @@ class PredictionRules:
         """
         self.check(*rules)
         found, kept = {}, self.kept
-        known = features
-        if "lda_weight" in kept:
-            known = arranged(features, len(kept["lda_weight"]))
+        x = arranged(features, len(kept["lda_weight"])) if "lda_weight" in kept else features
         # Exact statistics are of normalised features.
-        known = normalised(known) if "ridge_weight" in kept else known
+        known = normalised(x) if "ridge_weight" in kept else x
 
         def averaged(scores: Tensor) -> Tensor:
             return scores.view(views, -1, scores.shape[-1]).mean(dim=0) if views > 1 else scores
@@ -84,8 +82,6 @@ class PredictionRules:
         if "finetuned" in rules or "ensemble" in rules:
             found["finetuned"] = by_heads(kept["head_weight"], kept["head_bias"])
         if "linear" in rules or "ensemble" in rules:
-            # Fine-tuned to features as they are.
-            x = features if "ridge_weight" in kept else known
             found["linear"] = comparable(averaged(linear(kept, "linear", x)))
         if "ensemble" in rules:
             # Of two classes, the two rules are on no common scale: see `comparable`.
