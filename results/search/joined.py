@@ -1,9 +1,9 @@
-"""Class statistics of all four rotations of an image as one vector, or of each: small, for a CPU.
+"""Joined rotations and kept encoders, or neither: small, for a CPU.
 
     python results/search/joined.py DATA SEED >> FILE
 
 Fifty classes of CIFAR-100 in five tasks, at 16×16 pixels, 200 training images of each, scored on
-100 others of its training images; a narrow ResNet, one random rotation. Both have the same network.
+100 others of its training images; a narrow ResNet, one random rotation. All have the same network.
 Prints a JSON line for each task: accuracy on all classes so far by prediction rule.
 """
 
@@ -47,13 +47,14 @@ def main(data_dir: str, seed: int) -> None:
         "random_state": seed,
     }
     how = {"versions": versions(), "hardware": hardware(torch.device("cpu"))}
-    for joins in (False, True):
-        model = LMRCPlusClassifier(backbone=narrow, join_rotations=joins, device="cpu", **settings)
+    for joins, keeps in ((False, False), (True, False), (True, True)):
+        ways = {"join_rotations": joins, "keep_encoders": keeps}
+        model = LMRCPlusClassifier(backbone=narrow, device="cpu", **ways, **settings)
         for k in range(0, TASKS * CLASSES, CLASSES):
             learnt = np.concatenate([row[:TRAINED] for row in rows[k : k + CLASSES]])
             model.partial_fit(x[learnt], data.y_train[learnt])
             scored = np.concatenate([row[400:] for row in rows[: k + CLASSES]])
-            line: dict[str, Any] = {"seed": seed, "join_rotations": joins, "task": k // CLASSES + 1}
+            line: dict[str, Any] = {"seed": seed, "task": k // CLASSES + 1, **ways}
             for rule, scores in model.similarities_by_rule(x[scored]).items():
                 right = model.classes_[scores.argmax(1)] == data.y_train[scored]
                 line[rule] = round(100 * float(right.mean()), 2)

@@ -54,7 +54,7 @@ def taught(n_tasks=3, **settings):
 def same(one, other):
     assert one.history_ == other.history_
     np.testing.assert_array_equal(one.similarities(X), other.similarities(X))
-    for name in ("statistics_", "classifiers_"):
+    for name in ("statistics_", "classifiers_", "earlier_"):
         mine, its = getattr(one, name), getattr(other, name)
         assert mine.keys() == its.keys()
         assert all(torch.equal(mine[key], its[key]) for key in mine)
@@ -141,7 +141,7 @@ def test_a_model_goes_on_with_the_rank_that_it_was_saved_with(tmp_path, monkeypa
     again = load(tmp_path / "m")
     same(again, model)
     again.partial_fit(*TASKS[2])
-    assert again.statistics_["factors"].shape == (6, 256, 24)
+    assert again.statistics_["factors"].shape == (6, 4 * 256, 24)
 
 
 def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
@@ -204,7 +204,7 @@ def test_rotations_are_joined_in_statistics_and_nowhere_else(predict_with, tmp_p
     assert all(torch.equal(t, weights[name]) for name, t in model.network_.state_dict().items())
     width = separate.statistics_["means"].shape[2]
     assert model.statistics_["means"].shape == (4, 1, 4 * width)
-    assert model.statistics_["factors"].shape == (4, 4 * width, 24)
+    assert model.statistics_["factors"].shape == (4, 4 * width, 12)
     assert not np.allclose(model.similarities(X), separate.similarities(X))
     model.save(tmp_path / "m")
     loaded = load(tmp_path / "m")
@@ -220,12 +220,54 @@ def test_rotations_are_joined_in_statistics_and_nowhere_else(predict_with, tmp_p
     assert np.isfinite(model.unknown_scores(X)).all()
 
 
+def test_networks_of_earlier_tasks_are_kept_for_drift_compensation_alone(tmp_path):
+    model, without = (taught(keep_encoders=keeps) for keeps in (True, False))
+    weights = without.network_.state_dict()
+    assert all(torch.equal(t, weights[name]) for name, t in model.network_.state_dict().items())
+    assert not without.earlier_
+    assert model.earlier_["tasks"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert {name.split(".")[0] for name in model.earlier_} == {"means", "tasks", "0", "1"}
+    moved, others = model.statistics_["means"], without.statistics_["means"]
+    assert not torch.allclose(moved[:2], others[:2], atol=1e-4)  # of the first task
+    torch.testing.assert_close(moved[2:], others[2:])  # others have had one step at most
+    model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    same(model, loaded)
+    for one in (model, loaded):
+        one.partial_fit(*TASKS[0])  # known classes again
+    same(model, loaded)
+    assert model.earlier_["tasks"].tolist() == [3, 3, 1, 1, 2, 2]
+    assert not any(name.startswith("0.") for name in model.earlier_)
+    model.forget(2)
+    assert model.earlier_["tasks"].tolist() == [3, 3, 1, 2, 2]
+    loaded.set_params(keep_encoders=False).partial_fit(*TASKS[1])
+    assert not loaded.earlier_
+    assert not taught(statistics="none", predict_with="wta").earlier_
+
+
+def test_a_model_that_kept_none_begins_to_keep_encoders():
+    model = taught(2, keep_encoders=False).set_params(keep_encoders=True)
+    model.partial_fit(*TASKS[2])
+    assert model.earlier_["tasks"].tolist() == [1, 1, 1, 1, 2, 2]
+    model.partial_fit(*TASKS[0])
+    assert model.score(X, Y) > 0.5
+
+
+def test_a_model_of_before_rotations_were_joined_goes_on_without():
+    description, tensors = pack(taught(2, join_rotations=False, keep_encoders=False))
+    for name in ("join_rotations", "keep_encoders"):
+        del description["settings"][name]
+    again = model_from("m", description, tensors)
+    again.partial_fit(*TASKS[2])
+    assert again.statistics_["means"].shape == (6, 4, 256)
+
+
 def test_a_forgotten_class_leaves_no_statistics():
     model = taught(predict_with="ensemble")
     model.forget(2).forget(3).forget(0)  # the second head goes with its last class
     assert model.classes_.tolist() == [1, 4, 5]
     assert model.label_vectors_.shape == (3, 4, 100)
-    assert {len(model.statistics_[k]) for k in ("counts", "means", "factors", "diagonal")} == {3}
+    assert {len(model.statistics_[k]) for k in ("counts", "means", "factors", "variance")} == {3}
     assert model.classifiers_["lda_weight"].shape[1] == 3
     assert len(model.classifiers_["head_weight"]) == len(model.network_.head) == 2
     model.check_saved()
@@ -339,20 +381,20 @@ class TwoLayers(nn.Module):
 
 def test_statistics_of_two_layers_are_of_both(tmp_path):
     model = taught(2, backbone=TwoLayers, predict_with="ensemble")
-    assert model.statistics_["means"].shape == (4, 4, 12)
+    assert model.statistics_["means"].shape == (4, 1, 4 * 12)
     x = torch.from_numpy(X[Y == 3]).permute(0, 3, 1, 2)  # learnt last: nothing moved since
     plain = taught(2, backbone=TwoLayers, augment="none")
     with torch.no_grad():
         expected = plain.network_.encoder.backbone.last_two(plain.network_.encoder.normalise(x))
-    assert_near(plain.statistics_["means"][3, 0], expected.mean(dim=0))
+    assert_near(plain.statistics_["means"][3, 0, :12], expected.mean(dim=0))
     model.save(tmp_path / "m")
     loaded = load(tmp_path / "m", backbone=TwoLayers)
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     one_layer = taught(1, backbone=TwoLayers, feature_layers=1)
-    assert one_layer.statistics_["means"].shape[-1] == 7
+    assert one_layer.statistics_["means"].shape[-1] == 4 * 7
     with pytest.raises(ValueError, match="feature_layers"):
         one_layer.set_params(feature_layers=2).partial_fit(*TASKS[1])
-    assert taught(1, backbone="mlp").statistics_["means"].shape[-1] == 256  # which offers one
+    assert taught(1, backbone="mlp").statistics_["means"].shape[-1] == 4 * 256  # which offers one
 
 
 def test_the_first_task_may_have_another_learning_rate():

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from lmrc.nets.multihead import MultiHead
 from lmrc.statistics import classifiers, covariances
 from lmrc.statistics.classes import ClassStatistics, Summary, by_rotation, concatenated
-from lmrc.statistics.covariances import COVARIANCES, LowRank
+from lmrc.statistics.covariances import COVARIANCES, LowRank, LowRankShared
 from lmrc.statistics.drift import LinearMap
 from lmrc.statistics.prediction_rules import PredictionRules
 
@@ -24,10 +24,14 @@ def features(c, n=200, seed=0):
     return x.double()
 
 
-def statistics(kind="low-rank", rank=ROTATIONS * WIDTH, is_joined=True):
-    kept = ClassStatistics.empty(
-        kind, *((1, ROTATIONS * WIDTH) if is_joined else (ROTATIONS, WIDTH)), rank
-    )
+@pytest.fixture(autouse=True)
+def lossless(monkeypatch):
+    monkeypatch.setattr(covariances, "RANK", ROTATIONS * WIDTH)
+
+
+def statistics(kind="low-rank", is_joined=True):
+    shape = (1, ROTATIONS * WIDTH) if is_joined else (ROTATIONS, WIDTH)
+    kept = ClassStatistics.empty(kind, *shape)
     for c in range(CLASSES):
         x = features(c)
         kept = kept.with_class(c, Summary.of(concatenated(x) if is_joined else x, x.shape[1]))
@@ -48,7 +52,7 @@ def test_drift_moves_each_rotation(kind):
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64).T
     drift = LinearMap(weight, torch.randn(WIDTH, generator=generator, dtype=torch.float64))
-    moved, expected = statistics(kind).mapped(drift), ClassStatistics.empty(kind, 1, 24, 24)
+    moved, expected = statistics(kind).mapped(drift), ClassStatistics.empty(kind, 1, 24)
     for c in range(CLASSES):
         x = concatenated(drift(features(c)))
         expected = expected.with_class(c, Summary.of(x, x.shape[1]))
@@ -60,19 +64,22 @@ def test_drift_moves_each_rotation(kind):
 
 def test_directions_of_many_features_are_found_iteratively_and_alike(monkeypatch):
     matrix = Summary.of(concatenated(features(0)), 200).covariance.numpy()
+    monkeypatch.setattr(covariances, "RANK", 5)
     diagonal = 20 * matrix.diagonal() * (np.arange(len(matrix)) < 3)  # so that some are negative
     found = []
     for many in (len(matrix), 1):
         monkeypatch.setattr(covariances, "MAX_DENSE", many)
-        factors, rest = LowRank.empty(len(matrix), 5)._cut(matrix, diagonal)
+        factors, rest = LowRank.empty(len(matrix))._cut(matrix, diagonal)
         found.append(factors @ factors.T + np.diag(rest))
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
 def test_many_features_may_not_vary_at_all(monkeypatch):
     monkeypatch.setattr(covariances, "MAX_DENSE", 1)
-    kept = LowRank.empty(24, 5).updated(0, torch.zeros(24, 24).double())
-    assert not kept.mapped(torch.eye(WIDTH).double()).matrix(0).any()
+    monkeypatch.setattr(covariances, "RANK", 5)
+    for kind in (LowRank, LowRankShared):
+        kept = kind.empty(24).updated(0, torch.zeros(24, 24).double())
+        assert not kept.mapped(torch.eye(WIDTH).double()).matrix(0).any()
 
 
 @pytest.mark.parametrize("rule", ["lda", "linear"])
@@ -101,5 +108,6 @@ def test_prediction_knows_how_rotations_vary_together(rule, monkeypatch):
         ]
         return torch.cat(right).float().mean()
 
-    assert accuracy(statistics()) > 0.85
-    assert accuracy(statistics(is_joined=False, rank=WIDTH)) < 0.6
+    monkeypatch.setattr(covariances, "RANK", WIDTH)
+    assert accuracy(statistics("low-rank+shared")) > 0.85
+    assert accuracy(statistics(is_joined=False)) < 0.6

@@ -19,6 +19,8 @@ from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import classifiers
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.classifiers import Exact
+from lmrc.statistics.covariances import LowRank, LowRankShared
+from lmrc.statistics.earlier import Earlier, Source
 from lmrc.statistics.prediction_rules import EXACT, FINETUNED, PredictionRules, check_classifiers
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.update import add_task, update_statistics
@@ -28,8 +30,6 @@ from lmrc.training.features import features_of, on_features
 from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import N_ROTATIONS, all_rotations, is_square
-
-JOINED_RANK = 24  # of low-rank covariances of all rotations' features together
 
 
 class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
@@ -45,11 +45,13 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         on, and of their random projections; else empty.
     classifiers_ : dict of Tensor
         What the prediction rules are made of.
+    earlier_ : dict of Tensor
+        Networks of earlier tasks, for drift compensation alone; else empty.
     """
 
     predict_is_argmax = True
     saved_tensors: ClassVar[tuple[str, ...]] = (
-        *("labels_", "statistics_", "scatter_", "classifiers_"),
+        *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_"),
     )
 
     @property
@@ -141,6 +143,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
         Features of a frozen backbone do not drift, and their statistics are exact.
         """
+        if not self.n_tasks_:
+            self.earlier_: dict[str, Tensor] = {}
         if self.statistics == "none":
             self.statistics_: dict[str, Tensor] = {}
             self.scatter_: dict[str, Tensor] = {}
@@ -163,13 +167,23 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 features = scatter.of(width - last, width)
                 classifiers.fit_head(network.head, self.labels_["vectors"][-n:], features)
             return self._fit_exact(network)
-        rank = JOINED_RANK if self._joins else None
-        before = ClassStatistics.empty(self.statistics, *self._statistics_shape(network), rank)
+        before = ClassStatistics.empty(self._kind, *self._statistics_shape(network))
         if self.n_tasks_:
             before = self._class_statistics(earlier)
             if not network.encoder.is_frozen:
                 old = on_device(network.encoder.mean.device, self.network_).encoder
-        self._fit_classifiers(before, old, network, task, exemplars, STATISTICS, finetune)
+        kept = None
+        if self.keep_encoders and not network.encoder.is_frozen:
+            kept = Earlier.begun(before.means, self.n_tasks_)
+            if self.earlier_:
+                kept = Earlier.from_tensors(self.earlier_)
+        sources = kept.sources(network.encoder) if kept else []
+        parts = (network, task, exemplars, STATISTICS, finetune)
+        self._fit_classifiers(before, old, *parts, sources)
+        self.earlier_ = {}
+        if kept:
+            rows, means = torch.unique(task.y), self.statistics_["means"]
+            self.earlier_ = kept.learnt(old, means, rows, self.n_tasks_).tensors()
         return self._fit_exact(network) if self.scatter_ else None
 
     def _forget_class(self, row: int) -> None:
@@ -194,6 +208,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if self._on_features and len(exemplars):
             exemplars = self._as_features(network.encoder, exemplars)
             network = on_features(network, self.feature_layers)
+        if self.earlier_:
+            self.earlier_ = Earlier.from_tensors(self.earlier_).without(row).tensors()
         none = Memory.empty(exemplars.x)
         self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
         return self._fit_exact(network) if self.scatter_ else None
@@ -214,6 +230,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         exemplars: Memory,
         purpose: int,
         finetune: bool,
+        sources: Sequence[Source] = (),
     ) -> None:
         """Set statistics and classifiers; parameters as in `update_statistics`."""
         rng = torch.Generator().manual_seed(self._seed(purpose))
@@ -228,6 +245,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             rotated=self._n_rotations > 1,
             generator=rng,
             finetune=finetune,
+            earlier=sources,
         )
         if not len(task):  # and maybe no exemplars: no image tells
             non_negative = self._rectified(self.network_, rng)
@@ -331,7 +349,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """Refuse label vectors and statistics that are not of these classes and features."""
         super().check_saved()
         if self.statistics == "none":
-            if self.statistics_ or self.scatter_ or self.classifiers_:
+            if self.statistics_ or self.scatter_ or self.classifiers_ or self.earlier_:
                 raise ValueError("it holds statistics, which its settings say it has not")
             return
         shape = len(self.classes_), self._n_rotations, self._width(self.network_)
@@ -339,11 +357,14 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if self.scatter_:
             n_ridge = shape[-1] + self.projections
             Scatter.from_tensors(self.scatter_).check(shape[0], shape[-1] + n_ridge)
-            if self.statistics_ or self._n_rotations > 1:
+            if self.statistics_ or self.earlier_ or self._n_rotations > 1:
                 raise ValueError("it holds exact statistics and others")
         else:
             shape = shape[0], *self._statistics_shape(self.network_)
             self._class_statistics({}).check(*shape)
+            if self.earlier_:
+                kept = Earlier.from_tensors(self.earlier_)
+                kept.check(shape, self.n_tasks_, self.network_.encoder)
         check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
 
     def _check_parameters(self) -> None:
@@ -379,7 +400,18 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     @property
     def _joins(self) -> bool:
-        return bool(self.join_rotations) and self._n_rotations > 1
+        """Whether rotations are joined: as at the first task, of which there may be statistics."""
+        if self._n_rotations == 1:
+            return False
+        if getattr(self, "n_tasks_", 0) and self.statistics_:
+            return self.statistics_["means"].shape[1] == 1
+        return bool(self.join_rotations)
+
+    @property
+    def _kind(self) -> str:
+        """Of which kind the statistics' covariances are: one of `COVARIANCES`."""
+        joined = self._joins and self.statistics == LowRank.name
+        return LowRankShared.name if joined else str(self.statistics)
 
     def _statistics_shape(self, network: Network) -> tuple[int, int]:
         """Return of how many vectors of an image statistics are, and of how many features."""
@@ -391,4 +423,4 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if scatter:
             features = Scatter.from_tensors(scatter).of(0, self._width(self.network_))
             return features.class_statistics(self.statistics)
-        return ClassStatistics.from_tensors(self.statistics, self.statistics_)
+        return ClassStatistics.from_tensors(self._kind, self.statistics_)

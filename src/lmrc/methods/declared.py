@@ -277,12 +277,20 @@ class LMRCPlusParameters(LMRCParameters):
         fixed=True,
     )
     join_rotations: bool = parameter(
-        default=False,
+        default=True,
         off=False,
         help="Keep class statistics of all four rotations of an image as one vector, so that "
-        "prediction knows how their features vary together. Low-rank statistics take six times the "
-        "space. Without rotations it changes nothing.",
+        "prediction knows how their features vary together. Low-rank statistics then share what "
+        "is left beside each class's directions. Without rotations it changes nothing.",
         fixed=True,
+    )
+    keep_encoders: bool = parameter(
+        default=True,
+        off=False,
+        help="Keep the networks of earlier tasks, in half precision, to compensate feature drift "
+        "more accurately. Learning gets slower with the tasks, and the model's folder larger; "
+        "prediction is by the newest network alone, as without. No images are stored. For a "
+        "backbone that learns.",
     )
     predict_with: Literal[
         "auto", "wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge"

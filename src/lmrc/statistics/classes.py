@@ -48,9 +48,9 @@ class ClassStatistics:
     covariances: Covariances  # of each class around these means, all rotations together
 
     @classmethod
-    def empty(cls, kind: str, rotations: int, width: int, rank: int | None = None) -> Self:
-        """Return those of no class; `rank` is that of low-rank covariances."""
-        covariances = COVARIANCES[kind].empty(width, rank)
+    def empty(cls, kind: str, rotations: int, width: int) -> Self:
+        """Return those of no class."""
+        covariances = COVARIANCES[kind].empty(width)
         return cls(torch.zeros(0), torch.zeros(0, rotations, width), covariances)
 
     @classmethod
@@ -71,14 +71,20 @@ class ClassStatistics:
             if tuple(tensor.shape) != wanted[name] or tensor.dtype != torch.float32:
                 shape = f"shape {wanted[name]} in float32"
                 raise ValueError(f"the statistics' {name} is not of {shape}")
-        for name, least in (("counts", 1), ("diagonal", 0)):
+        for name, least in (("counts", 1), ("diagonal", 0), ("variance", 0)):
             if name in wanted and not bool((self.tensors()[name] >= least).all()):
                 raise ValueError(f"the statistics' {name} holds values below {least}")
 
     def mapped(self, drift: LinearMap) -> Self:
         """Return them after feature drift: μ W + b, and Wᵀ Σ W; for each of joined rotations."""
-        means = drift(self.means.reshape(-1, len(drift.bias))).view_as(self.means).float()
+        means = drift(self.means).float()
         return type(self)(self.counts, means, self.covariances.mapped(drift.weight))
+
+    def drawn(self, rows: Tensor, means: Tensor, share: float) -> Self:
+        """Return them with the means of some classes this share of the way to other ones."""
+        drawn = self.means.clone()
+        drawn[rows] = torch.lerp(drawn[rows], means.to(drawn), share)
+        return type(self)(self.counts, drawn, self.covariances)
 
     def with_class(self, row: int, found: Summary) -> Self:
         """Return them with a class: a new one at the row after the last, or one that came again."""

@@ -1,6 +1,7 @@
 """How the features of a class spread: one covariance for all classes, or one for each.
 
 A full one for each of 100 classes takes 100 MB for 512 features; low-rank plus diagonal, 4 MB.
+Four times as many features, of joined rotations, have low-rank plus shared ones.
 Stored in float32, computed with in float64.
 """
 
@@ -21,10 +22,12 @@ from torch.nn import functional as F
 
 from lmrc.nets.erasing import without_row
 from lmrc.threads import Threads
+from lmrc.training.device import for_float64
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
 MAX_THREADS = 16  # threads: each holds some matrices of the features' width
 MAX_DENSE = 2048  # features whose directions are all computed
+EPS = 1e-9  # of a variance: what is less is rounding
 
 Array = npt.NDArray[np.float64]
 
@@ -40,8 +43,8 @@ class Covariances(ABC):
 
     @classmethod
     @abstractmethod
-    def empty(cls, width: int, rank: int | None = None) -> Self:
-        """Return those of no class, for features of this width; the rank is for low-rank ones."""
+    def empty(cls, width: int) -> Self:
+        """Return those of no class, for features of this width."""
 
     @abstractmethod
     def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -98,7 +101,7 @@ class Shared(Covariances):
     name = "shared"
 
     @classmethod
-    def empty(cls, width: int, rank: int | None = None) -> Self:
+    def empty(cls, width: int) -> Self:
         """Return that of no class."""
         return cls(torch.zeros(width, width), torch.tensor(0.0))
 
@@ -146,7 +149,7 @@ class Full(Covariances):
     name = "full"
 
     @classmethod
-    def empty(cls, width: int, rank: int | None = None) -> Self:
+    def empty(cls, width: int) -> Self:
         """Return those of no class."""
         return cls(torch.zeros(0, width, width))
 
@@ -191,9 +194,9 @@ class LowRank(Covariances):
     name = "low-rank"
 
     @classmethod
-    def empty(cls, width: int, rank: int | None = None) -> Self:
+    def empty(cls, width: int) -> Self:
         """Return those of no class."""
-        return cls(torch.zeros(0, width, min(rank or RANK, width)), torch.zeros(0, width))
+        return cls(torch.zeros(0, width, min(RANK, width)), torch.zeros(0, width))
 
     def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the tensors, with as many directions as the model began with."""
@@ -212,9 +215,8 @@ class LowRank(Covariances):
 
     def updated(self, row: int, matrix: Tensor) -> Self:
         """Return them with one replaced or added, cut to its rank."""
-        with Threads(1) as thread:  # for its one BLAS thread
-            (cut,) = thread.map(self._cut, [matrix.numpy()], [np.zeros(len(matrix))])
-        u, d = (torch.from_numpy(part) for part in cut)
+        u = _largest(matrix, self.factors.shape[-1])
+        d = (matrix.diagonal() - u.square().sum(dim=1)).clamp(min=0)
         return type(self)(with_row(self.factors, row, u), with_row(self.diagonal, row, d))
 
     def mapped(self, map_: Tensor) -> Self:
@@ -252,28 +254,128 @@ class LowRank(Covariances):
 
     def _cut(self, matrix: Array, diagonal: Array) -> tuple[Array, Array]:
         """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
-        width, rank = self.factors.shape[1:]
-        rest = matrix - np.diag(diagonal)
-        # Not torch's, which finds all directions where a few are wanted, in over twice the time.
-        if width > MAX_DENSE and rest.any():  # iteratively, which is faster
-            start = np.random.default_rng(0).standard_normal(width)
-            values, directions = scipy.sparse.linalg.eigsh(
-                rest, rank, which="LA", v0=start, tol=1e-4
-            )
-            # With either sign it is the same direction: the largest part is to be positive.
-            directions *= np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(rank)])
-        else:
-            values, directions = scipy.linalg.eigh(rest, subset_by_index=[width - rank, width - 1])
-        u = directions * np.sqrt(values.clip(min=0))
+        u = _directions(matrix - np.diag(diagonal), self.factors.shape[-1])
         return u, (matrix.diagonal() - np.square(u).sum(axis=1)).clip(min=0)
 
 
-COVARIANCES: dict[str, type[Covariances]] = {cls.name: cls for cls in (Shared, LowRank, Full)}
+@dataclass(frozen=True)
+class LowRankShared(Covariances):
+    """One for each class: a few directions of its own, and a rest in which sizes alone differ.
+
+    Σ = U Uᵀ + v M, with an M of trace 1 for all classes. Their mean is exact.
+    """
+
+    factors: Tensor  # (classes, width, rank): U, orthogonal columns
+    variance: Tensor  # (classes,): v
+    rest: Tensor  # (width, width): M; zeros while there is none
+    name = "low-rank+shared"
+
+    @classmethod
+    def empty(cls, width: int) -> Self:
+        """Return those of no class."""
+        factors = torch.zeros(0, width, min(RANK, width))
+        return cls(factors, torch.zeros(0), torch.zeros(width, width))
+
+    def shapes(self, n_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors, with as many directions as the model began with."""
+        rank = max(1, min(self.factors.shape[-1], width))
+        wanted: dict[str, tuple[int, ...]] = {"factors": (n_classes, width, rank)}
+        return wanted | {"variance": (n_classes,), "rest": (width, width)}
+
+    def matrix(self, row: int) -> Tensor:
+        """Return that of a class."""
+        u = self.factors[row].double()
+        return u @ u.T + self.variance[row].double() * self.rest.double()
+
+    def mean(self) -> Tensor:
+        """Return the mean of all."""
+        u = self.factors.double().transpose(0, 1).flatten(1)  # (width, classes · rank)
+        return u @ u.T / len(self.factors) + self.variance.double().mean() * self.rest.double()
+
+    def updated(self, row: int, matrix: Tensor) -> Self:
+        """Return them with one replaced or added."""
+        u = _largest(matrix, self.factors.shape[-1])
+        rest = _without_rounding(matrix - u @ u.T, matrix)
+        others = self.variance[:row].double().sum() + self.variance[row + 1 :].double().sum()
+        return type(self)(
+            with_row(self.factors, row, u),
+            with_row(self.variance, row, rest.trace()),
+            _of_trace_1(others * self.rest.double() + rest).float(),
+        )
+
+    def mapped(self, map_: Tensor) -> Self:
+        """Return those of features that are mapped: none of it has to be cut."""
+        whole = _for_each(map_, len(self.rest))
+        u = whole.T @ self.factors.double()
+        _, turn = torch.linalg.eigh(u.mT @ u)  # so that columns are orthogonal again
+        rest = whole.T @ self.rest.double() @ whole
+        variance = self.variance.double() * rest.trace().clamp(min=0)
+        return type(self)((u @ turn).float(), variance.float(), _of_trace_1(rest).float())
+
+    def without(self, row: int) -> Self:
+        """Return those of the other classes; what one had in the rest cannot be told apart."""
+        factors, variance = (without_row(part, row) for part in (self.factors, self.variance))
+        return type(self)(factors, variance, self.rest)
+
+    def low_rank(self, n_classes: int) -> LowRank:
+        """Return them with the variances of the rest alone."""
+        return LowRank(self.factors, self.variance[:, None] * self.rest.diagonal().clamp(min=0))
+
+    def sampler(self, n_classes: int, generator: torch.Generator) -> Sampler:
+        """Return a sampler of deviations for each class."""
+        device, width = generator.device, len(self.rest)
+        root = _root(self.rest.double().to(for_float64(device))).to(device, torch.float32)
+        u, size = self.factors.to(device), self.variance.sqrt()[:, None, None].to(device)
+        directions = F.normalize(u, dim=1)
+
+        def sample(n: int) -> Tensor:
+            noise = torch.randn(2, len(u), n, width, generator=generator, device=device)
+            return noise[0] @ directions @ u.mT + size * (noise[1] @ root.T)
+
+        return sample
+
+
+COVARIANCES: dict[str, type[Covariances]] = {
+    cls.name: cls for cls in (Shared, LowRank, Full, LowRankShared)
+}
 
 
 def with_row(rows: Tensor, row: int, new: Tensor) -> Tensor:
     """Return all rows, with one replaced, or added behind the last."""
     return torch.cat([rows[:row], new[None].to(rows), rows[row + 1 :]])
+
+
+def _largest(matrix: Tensor, rank: int) -> Tensor:
+    """Return the largest directions of a covariance, as long as the deviations: (width, rank)."""
+    with Threads(1) as thread:  # for its one BLAS thread
+        (found,) = thread.map(_directions, [matrix.numpy()], [rank])
+    return torch.from_numpy(found)
+
+
+def _directions(matrix: Array, rank: int) -> Array:
+    """Return the largest directions of a symmetric matrix, as `_largest`."""
+    width = len(matrix)
+    # Not torch's, which finds all directions where a few are wanted, in over twice the time.
+    if width > MAX_DENSE and matrix.any():  # iteratively, which is faster
+        start = np.random.default_rng(0).standard_normal(width)
+        values, directions = scipy.sparse.linalg.eigsh(matrix, rank, which="LA", v0=start, tol=1e-4)
+        # With either sign it is the same direction: the largest part is to be positive.
+        directions *= np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(rank)])
+    else:
+        values, directions = scipy.linalg.eigh(matrix, subset_by_index=[width - rank, width - 1])
+    found: Array = directions * np.sqrt(values.clip(min=0))
+    return found
+
+
+def _without_rounding(rest: Tensor, of: Tensor) -> Tensor:
+    """Return what is left of a covariance; zeros where nothing is."""
+    return rest if rest.trace() > EPS * of.trace() else torch.zeros_like(rest)
+
+
+def _of_trace_1(matrix: Tensor) -> Tensor:
+    """Return a covariance of trace 1; zeros as they are."""
+    trace = matrix.trace()
+    return matrix / trace if trace > 0 else torch.zeros_like(matrix)
 
 
 def _for_each(map_: Tensor, width: int) -> Tensor:

@@ -19,8 +19,9 @@ class LinearMap:
     bias: Tensor  # (width,)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map features, (…, width)."""
-        return x.double() @ self.weight + self.bias
+        """Map features, (…, width), or several vectors of this width, joined."""
+        each = x.double().reshape(-1, len(self.bias))
+        return (each @ self.weight + self.bias).view_as(x)
 
 
 class Drift:

@@ -14,7 +14,7 @@ from lmrc.training.device import for_float64
 
 PASSES = 2  # augmented views of each image
 AT_A_TIME = 128  # images in a mini-batch
-TOGETHER = 32  # mini-batches whose features are in memory at once
+TOGETHER = 32  # mini-batches whose features by two encoders are in memory at once
 
 
 def passes(augment: str) -> int:
@@ -73,6 +73,6 @@ def gather(
                     found = [encoder.features(inputs, layers).float() for encoder in encoders]
                 yield [f.view(rotations, -1, f.shape[-1]).to(home, torch.float64) for f in found]
 
-    left = views()
-    while some := list(islice(left, TOGETHER)):
+    left, together = views(), max(1, TOGETHER // max(1, len(encoders) - 1))
+    while some := list(islice(left, together)):
         yield [torch.cat(part, dim=1) for part in zip(*some, strict=True)]

@@ -1,5 +1,6 @@
 """Class statistics after a task: compensated for feature drift, with the new classes."""
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
 from lmrc.statistics.classes import ClassStatistics, Summary, concatenated
 from lmrc.statistics.drift import Drift
+from lmrc.statistics.earlier import Source
 from lmrc.statistics.gather import gather, passes
 from lmrc.statistics.ridge import expand
 from lmrc.statistics.scatter import Scatter
@@ -19,6 +21,7 @@ from lmrc.training.rotations import N_ROTATIONS
 
 AT_A_TIME = 2048  # samples whose projections are in memory at once
 HELD_OUT = 0.2  # share of a class's images that `without_some` leaves out
+ONE_STEP = 0.5  # share of the means that were mapped in one step, where there are such
 MAX_REAL = 128  # real features of a class for fine-tuning: more would only take memory
 
 
@@ -73,6 +76,7 @@ def update_statistics(
     rotated: bool,
     generator: torch.Generator,
     finetune: bool,
+    earlier: Sequence[Source] = (),
 ) -> Updated:
     """Compensate statistics for feature drift, and add those of a task's classes.
 
@@ -95,11 +99,14 @@ def update_statistics(
     finetune : bool
         Whether to return real features: of each class at hand as many as there are exemplars of a
         class.
+    earlier : sequence of Source, optional
+        Networks before `old`, with the classes that were learnt with them.
     """
-    encoders = [new] if old is None else [new, old]
+    encoders = [new] if old is None else [new, old, *(source.encoder for source in earlier)]
     kept, width = before.means.shape[1:]
     joins = rotated and kept == 1
-    drift, lowest = Drift(width // (N_ROTATIONS if joins else 1)), 0.0
+    width, lowest = width // (N_ROTATIONS if joins else 1), 0.0
+    drifts = [Drift(width) for _ in encoders[1:]]
     found: dict[int, Summary] = {}
     real: dict[int, Tensor] = {}
     n_real = 0
@@ -109,10 +116,10 @@ def update_statistics(
     def summarize(row: int, x: Inputs) -> Summary:
         nonlocal lowest
         parts = []
-        for now, *earlier in gather(
+        for now, *then_by in gather(
             encoders, x, layers=layers, augment=augment, rotated=rotated, generator=generator
         ):
-            for then in earlier:
+            for drift, then in zip(drifts, then_by, strict=True):
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
             lowest = min(lowest, float(now.min()))
             if joins:
@@ -129,8 +136,10 @@ def update_statistics(
         found[row] = summarize(row, task.of_class(row).x)
     for row in torch.unique(exemplars.y).tolist():
         summarize(row, exemplars.of_class(row).x)
-    if old is not None:
-        before = before.mapped(drift.fit())
+    if drifts:
+        before = before.mapped(drifts[0].fit())
+        for drift, (_, rows, means) in zip(drifts[1:], earlier, strict=True):
+            before = before.drawn(rows, drift.fit()(means), ONE_STEP)
     for row, summary in found.items():
         before = before.with_class(row, summary)
     return Updated(before, lowest >= 0, real)

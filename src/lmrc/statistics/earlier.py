@@ -1,0 +1,119 @@
+"""Networks of earlier tasks: seeing new images, they tell where old classes are by now.
+
+From task to task, errors of drift compensation add up. The map from the network with which a class
+was learnt to the newest one takes one step, fitted on the images at hand: the mean of both
+estimates is nearer to the truth than either.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from lmrc.nets.erasing import without_row
+from lmrc.nets.network import Encoder
+
+States = Mapping[int, Mapping[str, Tensor]]  # state of an encoder by task
+STATE = "backbone."  # what the tensors of an encoder that differ from task to task begin with
+
+
+class Source(NamedTuple):
+    """A network, and the classes that were learnt with it."""
+
+    encoder: Encoder
+    rows: Tensor  # of the classes
+    means: Tensor  # of their features by this network: (classes, rotations, width)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The networks of earlier tasks, in half precision. Immutable: a change returns a new one."""
+
+    #: (classes, rotations, width): by the network with which a class was learnt, as the means of
+    #: `ClassStatistics`.
+    means: Tensor
+    tasks: Tensor  # (classes,): the task after which that was the network
+    encoders: States  # the newest network is not among them
+
+    @classmethod
+    def begun(cls, means: Tensor, n_tasks: int) -> Self:
+        """Begin with the class means by the newest network, after so many tasks."""
+        return cls(means, torch.full((len(means),), n_tasks - 1), {})
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Put together what `tensors` took apart."""
+        encoders: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            task, _, rest = name.partition(".")
+            if rest:
+                encoders.setdefault(int(task), {})[rest] = tensor
+        return cls(tensors["means"], tensors["tasks"], encoders)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them as they are saved."""
+        found = {"means": self.means, "tasks": self.tasks}
+        for task, state in self.encoders.items():
+            found |= {f"{task}.{name}": tensor for name, tensor in state.items()}
+        return found
+
+    def check(self, shape: tuple[int, int, int], n_tasks: int, like: Encoder) -> None:
+        """Refuse tensors that are not of these class means, tasks and encoder."""
+        means, tasks = self.means, self.tasks
+        if tuple(means.shape) != shape or means.dtype != torch.float32:
+            raise ValueError("the means by earlier networks are not of its classes and features")
+        if tasks.shape != shape[:1] or tasks.dtype != torch.int64:
+            raise ValueError("the tasks of its classes are not one whole number each")
+        if set(tasks.tolist()) - {n_tasks - 1} != set(self.encoders):
+            raise ValueError("it does not hold the networks that its classes were learnt with")
+        wanted = {name: (t.shape, t.dtype) for name, t in _state(like).items()}
+        for state in self.encoders.values():
+            if {name: (t.shape, t.dtype) for name, t in state.items()} != wanted:
+                raise ValueError("an earlier network is not as its network is")
+
+    def sources(self, like: Encoder) -> list[Source]:
+        """Return the networks on the device of another one, which is as they are."""
+        found = []
+        for task, state in self.encoders.items():
+            rows = torch.nonzero(self.tasks == task).flatten()
+            encoder = copy.deepcopy(like)
+            encoder.load_state_dict({**encoder.state_dict(), **state})
+            found.append(Source(encoder.eval(), rows, self.means[rows]))
+        return found
+
+    def learnt(self, old: Encoder | None, means: Tensor, rows: Tensor, task: int) -> Self:
+        """Return them after a task: `means` are those of all classes by the newest network now.
+
+        `old` is the network before the task, which taught the classes at `rows`.
+        """
+        own, tasks = means.clone(), torch.full((len(means),), task)
+        still = torch.ones(len(means), dtype=torch.bool)
+        still[len(self.means) :] = still[rows] = False
+        own[still] = self.means[still[: len(self.means)]]
+        tasks[still] = self.tasks[still[: len(self.means)]]
+        newest = {} if old is None else {task - 1: _state(old)}
+        return type(self)(own, tasks, _of(tasks, {**self.encoders, **newest}))
+
+    def without(self, row: int) -> Self:
+        """Return those of the other classes."""
+        tasks = without_row(self.tasks, row)
+        return type(self)(without_row(self.means, row), tasks, _of(tasks, self.encoders))
+
+
+def _of(tasks: Tensor, encoders: States) -> States:
+    """Return those with which a class was learnt."""
+    return {task: state for task, state in encoders.items() if bool((tasks == task).any())}
+
+
+def _state(encoder: Encoder) -> dict[str, Tensor]:
+    """Return what of an encoder differs from task to task, floats in half precision."""
+    return {
+        name: (t.half() if t.is_floating_point() else t).detach().cpu().clone()
+        for name, t in encoder.state_dict().items()
+        if name.startswith(STATE)
+    }
