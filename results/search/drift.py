@@ -9,7 +9,7 @@ is held out, and how far the means are from those that the old images would give
 statistics of all images, "true means" their means only. With the ridge map, the ensemble is also
 scored with further votes: LDA (which is the relative Mahalanobis distance, up to a constant of the
 image), the residual of each class, and a shift for each task that is fitted on pseudo-features; and
-on five crops of each image. "joined" has the ridge map, and statistics of `join_rotations=True`.
+on five crops of each image.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from torch.nn import functional as F
 
 from lmrc import ClassStream, LMRCPlusClassifier, load_dataset
 from lmrc.experiments.environment import hardware, versions
-from lmrc.methods.class_statistics import JOINED_RANK
 from lmrc.nets.network import Encoder, Network
 from lmrc.statistics import classifiers
-from lmrc.statistics.classes import ClassStatistics, Summary, arranged, concatenated
+from lmrc.statistics.classes import ClassStatistics, Summary
 from lmrc.statistics.drift import Drift, LinearMap
 from lmrc.statistics.gather import gather
 from lmrc.statistics.prediction_rules import PredictionRules, standardised
@@ -43,7 +42,7 @@ from lmrc.training.device import default_dtype_guard, pick_device
 from lmrc.training.rotations import all_rotations
 
 RULES = ("lda", "finetuned", "linear", "ensemble")
-MAPS = ("sdc", "mlp", "cycle", "pushed", "pushed shift", "pushed mlp", "response 0.1", "joined")
+MAPS = ("sdc", "mlp", "cycle", "pushed", "pushed shift", "pushed mlp", "response 0.1")
 NEAREST = 48  # images of the task that are pushed towards each mean
 CROPS = ((0, 2), (0, -2), (2, 0), (-2, 0))  # shifts by pixels, besides the image as it is
 PUSHES, PUSH = 3, 25.0  # steps, and their length in standardised pixels, as in ADC
@@ -188,21 +187,20 @@ def task_shifts(scorer: PredictionRules, pseudo: Callable[[], Tensor], sizes: li
 
 
 def more_votes(
-    statistics: ClassStatistics, scorer: PredictionRules, x: Tensor, shifts: Tensor | None
+    statistics: ClassStatistics, scorer: PredictionRules, x: Tensor, shifts: Tensor
 ) -> dict[str, Tensor]:
     """Return scores of the ensemble with further votes; x is (rotations, two views, width)."""
-    found = scorer.scores(("ensemble", "lda", "finetuned"), x, 2)
+    found = scorer.scores(("ensemble", "lda"), x, 2)
     factors, sizes = of_statistics(statistics)
     centres = statistics.means.transpose(0, 1) / sizes[None, :, None]
-    known = arranged(x, len(centres))
-    off = residuals(centres, factors, known).mean(dim=0)
+    off = residuals(centres, factors, x).mean(dim=0)
     vote = standardised(-off.view(2, -1, off.shape[-1]).mean(dim=0))
     return {
         "ensemble and lda": found["ensemble"] + found["lda"],
         "ensemble and residual": found["ensemble"] + vote,
         "ensemble and half the residual": found["ensemble"] + vote / 2,
-        "finetuned and lda": standardised(found["finetuned"]) + found["lda"],
-    } | ({} if shifts is None else {"ensemble, tasks shifted": found["ensemble"] + shifts})
+        "ensemble, tasks shifted": found["ensemble"] + shifts,
+    }
 
 
 def cropped_at(x: Tensor, by: tuple[int, int]) -> Tensor:
@@ -210,12 +208,6 @@ def cropped_at(x: Tensor, by: tuple[int, int]) -> Tensor:
     top, left = 2 + by[0], 2 + by[1]
     wide = F.pad(x.float(), (2, 2, 2, 2), mode="replicate").to(x.dtype)
     return wide[..., top : top + x.shape[-2], left : left + x.shape[-1]]
-
-
-def summaries(features: Tensor) -> tuple[Summary, Summary]:
-    """Sum up features, (rotations, n, width), of two views of each image: separate, and joined."""
-    n = features.shape[1] // 2
-    return Summary.of(features, n), Summary.of(concatenated(features), n)
 
 
 def ridge(then: Tensor, now: Tensor) -> LinearMap:
@@ -244,9 +236,6 @@ def compensated(
     covariances = maps["ridge"].mapped(linear).covariances
     found = {}
     for name, statistics in maps.items():
-        if name == "joined":
-            found[name] = statistics.mapped(linear)
-            continue
         began = time.monotonic()
         means = statistics.means.to(device)
         rng = torch.Generator(device).manual_seed(0)
@@ -362,7 +351,7 @@ def main() -> None:
         for row, gathered in parts(encoders, task.X_train, task.y_train, rows):
             some = list(gathered)
             every = torch.cat([part[0] for part in some], dim=1)
-            found[row] = summaries(every)
+            found[row] = Summary.of(every, every.shape[1] // 2)
             if before is not None:
                 now.append(every.flatten(0, 1).float())
                 then.append(torch.cat([part[1] for part in some], dim=1).flatten(0, 1).float())
@@ -370,24 +359,17 @@ def main() -> None:
         if before is None:
             empty = ClassStatistics.empty("low-rank", 4, every.shape[-1])
             known = dict.fromkeys(["ridge", *maps], empty)
-            none = ClassStatistics.empty("low-rank", 1, 4 * every.shape[-1], JOINED_RANK)
-            known |= {"joined": none} if "joined" in known else {}
         else:
             x = images(task.X_train).to(device)
             known = compensated(
                 known, before, network, torch.cat(then), torch.cat(now), x, given.steps
             )
-        for row, (each, whole) in found.items():
-            known = {
-                name: part.with_class(row, whole if name == "joined" else each)
-                for name, part in known.items()
-            }
+        for row, summary in found.items():
+            known = {name: part.with_class(row, summary) for name, part in known.items()}
         shown = dict(known)
         if before is not None:
             # The images of all classes so far, which no learner would have.
             true = ClassStatistics.empty("low-rank", 4, every.shape[-1])
-            joins = "joined" in known and task.index + 1 in given.finetuned  # else too slow
-            true_joined = ClassStatistics.empty("low-rank", 1, 4 * every.shape[-1], JOINED_RANK)
             X, y = (
                 np.concatenate(part)
                 for part in zip(
@@ -395,18 +377,12 @@ def main() -> None:
                 )
             )
             for row, gathered in parts([network.encoder], X, y, rows):
-                each, whole = summaries(torch.cat([part[0] for part in gathered], dim=1))
-                true = true.with_class(row, each)
-                if joins:
-                    true_joined = true_joined.with_class(row, whole)
+                all_of = torch.cat([part[0] for part in gathered], dim=1)
+                true = true.with_class(row, Summary.of(all_of, all_of.shape[1] // 2))
             shown["true"] = true
-            if joins:
-                shown["true joined"] = true_joined
             shown["true means"] = replace(known["ridge"], means=true.means)
             spread = true.covariances.mean().trace().sqrt()
             for name, part in known.items():
-                if name == "joined":
-                    continue
                 away = (part.means - true.means)[: -len(found)].norm(dim=-1).mean()
                 lines[name] = {"distance": round(float(away / spread), 4)}
         X, y = stream.test_up_to(task.index)
@@ -447,9 +423,8 @@ def main() -> None:
                 for i, f in enumerate(features):
                     answer = target[i * 512 : (i + 1) * 512]
                     found_by = scorer.scores(wanted, f, 2)
-                    if full and name in ("ridge", "joined", "true joined"):
-                        found_by |= more_votes(part, scorer, f, shifts)
                     if shifts is not None:
+                        found_by |= more_votes(part, scorer, f, shifts)
                         found_by["ensemble, five crops"] = found_by["ensemble"] + sum(
                             scorer.scores(("ensemble",), crop[i], 2)["ensemble"] for crop in cropped
                         )
