@@ -28,6 +28,7 @@ PER_TASK = 10
 
 
 def narrow(input_shape: tuple[int, ...]) -> torch.nn.Module:
+    """Return a ResNet of 64 features in its third stage, and 128 in its last."""
     from lmrc.nets.backbones import ResNet
 
     return ResNet(input_shape, (1, 1, 1, 1), channels=16)
@@ -102,10 +103,16 @@ def learn(given: argparse.Namespace) -> None:
         kept |= {"head": [p.detach().cpu() for p in (model.network_.head.weight,)]}
         kept |= {"bias": model.network_.head.bias.detach().cpu()}
         kept |= {"vectors": torch.as_tensor(model.labels_["vectors"]).cpu()}
-        kept |= {"sizes": list(model._head_sizes), "settings": {k: str(v) for k, v in settings.items()}}
+        kept |= {"sizes": list(model._head_sizes)}
+        kept |= {"settings": {k: str(v) for k, v in settings.items()}}
         torch.save(kept, given.out / f"{t}.part")
         (given.out / f"{t}.part").rename(given.out / f"{t}.pt")
         print(t + 1, round(trained, 1), round(time.monotonic() - began, 1), flush=True)
+
+
+def task(u: int) -> range:
+    """Return the classes of a task."""
+    return range(PER_TASK * u, PER_TASK * (u + 1))
 
 
 def joined(x: Tensor) -> Tensor:
@@ -126,7 +133,8 @@ def fit(then: Tensor, now: Tensor, eps: float, pull: Tensor | None = None) -> tu
 
 
 def big(w: Tensor) -> Tensor:
-    return torch.block_diag(*[w] * R)
+    """Return a map of joined rotations."""
+    return torch.kron(torch.eye(R, device=w.device), w)
 
 
 class Scorer:
@@ -144,9 +152,11 @@ class Scorer:
         self.sizes, self.scale = kept["sizes"], kept["scale"]
 
     def accuracy(self, scores: Tensor) -> float:
+        """Return it in per cent."""
         return round(100 * float((scores.argmax(dim=1) == self.y).float().mean()), 2)
 
     def lda(self, means: Tensor, pooled: Tensor, k: float) -> tuple[Tensor, Tensor]:
+        """Return the discriminant, with a shrinkage."""
         cov = (1 - k) * pooled.double()
         cov.diagonal().add_(k * pooled.diagonal().mean())
         mid = means.double().mean(dim=0)
@@ -155,6 +165,7 @@ class Scorer:
         return w.float(), -(w * (away / 2 + mid)).sum(dim=1).float()
 
     def by(self, w: Tensor, b: Tensor) -> Tensor:
+        """Return scores of a linear classifier."""
         return (self.z @ w.T + b).mean(dim=1)
 
     def tuned(
@@ -184,16 +195,17 @@ class Scorer:
                 loss = F.cross_entropy(log_scale.exp() * (x @ w.T + b), y)
                 loss = loss + F.cross_entropy(self.scale * heads(x), y)
                 optimiser.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             falling.step()
         linear = self.by(log_scale.exp() * w, log_scale.exp() * b)
-        parts_ = [heads(part.flatten(0, 1)) for part in self.z.split(512)]
+        parts_ = [heads(part.flatten(0, 1)) for part in torch.split(self.z, 512)]
         found = torch.cat([p.view(-1, 2, p.shape[-1]).mean(dim=1) for p in parts_])
         return linear, found
 
 
 def roots_of(covariances: Sequence[Tensor]) -> Tensor:
+    """Return Cholesky factors."""
     roots = []
     for cov in covariances:
         cov = cov.clone()
@@ -207,6 +219,7 @@ def roots_of(covariances: Sequence[Tensor]) -> Tensor:
 
 
 def sampler(means: Tensor, roots: Tensor) -> Any:
+    """Return a sampler of pseudo-features."""
     rng = torch.Generator(means.device).manual_seed(3)
 
     def sample(n: int) -> Tensor:
@@ -239,162 +252,171 @@ def spikes(means: Tensor, covs: Tensor, pooled: Tensor, rank: int) -> Any:
 
 
 def standardised(s: Tensor) -> Tensor:
+    """Return scores with mean 0 and deviation 1 for each sample."""
     s = s - s.mean(dim=1, keepdim=True)
     return s / s.square().mean(dim=1, keepdim=True).sqrt()
 
 
 def score(given: argparse.Namespace) -> None:
-    """Compare."""
+    """Compare ways to carry statistics along."""
     torch.set_grad_enabled(False)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for after in given.after:
-        kept = []
-        for s in range(after):
-            path = given.dir / f"{s}.pt"
-            while not path.exists():
-                time.sleep(1)
-            kept.append(torch.load(path, map_location="cpu", mmap=True))
-        began = time.monotonic()
-        t, n = after - 1, PER_TASK * after
-        scorer = Scorer(kept[t], n, device)
-        d = scorer.d
+        Comparison(given.dir, after, given.ranks).write(given.out)
 
-        cache: dict[tuple[int, int], Tensor] = {}
 
-        def of(s: int, c: int) -> Tensor:
-            if (s, c) not in cache:
-                cache[s, c] = kept[s]["train"][c].to(device)
-            return cache[s, c].float()
+class Comparison:
+    """Ways to carry statistics along, compared after some tasks."""
 
-        def mean(s: int, c: int) -> Tensor:
-            return joined(of(s, c)).mean(dim=0)
+    def __init__(self, folder: Path, after: int, ranks: Sequence[int]) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.kept = [torch.load(folder / f"{s}.pt", mmap=True) for s in range(after)]
+        self.t, self.n, self.ranks = after - 1, PER_TASK * after, ranks
+        self.scorer = Scorer(self.kept[-1], self.n, self.device)
+        self.true_means = torch.stack([self.mean(self.t, c) for c in range(self.n)])
+        self.true_covs = torch.stack([self.cov(self.t, c) for c in range(self.n)])
+        self.unit = self.true_covs.mean(dim=0).trace().sqrt()
+        self.found: dict[str, Any] = {}
 
-        def cov(s: int, c: int) -> Tensor:
-            x = joined(of(s, c))
-            x = x - x.mean(dim=0)
-            return x.T @ x / len(x)
+    def of(self, s: int, c: int) -> Tensor:
+        """Return the features of a class by the network of a task."""
+        found: Tensor = self.kept[s]["train"][c].to(self.device).float()
+        return found
 
-        def flat(s: int, classes: Any) -> Tensor:
-            return torch.cat([of(s, c).flatten(0, 1) for c in classes])
+    def mean(self, s: int, c: int) -> Tensor:
+        """Return the mean of a class by the network of a task."""
+        return joined(self.of(s, c)).mean(dim=0)
 
-        def spread(residual: Tensor) -> Tensor:
-            """Covariance of joined residuals, (classes · R · n, D)."""
-            x = residual.view(PER_TASK, R, -1, d).transpose(0, 1).reshape(R, -1, d)
-            x = joined(x)
-            return x.T @ x / len(x)
+    def cov(self, s: int, c: int) -> Tensor:
+        """Return the covariance of a class by the network of a task."""
+        x = joined(self.of(s, c))
+        x = x - x.mean(dim=0)
+        return x.T @ x / len(x)
 
-        def task(u: int) -> range:
-            return range(PER_TASK * u, PER_TASK * (u + 1))
+    def new(self, s: int, u: int) -> tuple[Tensor, Tensor]:
+        """Return means and covariances of the classes of task u by the network of task s."""
+        classes = task(u)
+        means, covs = ([of(s, c) for c in classes] for of in (self.mean, self.cov))
+        return torch.stack(means), torch.stack(covs)
 
-        true_means = torch.stack([mean(t, c) for c in range(n)])
-        true_covs = torch.stack([cov(t, c) for c in range(n)])
-        true_pooled = true_covs.mean(dim=0)
-        unit = true_pooled.trace().sqrt()
-        found: dict[str, Any] = {}
+    def flat(self, s: int, u: int) -> Tensor:
+        """Return the features of all images of task u by the network of task s."""
+        return torch.cat([self.of(s, c).flatten(0, 1) for c in task(u)])
 
-        def show(name: str, means: Tensor, pooled: Tensor, covs: Tensor | None = None) -> None:
-            away = (means - true_means)[: PER_TASK * t].norm(dim=1).mean() / unit
-            line: dict[str, float] = {"distance": round(float(away), 4)}
-            for k in (0.03, 0.1, 0.3):
-                line[f"lda {k}"] = scorer.accuracy(scorer.by(*scorer.lda(means, pooled, k)))
-            if covs is not None:
-                lda = scorer.by(*scorer.lda(means, pooled, 0.1))
-                half = [0.5 * c + 0.5 * pooled for c in covs]
-                samplers = {"half": sampler(means, roots_of(half))}
-                for rank in given.ranks:
-                    samplers[f"rank {rank}"] = spikes(means, covs, pooled, rank)
-                for kind, sample in samplers.items():
-                    for steps in (300,):
-                        linear, heads = scorer.tuned(means, pooled, sample, steps)
-                        both = standardised(linear) + standardised(heads)
-                        short = {"linear": linear, "heads": heads, "linear + heads": both}
-                        short |= {"all": both + standardised(lda)}
-                        for rule, scores in short.items():
-                            line[f"{rule} {kind} {steps}"] = scorer.accuracy(scores)
-            found[name] = line
-            print(after, name, json.dumps(line), round(time.monotonic() - began, 1), flush=True)
+    def show(self, name: str, means: Tensor, pooled: Tensor, covs: Tensor | None = None) -> None:
+        """Score a way: by LDA, and with the classes' covariances by fine-tuned classifiers."""
+        scorer = self.scorer
+        away = (means - self.true_means)[: PER_TASK * self.t].norm(dim=1).mean() / self.unit
+        line = {"distance": round(float(away), 4)}
+        for k in (0.03, 0.1, 0.3):
+            line[f"lda {k}"] = scorer.accuracy(scorer.by(*scorer.lda(means, pooled, k)))
+        if covs is not None:
+            lda = scorer.by(*scorer.lda(means, pooled, 0.1))
+            samplers = {"half": sampler(means, roots_of([0.5 * c + 0.5 * pooled for c in covs]))}
+            samplers |= {f"rank {r}": spikes(means, covs, pooled, r) for r in self.ranks}
+            for kind, sample in samplers.items():
+                linear, heads = scorer.tuned(means, pooled, sample)
+                both = standardised(linear) + standardised(heads)
+                scores = {"linear": linear, "heads": heads, "linear + heads": both}
+                scores |= {"all": both + standardised(lda)}
+                for rule, found in scores.items():
+                    line[f"{rule} {kind} 300"] = scorer.accuracy(found)
+        self.found[name] = line
+        print(self.t + 1, name, json.dumps(line), flush=True)
 
-        new = task(t)
-        now = flat(t, new)
-        show("true", true_means, true_pooled, true_covs)
-        # --- from task to task ------------------------------------------------------------------
-        hops: dict[str, Any] = {}
+    def write(self, out: Path) -> None:
+        """Compare all ways, and add a line to a file."""
+        t, pooled = self.t, self.true_covs.mean(dim=0)
+        self.show("true", self.true_means, pooled, self.true_covs)
+        hops: dict[float, tuple[Tensor, Tensor, Tensor]] = {}
         for eps in (0.01, 0.001, 0.0001):
-            means = torch.stack([mean(0, c) for c in task(0)])
-            covs = torch.stack([cov(0, c) for c in task(0)])
-            more = covs.clone()
-            for u in range(1, t + 1):
-                w, b, residual = fit(flat(u - 1, task(u)), flat(u, task(u)), eps)
-                means = means @ big(w) + b.repeat(R)
-                covs = torch.stack([big(w).T @ c @ big(w) for c in covs])
-                rest = spread(residual)
-                more = torch.stack([big(w).T @ c @ big(w) + rest for c in more])
-                means = torch.cat([means, torch.stack([mean(u, c) for c in task(u)])])
-                fresh = torch.stack([cov(u, c) for c in task(u)])
-                covs, more = torch.cat([covs, fresh]), torch.cat([more, fresh])
-            hops[str(eps)] = means, covs, more
+            hops[eps] = means, covs, more = self.hops(eps)
             full = eps == 0.001
-            show(f"hops {eps}", means, covs.mean(dim=0), covs if full else None)
-            show(f"hops {eps} + R", means, more.mean(dim=0), more if full else None)
-            show(f"hops {eps}, true covariance", means, true_pooled)
-        show("true means, hops 0.001 covariance", true_means, hops["0.001"][1].mean(dim=0))
-        show("true means, hops 0.001 + R covariance", true_means, hops["0.001"][2].mean(dim=0))
-        # --- both, at each task ---------------------------------------------------------------
+            self.show(f"hops {eps}", means, covs.mean(dim=0), covs if full else None)
+            self.show(f"hops {eps} + R", means, more.mean(dim=0), more if full else None)
+            self.show(f"hops {eps}, true covariance", means, pooled)
+        for name, covs in zip(("", " + R"), hops[0.001][1:], strict=True):
+            way = f"true means, hops 0.001{name} covariance"
+            self.show(way, self.true_means, covs.mean(dim=0))
+        means, _, more = hops[0.001]
+        half = more.mean(dim=0)
         for share in (0.3, 0.5, 0.7):
-            means = own = torch.stack([mean(0, c) for c in task(0)])
-            for u in range(1, t + 1):
-                w, b, _ = fit(flat(u - 1, task(u)), flat(u, task(u)), 0.001)
-                means, parts = means @ big(w) + b.repeat(R), []
-                for j in range(u):
-                    w, b, _ = fit(flat(j, task(u)), flat(u, task(u)), 0.001)
-                    parts.append(own[PER_TASK * j : PER_TASK * (j + 1)] @ big(w) + b.repeat(R))
-                fresh = torch.stack([mean(u, c) for c in task(u)])
-                means = torch.cat([(1 - share) * means + share * torch.cat(parts), fresh])
-                own = torch.cat([own, fresh])
-            more = hops["0.001"][2]
-            covs = more if share == 0.5 else None
-            show(f"recursive {share}, + R", means, more.mean(dim=0), covs)
-        # --- in one step from the network with which a class was learnt ---------------------------
+            covs_ = more if share == 0.5 else None
+            self.show(f"recursive {share}, + R", self.recursive(share), half, covs_)
         for back in (1, 99):
             for eps in (0.01, 0.001, 0.0001):
-                parts, errors = [], []
-                for j in range(t):
-                    first = max(0, j + 1 - back)
-                    which = range(first, j + 1)
-                    seen = torch.cat([flat(s, new) for s in which], dim=1)
-                    pull = F.pad(torch.eye(d), (0, 0, d * (j - first), 0))
-                    w, b, _ = fit(seen, now, eps, pull)
-                    for c in task(j):
-                        x = torch.cat([of(s, c).mean(dim=1) for s in which], dim=1)
-                        parts.append((x @ w + b).flatten())
-                    if eps == 0.001 and back == 1:  # errors for a class that was left out
-                        size = len(seen) // PER_TASK
-                        for i, c in enumerate(new):
-                            rest = torch.ones(len(seen), dtype=torch.bool, device=device)
-                            rest[i * size : (i + 1) * size] = False
-                            w, b, _ = fit(seen[rest], now[rest], eps, pull)
-                            error = of(t, c).mean(dim=1) - (of(j, c).mean(dim=1) @ w + b)
-                            errors.append(error.flatten())
-                means = torch.stack([*parts, *[mean(t, c) for c in new]])
-                hop, _, more = hops["0.001" if eps < 0.01 else "0.01"]
-                half = more.mean(dim=0)
-                show(f"direct {back} {eps}, + R", means, half)
-                blend = (means + hop) / 2
-                show(f"blend {back} {eps}, + R", blend, half, more if eps == 0.001 else None)
-                if errors:
-                    e = torch.stack(errors)
-                    e = e.T @ e / len(e)
-                    name = f"blend {back} {eps}, + R"
+                direct, error = self.direct(eps, back)
+                hop, _, more = hops[max(eps, 0.001)]
+                half, name = more.mean(dim=0), f"blend {back} {eps}, + R"
+                self.show(f"direct {back} {eps}, + R", direct, half)
+                blend = (direct + hop) / 2
+                self.show(name, blend, half, more if eps == 0.001 else None)
+                if back == 1 and eps == 0.001:
                     for a in (1, 3, 10):
-                        show(f"{name} + {a} E", blend, half + a * e)
-                        show(f"hops 0.001 + R + {a} E", hop, half + a * e)
-        record = {"order": kept[t]["order"], "after": after, "found": found}
-        record |= {"settings": kept[t]["settings"]}
-        with given.out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+                        self.show(f"{name} + {a} E", blend, half + a * error)
+                        self.show(f"hops 0.001 + R + {a} E", hop, half + a * error)
+        record = {"order": self.kept[t]["order"], "after": t + 1, "found": self.found}
+        with out.open("a") as file:
+            file.write(json.dumps(record | {"settings": self.kept[t]["settings"]}) + "\n")
+
+    def hops(self, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Map from task to task: means, covariances, and those with the regression's residuals."""
+        means, covs = self.new(0, 0)
+        more = covs
+        for u in range(1, self.t + 1):
+            w, b, residual = fit(self.flat(u - 1, u), self.flat(u, u), eps)
+            rest = residual.view(PER_TASK, R, -1, self.scorer.d).transpose(0, 1)
+            rest = joined(rest.reshape(R, -1, self.scorer.d))
+            rest = rest.T @ rest / len(rest)
+            w = big(w)
+            fresh_means, fresh = self.new(u, u)
+            means = torch.cat([means @ w + b.repeat(R), fresh_means])
+            covs = torch.cat([torch.stack([w.T @ c @ w for c in covs]), fresh])
+            more = torch.cat([torch.stack([w.T @ c @ w + rest for c in more]), fresh])
+        return means, covs, more
+
+    def recursive(self, share: float, eps: float = 0.001) -> Tensor:
+        """Draw means, at each task, to those mapped in one step from their own network."""
+        means = own = self.new(0, 0)[0]
+        for u in range(1, self.t + 1):
+            w, b, _ = fit(self.flat(u - 1, u), self.flat(u, u), eps)
+            means, parts = means @ big(w) + b.repeat(R), []
+            for j in range(u):
+                w, b, _ = fit(self.flat(j, u), self.flat(u, u), eps)
+                parts.append(own[PER_TASK * j : PER_TASK * (j + 1)] @ big(w) + b.repeat(R))
+            fresh = self.new(u, u)[0]
+            means = torch.cat([(1 - share) * means + share * torch.cat(parts), fresh])
+            own = torch.cat([own, fresh])
+        return means
+
+    def direct(self, eps: float, back: int) -> tuple[Tensor, Tensor]:
+        """Map in one step, from so many networks up to a class's own: means, covariance of errors.
+
+        The errors are those for a new class that the fit has left out.
+        """
+        t, d, means, errors = self.t, self.scorer.d, [], []
+        now = self.flat(t, t)
+        for j in range(t):
+            which = range(max(0, j + 1 - back), j + 1)
+            seen = torch.cat([self.flat(s, t) for s in which], dim=1)
+            pull = F.pad(torch.eye(d), (0, 0, d * (len(which) - 1), 0))
+            w, b, _ = fit(seen, now, eps, pull)
+            for c in task(j):
+                x = torch.cat([self.of(s, c).mean(dim=1) for s in which], dim=1)
+                means.append((x @ w + b).flatten())
+            size = len(seen) // PER_TASK
+            for i, c in enumerate(task(t)) if back == 1 and eps == 0.001 else ():
+                rest = torch.ones(len(seen), dtype=torch.bool, device=self.device)
+                rest[i * size : (i + 1) * size] = False
+                w, b, _ = fit(seen[rest], now[rest], eps, pull)
+                error = self.of(t, c).mean(dim=1) - (self.of(j, c).mean(dim=1) @ w + b)
+                errors.append(error.flatten())
+        found = torch.cat([torch.stack(means), self.new(t, t)[0]])
+        every = torch.stack(errors) if errors else found[:0]
+        return found, every.T @ every / max(1, len(every))
 
 
 def main() -> None:
+    """Learn, or score."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("learn")

@@ -48,7 +48,7 @@ def main(data_dir: str, seed: int) -> None:
     }
     how = {"versions": versions(), "hardware": hardware(torch.device("cpu"))}
     for joins, keeps in ((False, False), (True, False), (True, True)):
-        ways = {"join_rotations": joins, "keep_encoders": keeps}
+        ways: dict[str, Any] = {"join_rotations": joins, "keep_encoders": keeps}
         model = LMRCPlusClassifier(backbone=narrow, device="cpu", **ways, **settings)
         for k in range(0, TASKS * CLASSES, CLASSES):
             learnt = np.concatenate([row[:TRAINED] for row in rows[k : k + CLASSES]])
