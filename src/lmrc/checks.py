@@ -13,7 +13,9 @@ Each takes an unfitted classifier with a fixed ``random_state``, works on clones
 
 import copy
 import pickle
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,10 +161,10 @@ def check_model_grows_by_heads_only(classifier: IncrementalClassifier) -> None:
     assert few == many, "the model's size depends on the number of samples"
     difference = abs(pickled[0] - pickled[1])
     assert difference < 100, "the pickled model's size depends on the number of samples"
-    growth = {name: few[1][name] - few[0][name] for name in few[0]}
-    again = {name: few[2][name] - few[1][name] for name in few[0]}
+    growth = {name: few[1][name] - few[0][name] for name in few[1]}
+    again = {name: few[2][name] - few[1][name] for name in few[1]}
     assert growth == again, "each task must add the same number of bytes"
-    assert few[0].keys() == few[2].keys(), f"new tensors: {few[2].keys() - few[0].keys()}"
+    assert few[1].keys() == few[2].keys(), f"new tensors: {few[2].keys() - few[1].keys()}"
 
 
 def check_same_seed_same_model(classifier: IncrementalClassifier) -> None:
@@ -241,9 +243,13 @@ def _state(model: Any) -> tuple[Any, list[tuple[str, Tensor]]]:
     return copy.deepcopy(description), tensors
 
 
-def _sizes(model: Any) -> dict[str, int]:
-    """Return the size of each tensor in bytes, without the exemplars."""
-    return {name: t.nbytes for name, t in _state(model)[1] if not name.startswith("exemplars")}
+def _sizes(model: Any) -> Counter[str]:
+    """Return the bytes of tensors by name, without exemplars; of those of each task together."""
+    sizes: Counter[str] = Counter()
+    for name, tensor in _state(model)[1]:
+        if not name.startswith("exemplars"):
+            sizes[re.sub(r": \d+\.", ": ", name)] += tensor.nbytes
+    return sizes
 
 
 def _assert_same_state(one: Any, other: Any) -> None:

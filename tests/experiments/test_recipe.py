@@ -84,6 +84,7 @@ def test_the_rows_from_lmrc_to_lmrc_plus_add_up():
     assert steps[:4] == [{"schedule"}, {"rotations", "classifier"}, {"objective"}, kept]
     assert steps[4] == {"first_epochs", "learning_rate", "first_learning_rate"}
     more = {"objective", "feature_layers", "test_time_flip", "augment", "strong_augment"}
+    more |= {"join_rotations", "keep_encoders"}
     # These have no effect: there are no exemplars, and "auto" is what was chosen before.
     assert steps[5] == more | {"exemplar_repeats", "rotations", "predict_with", "freeze"}
 

@@ -92,6 +92,8 @@ def test_info_agrees_with_the_loaded_model(method, tmp_path):
     assert (told["classes"], told["backbone"]) == ([0, 1, 2], "cnn")
     kept = getattr(model, "statistics_", {}) | getattr(model, "classifiers_", {})
     assert told["statistics_bytes"] == sum(tensor.nbytes for tensor in kept.values())
+    kept = getattr(model, "earlier_", {})
+    assert told["earlier_bytes"] == sum(tensor.nbytes for tensor in kept.values())
     assert told["exemplars"] == len(model.memory_) == 6
     single = {"members": 1} if method is lmrc.LMRCPlusClassifier else {}  # which is not stored
     assert told["settings"] == pack(model)[0]["settings"] | single

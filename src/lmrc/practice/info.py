@@ -73,11 +73,8 @@ def describe(path: Path) -> dict[str, Any]:
             "exemplars": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
             "earlier_versions_with_exemplars": earlier_with_exemplars(versions),
             "statistics": _statistics(files) or settings.get("statistics", "none"),
-            "statistics_bytes": sum(
-                size
-                for group in ("statistics", "scatter", "classifiers")
-                for _, size in (files.get(group, {}) | _of_others(files, group)).values()
-            ),
+            "statistics_bytes": _bytes(files, "statistics", "scatter", "classifiers"),
+            "earlier_bytes": _bytes(files, "earlier"),
             "statistics_of": _statistics_of(files, settings),
             "rotations": rotated,
             "label_dim": dim,
@@ -89,6 +86,12 @@ def describe(path: Path) -> dict[str, Any]:
             "settings": settings,
             "settings_not_default": non_default(method, settings),
         }
+
+
+def _bytes(files: dict[str, Any], *groups: str) -> int:
+    """Return the size of some groups, of all members of an ensemble."""
+    parts = (files.get(group, {}) | _of_others(files, group) for group in groups)
+    return sum(size for part in parts for _, size in part.values())
 
 
 def _of_others(files: dict[str, Any], group: str) -> dict[str, Any]:
@@ -188,6 +191,9 @@ def print_info(path: Path, say: Say) -> None:
             if info["statistics_bytes"] < of["most_bytes"]:
                 more += f", growing with the images up to {format_bytes(of['most_bytes'])}"
         say(f"class statistics of the features: {info['statistics']}, {size}{more}")
+    if info["earlier_bytes"]:
+        size = format_bytes(info["earlier_bytes"])
+        say(f"encoders of earlier tasks, to compensate feature drift: {size}")
     each = "" if info["rotations"] == "none" else " per task, each in four rotations"
     left = info["label_vectors_left"]
     about = "over" if left == MAX_ROOM else "about"
