@@ -245,6 +245,30 @@ def test_networks_of_earlier_tasks_are_kept_for_drift_compensation_alone(tmp_pat
     assert not taught(statistics="none", predict_with="wta").earlier_
 
 
+class Huge(nn.Module):
+    """Numbers that half precision cannot hold, and tensors of other types."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(8 * 8 * 3, 6), nn.BatchNorm1d(6)
+        self.register_buffer("mask", torch.tensor([-1e9]))
+        self.register_buffer("steps", torch.tensor([2**40]))
+
+    def forward(self, x):
+        return self.norm(1e4 * self.first(x.flatten(1))).maximum(self.mask)
+
+
+@pytest.mark.parametrize("backbone", [Huge, nn.Flatten])
+def test_any_backbone_may_be_kept(backbone, tmp_path):
+    model = taught(backbone=backbone())
+    assert all(t.isfinite().all() for t in model.earlier_.values())
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m", backbone=backbone())
+    for one in (model, again):
+        one.partial_fit(*TASKS[0])
+    same(model, again)
+
+
 def test_a_model_that_kept_none_begins_to_keep_encoders():
     model = taught(2, keep_encoders=False).set_params(keep_encoders=True)
     model.partial_fit(*TASKS[2])

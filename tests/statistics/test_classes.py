@@ -207,7 +207,9 @@ def test_fewer_images_than_features_do_no_harm(kind, n, width):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_deviations_are_drawn_with_the_covariance(kind):
-    statistics = learnt(kind)
+    generator = torch.Generator().manual_seed(9)
+    map_ = torch.randn(WIDTH, WIDTH, generator=generator).double() / WIDTH**0.5
+    statistics = learnt(kind).mapped(LinearMap(map_, map_[0]))
     drawn = statistics.covariances.sampler(3, torch.Generator().manual_seed(0))(20_000).double()
     for row in range(3):
         assert_near(drawn[row].T.cov(), statistics.covariances.matrix(row), 0.01)
@@ -224,6 +226,18 @@ def test_rounding_does_not_decide_what_is_drawn(kind):
         found = COVARIANCES[kind].empty(WIDTH).updated(0, matrix)
         drawn.append(found.sampler(1, torch.Generator().manual_seed(0))(5))
     assert_near(*drawn, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_of_other_classes_are_put_behind(kind):
+    first = learnt(kind, (0,))
+    behind = first.emptied()
+    behind.check(0, 4, WIDTH)
+    for row, seed in enumerate((1, 2)):
+        behind = behind.with_class(row, Summary.of(draws(seed), 300))
+    found, expected = first.joined(behind), learnt(kind)
+    for name, tensor in expected.tensors().items():
+        assert_near(found.tensors()[name], tensor, 1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

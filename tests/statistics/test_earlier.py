@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused():
         ({"means": means[:1]}, "means"),
         ({"tasks": torch.zeros(2)}, "whole number"),
         ({"tasks": torch.tensor([0, 2])}, "learnt with"),
-        ({weight: tensors[weight].float()}, "as its network is"),
+        ({weight: tensors[weight].double()}, "as its network is"),
         ({weight: tensors[weight][:1]}, "as its network is"),
     ]:
         with pytest.raises(ValueError, match=message):

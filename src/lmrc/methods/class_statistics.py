@@ -1,6 +1,7 @@
 """Class statistics of the features: updated after each task, and predicted by (LMRC+)."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import classifiers
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.classifiers import Exact
-from lmrc.statistics.covariances import LowRank, LowRankShared
+from lmrc.statistics.covariances import Full, LowRank, LowRankShared
 from lmrc.statistics.earlier import Earlier, Source
 from lmrc.statistics.prediction_rules import EXACT, FINETUNED, PredictionRules, check_classifiers
 from lmrc.statistics.scatter import Scatter
@@ -50,6 +51,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     """
 
     predict_is_argmax = True
+    earlier_: Mapping[str, Tensor] = MappingProxyType({})
     saved_tensors: ClassVar[tuple[str, ...]] = (
         *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_"),
     )
@@ -143,8 +145,6 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
         Features of a frozen backbone do not drift, and their statistics are exact.
         """
-        if not self.n_tasks_:
-            self.earlier_: dict[str, Tensor] = {}
         if self.statistics == "none":
             self.statistics_: dict[str, Tensor] = {}
             self.scatter_: dict[str, Tensor] = {}
@@ -172,18 +172,17 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             before = self._class_statistics(earlier)
             if not network.encoder.is_frozen:
                 old = on_device(network.encoder.mean.device, self.network_).encoder
-        kept = None
+        parts = (network, task, exemplars, STATISTICS, finetune)
         if self.keep_encoders and not network.encoder.is_frozen:
             kept = Earlier.begun(before.means, self.n_tasks_)
             if self.earlier_:
                 kept = Earlier.from_tensors(self.earlier_)
-        sources = kept.sources(network.encoder) if kept else []
-        parts = (network, task, exemplars, STATISTICS, finetune)
-        self._fit_classifiers(before, old, *parts, sources)
-        self.earlier_ = {}
-        if kept:
+            self._fit_classifiers(before, old, *parts, kept.sources(network.encoder))
             rows, means = torch.unique(task.y), self.statistics_["means"]
             self.earlier_ = kept.learnt(old, means, rows, self.n_tasks_).tensors()
+        else:
+            self._fit_classifiers(before, old, *parts)
+            self.earlier_ = {}
         return self._fit_exact(network) if self.scatter_ else None
 
     def _forget_class(self, row: int) -> None:
@@ -405,7 +404,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             return False
         if getattr(self, "n_tasks_", 0) and self.statistics_:
             return self.statistics_["means"].shape[1] == 1
-        return bool(self.join_rotations)
+        return bool(self.join_rotations) and self.statistics != Full.name
 
     @property
     def _kind(self) -> str:

@@ -281,7 +281,8 @@ class LMRCPlusParameters(LMRCParameters):
         off=False,
         help="Keep class statistics of all four rotations of an image as one vector, so that "
         "prediction knows how their features vary together. Low-rank statistics then share what "
-        "is left beside each class's directions. Without rotations it changes nothing.",
+        'is left beside each class\'s directions. Not for "full", which would take 16 times the '
+        "space. Without rotations it changes nothing.",
         fixed=True,
     )
     keep_encoders: bool = parameter(

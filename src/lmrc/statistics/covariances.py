@@ -26,7 +26,7 @@ from lmrc.training.device import for_float64
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
 MAX_THREADS = 16  # threads: each holds some matrices of the features' width
-MAX_DENSE = 2048  # features whose directions are all computed
+MAX_DENSE = 2048  # features from which a few directions are computed iteratively
 EPS = 1e-9  # of a variance: what is less is rounding
 
 Array = npt.NDArray[np.float64]
@@ -61,6 +61,15 @@ class Covariances(ABC):
     @abstractmethod
     def updated(self, row: int, matrix: Tensor) -> Self:
         """Return those in which a class has this covariance; the row after the last is new."""
+
+    def emptied(self) -> Self:
+        """Return those of no class, of the same form."""
+        return type(self)(*(tensor[:0] for tensor in self.tensors().values()))
+
+    def joined(self, other: Self) -> Self:
+        """Return them with those of other classes behind."""
+        pairs = zip(self.tensors().values(), other.tensors().values(), strict=True)
+        return type(self)(*map(torch.cat, pairs))
 
     @abstractmethod
     def mapped(self, map_: Tensor) -> Self:
@@ -121,6 +130,16 @@ class Shared(Covariances):
         """Return the mean over one class more, or with more of a class."""
         n = self.averaged.clamp(min=row + 1)  # as many as before where a class comes again
         return type(self)((self.mean() + (matrix - self.mean()) / n.double()).float(), n)
+
+    def emptied(self) -> Self:
+        """Return that of no class."""
+        return type(self)(torch.zeros_like(self.covariance), torch.zeros_like(self.averaged))
+
+    def joined(self, other: Self) -> Self:
+        """Return the mean over the classes of both."""
+        n = self.averaged + other.averaged
+        share = float(other.averaged / n.clamp(min=1))
+        return type(self)(torch.lerp(self.mean(), other.mean(), share).float(), n)
 
     def mapped(self, map_: Tensor) -> Self:
         """Return that of features that are mapped."""
@@ -303,6 +322,17 @@ class LowRankShared(Covariances):
             _of_trace_1(others * self.rest.double() + rest).float(),
         )
 
+    def emptied(self) -> Self:
+        """Return those of no class."""
+        return type(self)(self.factors[:0], self.variance[:0], torch.zeros_like(self.rest))
+
+    def joined(self, other: Self) -> Self:
+        """Return them with those of other classes behind."""
+        sums = [part.variance.double().sum() * part.rest.double() for part in (self, other)]
+        factors = torch.cat([self.factors, other.factors])
+        variance = torch.cat([self.variance, other.variance])
+        return type(self)(factors, variance, _of_trace_1(sums[0] + sums[1]).float())
+
     def mapped(self, map_: Tensor) -> Self:
         """Return those of features that are mapped: none of it has to be cut."""
         whole = _for_each(map_, len(self.rest))
@@ -356,7 +386,7 @@ def _directions(matrix: Array, rank: int) -> Array:
     """Return the largest directions of a symmetric matrix, as `_largest`."""
     width = len(matrix)
     # Not torch's, which finds all directions where a few are wanted, in over twice the time.
-    if width > MAX_DENSE and matrix.any():  # iteratively, which is faster
+    if width >= MAX_DENSE and matrix.any():  # iteratively, which is faster
         start = np.random.default_rng(0).standard_normal(width)
         values, directions = scipy.sparse.linalg.eigsh(matrix, rank, which="LA", v0=start, tol=1e-4)
         # With either sign it is the same direction: the largest part is to be positive.

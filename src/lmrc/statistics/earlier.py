@@ -18,7 +18,7 @@ from torch import Tensor
 from lmrc.nets.erasing import without_row
 from lmrc.nets.network import Encoder
 
-States = Mapping[int, Mapping[str, Tensor]]  # state of an encoder by task
+States = Mapping[int, Mapping[str, Tensor]]  # of encoders by task, where it can in half precision
 STATE = "backbone."  # what the tensors of an encoder that differ from task to task begin with
 
 
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Earlier:
-    """The networks of earlier tasks, in half precision. Immutable: a change returns a new one."""
+    """The networks of earlier tasks. Immutable: a change returns a new one."""
 
     #: (classes, rotations, width): by the network with which a class was learnt, as the means of
     #: `ClassStatistics`.
@@ -69,11 +69,14 @@ class Earlier:
             raise ValueError("the means by earlier networks are not of its classes and features")
         if tasks.shape != shape[:1] or tasks.dtype != torch.int64:
             raise ValueError("the tasks of its classes are not one whole number each")
-        if set(tasks.tolist()) - {n_tasks - 1} != set(self.encoders):
+        wanted = _changing(like)  # none for a backbone without weights
+        if wanted and set(tasks.tolist()) - {n_tasks - 1} != set(self.encoders):
             raise ValueError("it does not hold the networks that its classes were learnt with")
-        wanted = {name: (t.shape, t.dtype) for name, t in _state(like).items()}
         for state in self.encoders.values():
-            if {name: (t.shape, t.dtype) for name, t in state.items()} != wanted:
+            if state.keys() != wanted.keys() or any(
+                t.shape != wanted[name].shape or t.dtype not in (wanted[name].dtype, torch.half)
+                for name, t in state.items()
+            ):
                 raise ValueError("an earlier network is not as its network is")
 
     def sources(self, like: Encoder) -> list[Source]:
@@ -92,11 +95,10 @@ class Earlier:
         `old` is the network before the task, which taught the classes at `rows`.
         """
         own, tasks = means.clone(), torch.full((len(means),), task)
-        still = torch.ones(len(means), dtype=torch.bool)
-        still[len(self.means) :] = still[rows] = False
-        own[still] = self.means[still[: len(self.means)]]
-        tasks[still] = self.tasks[still[: len(self.means)]]
-        newest = {} if old is None else {task - 1: _state(old)}
+        known = torch.arange(len(self.means))
+        still = known[~torch.isin(known, rows)]
+        own[still], tasks[still] = self.means[still], self.tasks[still]
+        newest = {} if old is None else {task - 1: _halved(_changing(old))}
         return type(self)(own, tasks, _of(tasks, {**self.encoders, **newest}))
 
     def without(self, row: int) -> Self:
@@ -110,10 +112,15 @@ def _of(tasks: Tensor, encoders: States) -> States:
     return {task: state for task, state in encoders.items() if bool((tasks == task).any())}
 
 
-def _state(encoder: Encoder) -> dict[str, Tensor]:
-    """Return what of an encoder differs from task to task, floats in half precision."""
-    return {
-        name: (t.half() if t.is_floating_point() else t).detach().cpu().clone()
-        for name, t in encoder.state_dict().items()
-        if name.startswith(STATE)
-    }
+def _changing(encoder: Encoder) -> dict[str, Tensor]:
+    """Return what of an encoder's state differs from task to task."""
+    return {n: t.detach() for n, t in encoder.state_dict().items() if n.startswith(STATE)}
+
+
+def _halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies in half precision of what it can hold."""
+    found = {}
+    for name, tensor in state.items():
+        half = tensor.half() if tensor.is_floating_point() else tensor
+        found[name] = (half if bool(half.isfinite().all()) else tensor).cpu().clone()
+    return found

@@ -1,6 +1,6 @@
 """Class statistics after a task: compensated for feature drift, with the new classes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -107,15 +107,15 @@ def update_statistics(
     joins = rotated and kept == 1
     width, lowest = width // (N_ROTATIONS if joins else 1), 0.0
     drifts = [Drift(width) for _ in encoders[1:]]
-    found: dict[int, Summary] = {}
+    added = before.emptied()  # where a class takes less room than summed up
+    again: dict[int, Summary] = {}
     real: dict[int, Tensor] = {}
     n_real = 0
     if finetune and len(exemplars):
         n_real = min(MAX_REAL, passes(augment) * int(torch.bincount(exemplars.y).max()))
 
-    def summarize(row: int, x: Inputs) -> Summary:
+    def parts(row: int, x: Inputs) -> Iterator[Summary]:
         nonlocal lowest
-        parts = []
         for now, *then_by in gather(
             encoders, x, layers=layers, augment=augment, rotated=rotated, generator=generator
         ):
@@ -124,22 +124,28 @@ def update_statistics(
             lowest = min(lowest, float(now.min()))
             if joins:
                 now = concatenated(now)
-            parts.append(Summary.of(now, now.shape[1]))
+            yield Summary.of(now, now.shape[1])
             if n_real:  # where a known class comes again, its exemplars make up the number
                 so_far = real.get(row, now[:, :0].float())
                 more = now[:, : n_real - so_far.shape[1]].float()
                 real[row] = torch.cat([so_far, more], dim=1)
-        # An image counts once, however many views of it there are.
-        return reduce(Summary.joined, parts)._replace(n_images=float(len(x)))
 
+    n_known = len(before.counts)
     for row in torch.unique(task.y).tolist():  # in order
-        found[row] = summarize(row, task.of_class(row).x)
+        x = task.of_class(row).x
+        # An image counts once, however many views of it there are.
+        found = reduce(Summary.joined, parts(row, x))._replace(n_images=float(len(x)))
+        if row < n_known:
+            again[row] = found
+        else:
+            added = added.with_class(row - n_known, found)
     for row in torch.unique(exemplars.y).tolist():
-        summarize(row, exemplars.of_class(row).x)
+        for _ in parts(row, exemplars.of_class(row).x):
+            pass
     if drifts:
         before = before.mapped(drifts[0].fit())
         for drift, (_, rows, means) in zip(drifts[1:], earlier, strict=True):
             before = before.drawn(rows, drift.fit()(means), ONE_STEP)
-    for row, summary in found.items():
+    for row, summary in again.items():
         before = before.with_class(row, summary)
-    return Updated(before, lowest >= 0, real)
+    return Updated(before.joined(added), lowest >= 0, real)
