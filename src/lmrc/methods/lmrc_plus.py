@@ -46,8 +46,9 @@ class LMRCPlusClassifier(Ensemble):
     What it adds to LMRC, each with a parameter that turns it off: every class has a label vector
     for each rotation of its images (``rotations``), heads learn by a softmax among their own label
     vectors, too (``objective``), and prediction goes by class statistics of the features, which are
-    compensated for feature drift (``statistics``, ``predict_with``). The learning rate falls along
-    a cosine, the first task is learnt for longest, and augmentation of colour images is stronger
+    compensated for feature drift (``statistics``, ``join_rotations``, ``predict_with``) with the
+    help of earlier encoders (``keep_encoders``). The learning rate falls along a cosine, the first
+    task is learnt for longest, and augmentation of colour images is stronger
     (``strong_augment``). With all of it off, it is LMRC.
 
     With exemplars (``memory_per_class``), each comes three times in an epoch, a logit-adjusted
@@ -68,6 +69,8 @@ class LMRCPlusClassifier(Ensemble):
         The highest threshold of any mapping.
     statistics_, classifiers_ : dict of Tensor
         Class statistics of the features, and what the prediction rules are made of.
+    earlier_ : dict of Tensor
+        Encoders of earlier tasks, for drift compensation alone.
     members_ : list of LMRCPlusClassifier
         With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict
