@@ -39,8 +39,8 @@ TESTING = (
     "two forward passes for them."
 )
 STORED = (
-    "Stored: data that the model keeps beside the network, per class; –: not known, as of "
-    "classifiers of other libraries."
+    "Stored: data that the model keeps beside the network, per class; kept encoders count as "
+    "statistics; –: not known, as of classifiers of other libraries."
 )
 TASK_MEASURES = (
     "Task-ID accuracy: how often the predicted class belongs to the true class's task. Task-aware "
