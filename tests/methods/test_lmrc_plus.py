@@ -205,6 +205,7 @@ def test_rotations_are_joined_in_statistics_and_nowhere_else(predict_with, tmp_p
     width = separate.statistics_["means"].shape[2]
     assert model.statistics_["means"].shape == (4, 1, 4 * width)
     assert model.statistics_["factors"].shape == (4, 4 * width, 12)
+    assert taught(1, statistics="full").statistics_["means"].shape == (2, 4, width)
     assert not np.allclose(model.similarities(X), separate.similarities(X))
     model.save(tmp_path / "m")
     loaded = load(tmp_path / "m")
