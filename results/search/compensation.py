@@ -1,12 +1,11 @@
-"""How to compensate class statistics of joined rotations for feature drift: a laboratory.
+"""How to compensate class statistics of joined rotations for feature drift.
 
     python results/search/compensation.py learn DATA --order 0 --out DIR
     python results/search/compensation.py score DIR --after 4 7 --out FILE
 
 `learn` trains LMRC+ and keeps, for each task, features of training images and of held-out ones by
-the network of that time. `score` compares ways to carry class means and covariances along:
-accuracy on held-out images, and the distance of class means from those that the old images would
-give.
+the network of that time. `score` compares ways to compensate class means and covariances: accuracy
+on held-out images, and the distance of class means from those that the old images would give.
 """
 
 from __future__ import annotations
@@ -23,24 +22,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmrc import LMRCPlusClassifier, load_dataset
+from lmrc.experiments.environment import hardware, versions
+from lmrc.nets.backbones import ResNet
+from lmrc.statistics.classes import concatenated
+from lmrc.statistics.gather import gather
+from lmrc.statistics.prediction_rules import similarities, standardised
+from lmrc.training.rotations import all_rotations
+
 R = 4  # rotations
 PER_TASK = 10
 
 
 def narrow(input_shape: tuple[int, ...]) -> torch.nn.Module:
     """Return a ResNet of 64 features in its third stage, and 128 in its last."""
-    from lmrc.nets.backbones import ResNet
-
     return ResNet(input_shape, (1, 1, 1, 1), channels=16)
 
 
 def learn(given: argparse.Namespace) -> None:
     """Train, and keep features."""
-    TRAINED = 450
-    from lmrc import LMRCPlusClassifier, load_dataset
-    from lmrc.statistics.gather import gather
-    from lmrc.training.rotations import all_rotations
-
+    trained_on = 450  # images of a class
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     settings: dict[str, Any] = {"statistics": "none", "predict_with": "wta", "augment": "cutmix"}
@@ -61,7 +62,7 @@ def learn(given: argparse.Namespace) -> None:
         images = x.permute(0, 2, 3, 1).contiguous().numpy()
         settings |= {"backbone": narrow, "augment": "crop+flip", "rotations": "one"}
         settings |= {"compile": False, "first_epochs": 30, "epochs": 20, "learning_rate": 0.05}
-        TRAINED = 250
+        trained_on = 250
     order = np.random.RandomState(given.order).permutation(100)[: given.tasks * PER_TASK]
     rows = [
         np.random.RandomState(1000 + int(label)).permutation(np.flatnonzero(labels == label))
@@ -76,7 +77,7 @@ def learn(given: argparse.Namespace) -> None:
 
     for t in range(given.tasks):
         began = time.monotonic()
-        r = np.concatenate([rows[c][:TRAINED] for c in range(PER_TASK * t, PER_TASK * (t + 1))])
+        r = np.concatenate([rows[c][:trained_on] for c in range(PER_TASK * t, PER_TASK * (t + 1))])
         model.partial_fit(images[r], place[labels[r]])
         trained = time.monotonic() - began
         encoder = model.network_.encoder.to(device).eval()
@@ -88,7 +89,7 @@ def learn(given: argparse.Namespace) -> None:
                     rng = torch.Generator().manual_seed(c)  # the same views for each network
                     parts = gather(
                         [encoder],
-                        tensor(rows[c][:TRAINED]),
+                        tensor(rows[c][:trained_on]),
                         layers=2,
                         augment=model.augmentation_,
                         rotated=True,
@@ -100,7 +101,7 @@ def learn(given: argparse.Namespace) -> None:
                     f = encoder.features(all_rotations(torch.cat([x, x.flip(-1)])), 2)
                     test[c] = f.view(R, 2, len(x), -1).half().cpu()
         kept = {"train": train, "test": test, "scale": model.scale, "order": given.order}
-        kept |= {"head": [p.detach().cpu() for p in (model.network_.head.weight,)]}
+        kept |= {"head": model.network_.head.weight.detach().cpu()}
         kept |= {"bias": model.network_.head.bias.detach().cpu()}
         kept |= {"vectors": torch.as_tensor(model.labels_["vectors"]).cpu()}
         kept |= {"sizes": list(model._head_sizes)}
@@ -113,11 +114,6 @@ def learn(given: argparse.Namespace) -> None:
 def task(u: int) -> range:
     """Return the classes of a task."""
     return range(PER_TASK * u, PER_TASK * (u + 1))
-
-
-def joined(x: Tensor) -> Tensor:
-    """(R, n, D) to (n, R·D)."""
-    return x.permute(1, 0, 2).flatten(1)
 
 
 def fit(then: Tensor, now: Tensor, eps: float, pull: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -147,7 +143,7 @@ class Scorer:
         self.z = z.permute(0, 3, 2, 1, 4).reshape(-1, 2, R * self.d).to(device)
         self.y = torch.arange(n_classes).repeat_interleave(self.n).to(device)
         self.device = device
-        self.head = kept["head"][0].to(device), kept["bias"].to(device)
+        self.head = kept["head"].to(device), kept["bias"].to(device)
         self.vectors = kept["vectors"].to(device)
         self.sizes, self.scale = kept["sizes"], kept["scale"]
 
@@ -172,8 +168,6 @@ class Scorer:
         self, means: Tensor, pooled: Tensor, sample: Any, steps: int = 300, each: int = 8
     ) -> tuple[Tensor, Tensor]:
         """Scores of a linear classifier and of heads, fine-tuned on pseudo-features."""
-        from lmrc.statistics.prediction_rules import similarities
-
         weight, bias = (p.clone().requires_grad_() for p in self.head)
         w, b = self.lda(means, pooled, 0.1)
         size = w.norm(dim=-1).mean()
@@ -251,21 +245,15 @@ def spikes(means: Tensor, covs: Tensor, pooled: Tensor, rank: int) -> Any:
     return sample
 
 
-def standardised(s: Tensor) -> Tensor:
-    """Return scores with mean 0 and deviation 1 for each sample."""
-    s = s - s.mean(dim=1, keepdim=True)
-    return s / s.square().mean(dim=1, keepdim=True).sqrt()
-
-
 def score(given: argparse.Namespace) -> None:
-    """Compare ways to carry statistics along."""
+    """Compare ways to compensate statistics."""
     torch.set_grad_enabled(False)
     for after in given.after:
         Comparison(given.dir, after, given.ranks).write(given.out)
 
 
 class Comparison:
-    """Ways to carry statistics along, compared after some tasks."""
+    """Ways to compensate statistics, compared after some tasks."""
 
     def __init__(self, folder: Path, after: int, ranks: Sequence[int]) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -284,11 +272,11 @@ class Comparison:
 
     def mean(self, s: int, c: int) -> Tensor:
         """Return the mean of a class by the network of a task."""
-        return joined(self.of(s, c)).mean(dim=0)
+        return concatenated(self.of(s, c))[0].mean(dim=0)
 
     def cov(self, s: int, c: int) -> Tensor:
         """Return the covariance of a class by the network of a task."""
-        x = joined(self.of(s, c))
+        x = concatenated(self.of(s, c))[0]
         x = x - x.mean(dim=0)
         return x.T @ x / len(x)
 
@@ -356,7 +344,9 @@ class Comparison:
                         self.show(f"hops 0.001 + R + {a} E", hop, half + a * error)
         record = {"order": self.kept[t]["order"], "after": t + 1, "found": self.found}
         with out.open("a") as file:
-            file.write(json.dumps(record | {"settings": self.kept[t]["settings"]}) + "\n")
+            record |= {"settings": self.kept[t]["settings"]}
+            record |= {"versions": versions(), "hardware": hardware(self.device)}
+            file.write(json.dumps(record) + "\n")
 
     def hops(self, eps: float) -> tuple[Tensor, Tensor, Tensor]:
         """Map from task to task: means, covariances, and those with the regression's residuals."""
@@ -365,7 +355,7 @@ class Comparison:
         for u in range(1, self.t + 1):
             w, b, residual = fit(self.flat(u - 1, u), self.flat(u, u), eps)
             rest = residual.view(PER_TASK, R, -1, self.scorer.d).transpose(0, 1)
-            rest = joined(rest.reshape(R, -1, self.scorer.d))
+            rest = concatenated(rest.reshape(R, -1, self.scorer.d))[0]
             rest = rest.T @ rest / len(rest)
             w = big(w)
             fresh_means, fresh = self.new(u, u)

@@ -239,7 +239,7 @@ def test_statistics_of_other_classes_are_put_behind(kind):
     behind.check(0, 4, WIDTH)
     for row, seed in enumerate((1, 2)):
         behind = behind.with_class(row, Summary.of(draws(seed), 300))
-    found, expected = first.joined(behind), learnt(kind)
+    found, expected = first.extended(behind), learnt(kind)
     for name, tensor in expected.tensors().items():
         assert_near(found.tensors()[name], tensor, 1e-6)
 

@@ -102,12 +102,12 @@ class ClassStatistics:
         """Return those of no class, of the same form."""
         return type(self)(self.counts[:0], self.means[:0], self.covariances.emptied())
 
-    def joined(self, other: Self) -> Self:
+    def extended(self, other: Self) -> Self:
         """Return them with those of other classes behind."""
         counts, means = (
             torch.cat(pair) for pair in ((self.counts, other.counts), (self.means, other.means))
         )
-        return type(self)(counts, means, self.covariances.joined(other.covariances))
+        return type(self)(counts, means, self.covariances.extended(other.covariances))
 
     def without(self, row: int) -> Self:
         """Return those of the other classes."""

@@ -13,23 +13,19 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
-import scipy.sparse.linalg
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmrc.nets.erasing import without_row
+from lmrc.statistics.directions import Array, directions, largest
 from lmrc.threads import Threads
 from lmrc.training.device import for_float64
 
 RANK = 12  # directions of a class's features that a low-rank covariance keeps
 MAX_THREADS = 16  # threads: each holds some matrices of the features' width
-MAX_DENSE = 2048  # features from which a few directions are computed iteratively
 EPS = 1e-9  # of a variance: what is less is rounding
-
-Array = npt.NDArray[np.float64]
 
 #: Samples n deviations for each class: (classes, n, width).
 Sampler = Callable[[int], Tensor]
@@ -66,7 +62,7 @@ class Covariances(ABC):
         """Return those of no class, of the same form."""
         return type(self)(*(tensor[:0] for tensor in self.tensors().values()))
 
-    def joined(self, other: Self) -> Self:
+    def extended(self, other: Self) -> Self:
         """Return them with those of other classes behind."""
         pairs = zip(self.tensors().values(), other.tensors().values(), strict=True)
         return type(self)(*map(torch.cat, pairs))
@@ -135,7 +131,7 @@ class Shared(Covariances):
         """Return that of no class."""
         return type(self)(torch.zeros_like(self.covariance), torch.zeros_like(self.averaged))
 
-    def joined(self, other: Self) -> Self:
+    def extended(self, other: Self) -> Self:
         """Return the mean over the classes of both."""
         n = self.averaged + other.averaged
         share = float(other.averaged / n.clamp(min=1))
@@ -234,7 +230,7 @@ class LowRank(Covariances):
 
     def updated(self, row: int, matrix: Tensor) -> Self:
         """Return them with one replaced or added, cut to its rank."""
-        u = _largest(matrix, self.factors.shape[-1])
+        u = largest(matrix, self.factors.shape[-1])
         d = (matrix.diagonal() - u.square().sum(dim=1)).clamp(min=0)
         return type(self)(with_row(self.factors, row, u), with_row(self.diagonal, row, d))
 
@@ -273,7 +269,7 @@ class LowRank(Covariances):
 
     def _cut(self, matrix: Array, diagonal: Array) -> tuple[Array, Array]:
         """Cut a covariance to U and d, where this much of its diagonal is known to be d's."""
-        u = _directions(matrix - np.diag(diagonal), self.factors.shape[-1])
+        u = directions(matrix - np.diag(diagonal), self.factors.shape[-1])
         return u, (matrix.diagonal() - np.square(u).sum(axis=1)).clip(min=0)
 
 
@@ -313,8 +309,10 @@ class LowRankShared(Covariances):
 
     def updated(self, row: int, matrix: Tensor) -> Self:
         """Return them with one replaced or added."""
-        u = _largest(matrix, self.factors.shape[-1])
-        rest = _without_rounding(matrix - u @ u.T, matrix)
+        u = largest(matrix, self.factors.shape[-1])
+        rest = matrix - u @ u.T
+        if rest.trace() <= EPS * matrix.trace():  # nothing but rounding
+            rest = torch.zeros_like(rest)
         others = self.variance[:row].double().sum() + self.variance[row + 1 :].double().sum()
         return type(self)(
             with_row(self.factors, row, u),
@@ -326,7 +324,7 @@ class LowRankShared(Covariances):
         """Return those of no class."""
         return type(self)(self.factors[:0], self.variance[:0], torch.zeros_like(self.rest))
 
-    def joined(self, other: Self) -> Self:
+    def extended(self, other: Self) -> Self:
         """Return them with those of other classes behind."""
         sums = [part.variance.double().sum() * part.rest.double() for part in (self, other)]
         factors = torch.cat([self.factors, other.factors])
@@ -373,33 +371,6 @@ COVARIANCES: dict[str, type[Covariances]] = {
 def with_row(rows: Tensor, row: int, new: Tensor) -> Tensor:
     """Return all rows, with one replaced, or added behind the last."""
     return torch.cat([rows[:row], new[None].to(rows), rows[row + 1 :]])
-
-
-def _largest(matrix: Tensor, rank: int) -> Tensor:
-    """Return the largest directions of a covariance, as long as the deviations: (width, rank)."""
-    with Threads(1) as thread:  # for its one BLAS thread
-        (found,) = thread.map(_directions, [matrix.numpy()], [rank])
-    return torch.from_numpy(found)
-
-
-def _directions(matrix: Array, rank: int) -> Array:
-    """Return the largest directions of a symmetric matrix, as `_largest`."""
-    width = len(matrix)
-    # Not torch's, which finds all directions where a few are wanted, in over twice the time.
-    if width >= MAX_DENSE and matrix.any():  # iteratively, which is faster
-        start = np.random.default_rng(0).standard_normal(width)
-        values, directions = scipy.sparse.linalg.eigsh(matrix, rank, which="LA", v0=start, tol=1e-4)
-        # With either sign it is the same direction: the largest part is to be positive.
-        directions *= np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(rank)])
-    else:
-        values, directions = scipy.linalg.eigh(matrix, subset_by_index=[width - rank, width - 1])
-    found: Array = directions * np.sqrt(values.clip(min=0))
-    return found
-
-
-def _without_rounding(rest: Tensor, of: Tensor) -> Tensor:
-    """Return what is left of a covariance; zeros where nothing is."""
-    return rest if rest.trace() > EPS * of.trace() else torch.zeros_like(rest)
 
 
 def _of_trace_1(matrix: Tensor) -> Tensor:

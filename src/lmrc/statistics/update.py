@@ -148,4 +148,4 @@ def update_statistics(
             before = before.drawn(rows, drift.fit()(means), ONE_STEP)
     for row, summary in again.items():
         before = before.with_class(row, summary)
-    return Updated(before.joined(added), lowest >= 0, real)
+    return Updated(before.extended(added), lowest >= 0, real)
