@@ -130,7 +130,7 @@ def fit(then: Tensor, now: Tensor, eps: float, pull: Tensor | None = None) -> tu
 
 def big(w: Tensor) -> Tensor:
     """Return a map of joined rotations."""
-    return torch.kron(torch.eye(R, device=w.device), w)
+    return torch.kron(torch.eye(R, device=w.device), w.contiguous())
 
 
 class Scorer:

@@ -51,7 +51,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     """
 
     predict_is_argmax = True
-    earlier_: Mapping[str, Tensor] = MappingProxyType({})
+    earlier_: Mapping[str, Tensor] = MappingProxyType({})  # until a task is learnt
     saved_tensors: ClassVar[tuple[str, ...]] = (
         *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_"),
     )

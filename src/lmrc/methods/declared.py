@@ -289,9 +289,9 @@ class LMRCPlusParameters(LMRCParameters):
         default=True,
         off=False,
         help="Keep the networks of earlier tasks, in half precision, to compensate feature drift "
-        "more accurately. Learning gets slower with the tasks, and the model's folder larger; "
-        "prediction is by the newest network alone, as without. No images are stored. For a "
-        "backbone that learns.",
+        "more accurately. With each task learning gets slower and the model's folder larger; "
+        "prediction uses the newest network only. No images are stored. For a backbone that "
+        "learns.",
     )
     predict_with: Literal[
         "auto", "wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge"
