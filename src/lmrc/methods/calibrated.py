@@ -18,7 +18,6 @@ from lmrc.nets.erasing import without_row
 from lmrc.nets.network import Network
 from lmrc.statistics import calibration, classifiers, leave_one_out, residual
 from lmrc.statistics.calibration import Basis, Sums, Weights, unknown_scores
-from lmrc.statistics.classes import by_rotation
 from lmrc.statistics.classifiers import Exact
 from lmrc.statistics.held_out import HeldOut
 from lmrc.statistics.prediction_rules import FINETUNED, PredictionRules
@@ -97,6 +96,7 @@ class Calibrated(WithClassStatistics):
         if len(held_out) or self.calibration_:
             basis, sums = self._basis(network), calibration.sums_of(self.calibration_)
             if len(held_out):
+                network = self._with_snapshots(network)
                 device = network.encoder.mean.device
                 parts = (self._views(network, x.to(device)) for x in held_out.x.split(AT_ONCE))
                 rules = self._rules(network.head)
@@ -174,7 +174,8 @@ class Calibrated(WithClassStatistics):
         rules = self._rules(head, self._exactly_kept(finetuned | exact, without.means))
         factors = residual.add_factors(factors, before, rest)
         means = without.means[:, None, :width]
-        basis = _basis(rules, FINETUNED, means, factors, self._unknown_weights)
+        used = [rule for rule in FINETUNED if rule in rules.possible]
+        basis = _basis(rules, used, means.transpose(0, 1), factors, self._unknown_weights)
         parts = ((x.to(device)[None], 1) for x in left_out.x.split(AT_A_TIME))
         return _summed(rules, parts, left_out.y, basis)
 
@@ -182,13 +183,13 @@ class Calibrated(WithClassStatistics):
         """Return the basis of the statistics as they are, which are not exact."""
         statistics, rules = self._class_statistics({}), self._rules(network.head)
         factors, sizes = residual.of_statistics(statistics)
-        weights = self._unknown_weights
-        return _basis(rules, rules.possible, statistics.means, factors, weights, sizes)
+        means, weights = self._mean_features(), self._unknown_weights
+        return _basis(rules, rules.possible, means, factors, weights, sizes)
 
     def _exact_basis(self, network: Network, factors: Tensor) -> Basis:
         """Return the basis of the exact statistics as they are."""
         rules, width = self._rules(network.head), self._width(network)
-        means = self.scatter_["means"][:, None, :width]
+        means = self.scatter_["means"][None, :, :width]
         return _basis(rules, rules.possible, means, factors, self._unknown_weights)
 
     @property
@@ -315,7 +316,9 @@ class Calibrated(WithClassStatistics):
         super().check_saved()
         if self.calibration_:
             n, (_, width) = len(self.classes_), self._statistics_shape(self.network_)
-            calibration.check(self.calibration_, n, width, self.prediction_rules_)
+            # Of snapshots it may be, though they are not there any more.
+            rules = {*self.prediction_rules_, "snapshots"}
+            calibration.check(self.calibration_, n, width, rules)
 
 
 def _basis(
@@ -326,13 +329,11 @@ def _basis(
     weights: Weights,
     sizes: Tensor | None = None,
 ) -> Basis:
-    """Return a basis, of class means (classes, rotations, width), or joined, among others."""
-    features = by_rotation(means.transpose(0, 1), rules.vectors.shape[1])
-    features = features.to(rules.head.weight.device)
+    """Return a basis: among others, of features that are class means, (rotations, classes, width)."""
     with torch.no_grad():
-        found = rules.scores(used, features)
+        found = rules.scores(used, means.to(rules.head.weight.device))
     units = {rule: max(EPS, float(s.diagonal().mean())) for rule, s in found.items()}
-    sizes = torch.ones(len(means)) if sizes is None else sizes
+    sizes = torch.ones(means.shape[1]) if sizes is None else sizes
     return Basis(rules.kept, units, factors, sizes, weights)
 
 

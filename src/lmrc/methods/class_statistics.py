@@ -12,19 +12,20 @@ from torch import Tensor, nn
 
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.methods.rng import FORGET, STATISTICS
+from lmrc.methods.rng import FORGET, SNAPSHOTS, STATISTICS
 from lmrc.nets.auto import IDENTITY, pick_frozen
 from lmrc.nets.loading import is_pretrained
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import classifiers
-from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.classes import ClassStatistics, by_rotation
 from lmrc.statistics.classifiers import Exact
 from lmrc.statistics.covariances import Full, LowRank, LowRankShared
 from lmrc.statistics.earlier import Earlier, Source
 from lmrc.statistics.prediction_rules import EXACT, FINETUNED, PredictionRules, check_classifiers
 from lmrc.statistics.scatter import Scatter
-from lmrc.statistics.update import add_task, update_statistics
+from lmrc.statistics.snapshots import Snapshots
+from lmrc.statistics.update import OLD, Updated, add_task, update_statistics
 from lmrc.training.augment import flips
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.features import features_of, on_features
@@ -47,13 +48,17 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     classifiers_ : dict of Tensor
         What the prediction rules are made of.
     earlier_ : dict of Tensor
-        Networks of earlier tasks, for drift compensation alone; else empty.
+        Networks of earlier tasks, for drift compensation and for "snapshots"; else empty.
+    snapshots_ : dict of Tensor
+        With ``predict_with="snapshots"``, class statistics in the features of these networks, and
+        classifiers; else empty.
     """
 
     predict_is_argmax = True
     earlier_: Mapping[str, Tensor] = MappingProxyType({})  # until a task is learnt
+    snapshots_: Mapping[str, Tensor] = MappingProxyType({})
     saved_tensors: ClassVar[tuple[str, ...]] = (
-        *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_"),
+        *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_", "snapshots_"),
     )
 
     @property
@@ -177,12 +182,20 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             kept = Earlier.begun(before.means, self.n_tasks_)
             if self.earlier_:
                 kept = Earlier.from_tensors(self.earlier_)
-            self._fit_classifiers(before, old, *parts, kept.sources(network.encoder))
+            by_earlier = {}
+            if self.predict_with == "snapshots" and old is not None:
+                by_earlier = {OLD: before, **self._snapshots.statistics}
+            now = self._fit_classifiers(
+                before, old, *parts, kept.sources(network.encoder), by_earlier
+            )
             rows, means = torch.unique(task.y), self.statistics_["means"]
-            self.earlier_ = kept.learnt(old, means, rows, self.n_tasks_).tensors()
+            kept = kept.learnt(old, means, rows, self.n_tasks_)
+            self.earlier_ = kept.tensors()
+            newest = {self.n_tasks_ - 1 if t == OLD else t: s for t, s in now.by_earlier.items()}
+            self._fit_snapshots(newest, now.non_negative, network, STATISTICS)
         else:
             self._fit_classifiers(before, old, *parts)
-            self.earlier_ = {}
+            self.earlier_, self.snapshots_ = {}, {}
         return self._fit_exact(network) if self.scatter_ else None
 
     def _forget_class(self, row: int) -> None:
@@ -207,10 +220,12 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if self._on_features and len(exemplars):
             exemplars = self._as_features(network.encoder, exemplars)
             network = on_features(network, self.feature_layers)
+        none = Memory.empty(exemplars.x)
+        now = self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
         if self.earlier_:
             self.earlier_ = Earlier.from_tensors(self.earlier_).without(row).tensors()
-        none = Memory.empty(exemplars.x)
-        self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
+            others = {t: s.without(row) for t, s in self._snapshots.statistics.items()}
+            self._fit_snapshots(others, now.non_negative, network, FORGET)
         return self._fit_exact(network) if self.scatter_ else None
 
     def _fit_exact(self, network: Network) -> Exact:
@@ -230,10 +245,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         purpose: int,
         finetune: bool,
         sources: Sequence[Source] = (),
-    ) -> None:
+        by_earlier: Mapping[int, ClassStatistics] = MappingProxyType({}),
+    ) -> Updated:
         """Set statistics and classifiers; parameters as in `update_statistics`."""
         rng = torch.Generator().manual_seed(self._seed(purpose))
-        statistics, non_negative, real = update_statistics(
+        updated = update_statistics(
             before,
             old,
             network.encoder,
@@ -245,9 +261,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             generator=rng,
             finetune=finetune,
             earlier=sources,
+            by_earlier=by_earlier,
         )
         if not len(task):  # and maybe no exemplars: no image tells
-            non_negative = self._rectified(self.network_, rng)
+            updated = updated._replace(non_negative=self._rectified(self.network_, rng))
+        statistics = updated.statistics
         self.statistics_ = {} if self.scatter_ else statistics.tensors()
         if finetune:
             self.classifiers_ = classifiers.finetune(
@@ -256,12 +274,40 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 statistics,
                 self._head_sizes,
                 scale=self.scale,
-                non_negative=non_negative,
-                real=real,
+                non_negative=updated.non_negative,
+                real=updated.real,
                 generator=rng,
             )
         else:
             self.classifiers_ = classifiers.discriminant(statistics)
+        return updated
+
+    @property
+    def _snapshots(self) -> Snapshots:
+        return Snapshots.from_tensors(self._kind, self.snapshots_)
+
+    def _fit_snapshots(
+        self,
+        statistics: Mapping[int, ClassStatistics],
+        non_negative: bool,
+        network: Network,
+        purpose: int,
+    ) -> None:
+        """Set what snapshots predict by, of those networks that are kept."""
+        tasks = Earlier.from_tensors(self.earlier_).encoders
+        self.snapshots_ = Snapshots.fitted(
+            {task: of_one for task, of_one in sorted(statistics.items()) if task in tasks},
+            non_negative=non_negative,
+            generator=torch.Generator().manual_seed(self._seed(purpose, SNAPSHOTS)),
+            device=network.encoder.mean.device,
+        ).tensors()
+
+    def _with_snapshots(self, network: Network) -> Network:
+        if self.prediction_rule_ != "snapshots" or not self.snapshots_:
+            return network
+        encoders = Earlier.from_tensors(self.earlier_).encoders_like(network.encoder)
+        snapshots = [encoders[task] for task in self._snapshots.statistics]
+        return Network(network.encoder, network.head, snapshots)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""
@@ -281,7 +327,9 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             views = 1 + self._flips
             inputs = torch.cat([x, x.flip(-1)]) if self._flips else x
             inputs = all_rotations(inputs) if self._n_rotations > 1 else inputs
-            features = network.encoder.features(inputs, self.feature_layers)
+            encoders = [network.encoder, *network.snapshots]
+            each = [encoder.features(inputs, self.feature_layers) for encoder in encoders]
+            features = torch.cat(each, dim=1)
         return features.view(self._n_rotations, -1, features.shape[-1]), views
 
     def _rules(self, head: MultiHead, kept: Mapping[str, Tensor] | None = None) -> PredictionRules:
@@ -297,7 +345,19 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         means = self.statistics_.get("means")
         if means is None:
             return self._exactly_kept(self.classifiers_, self.scatter_["means"])
-        return {**self.classifiers_, "class_means": means.transpose(0, 1)}
+        kept = {**self.classifiers_, "class_means": means.transpose(0, 1)}
+        if self.predict_with == "snapshots":  # after the first task, there are none
+            kept |= {"snapshot_weight": torch.empty(0), "snapshot_bias": torch.empty(0)}
+        return kept | self._snapshots.stacked()
+
+    def _mean_features(self) -> Tensor:
+        """Return features of an image that is as its class's mean: (rotations, classes, width).
+
+        Those of the snapshots are behind, as in `_views`.
+        """
+        each = [self._class_statistics({}), *self._snapshots.statistics.values()]
+        by_network = [by_rotation(s.means.transpose(0, 1), self._n_rotations) for s in each]
+        return torch.cat(by_network, dim=-1)
 
     def _exactly_kept(self, classifiers: dict[str, Tensor], means: Tensor) -> dict[str, Tensor]:
         """Return classifiers of exact statistics with the class means, of normalised features."""
@@ -337,6 +397,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """Return the similarities by each of ``prediction_rules_``, from one forward pass."""
         now = self._as_it_is()
         rules = now.prediction_rules_
+        if "snapshots" in rules:
+            now.predict_with = "snapshots"  # so that their networks are there, too
 
         def scores(network: Network, x: Tensor) -> Tensor:
             return torch.stack([*now._scores_by(rules, network, x).values()], dim=1)
@@ -348,7 +410,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """Refuse label vectors and statistics that are not of these classes and features."""
         super().check_saved()
         if self.statistics == "none":
-            if self.statistics_ or self.scatter_ or self.classifiers_ or self.earlier_:
+            if any(getattr(self, name) for name in WithClassStatistics.saved_tensors[1:]):
                 raise ValueError("it holds statistics, which its settings say it has not")
             return
         shape = len(self.classes_), self._n_rotations, self._width(self.network_)
@@ -356,14 +418,15 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if self.scatter_:
             n_ridge = shape[-1] + self.projections
             Scatter.from_tensors(self.scatter_).check(shape[0], shape[-1] + n_ridge)
-            if self.statistics_ or self.earlier_ or self._n_rotations > 1:
+            if self.statistics_ or self.earlier_ or self.snapshots_ or self._n_rotations > 1:
                 raise ValueError("it holds exact statistics and others")
         else:
             shape = shape[0], *self._statistics_shape(self.network_)
             self._class_statistics({}).check(*shape)
-            if self.earlier_:
-                kept = Earlier.from_tensors(self.earlier_)
+            kept = Earlier.from_tensors(self.earlier_) if self.earlier_ else None
+            if kept:
                 kept.check(shape, self.n_tasks_, self.network_.encoder)
+            self._snapshots.check(shape, kept.encoders if kept else ())
         check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
 
     def _check_parameters(self) -> None:
@@ -372,6 +435,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             raise ValueError(
                 f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
                 "the features, and statistics='none' keeps none: set it to 'low-rank', say"
+            )
+        if self.predict_with == "snapshots" and (self._freeze or not self.keep_encoders):
+            raise ValueError(
+                f"{type(self).__name__}: predict_with='snapshots' needs networks of earlier tasks: "
+                "a backbone that learns (freeze=False), and keep_encoders=True"
             )
         fixed = self._freeze is True or self._adapts
         if self._backbone == "auto" and not hasattr(self, "input_shape_"):

@@ -294,7 +294,7 @@ class LMRCPlusParameters(LMRCParameters):
         "learns.",
     )
     predict_with: Literal[
-        "auto", "wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge"
+        "auto", "wta", "lda", "finetuned", "linear", "ensemble", "snapshots", "ncm", "ridge"
     ] = parameter(
         default="auto",
         off="wta",
@@ -302,9 +302,12 @@ class LMRCPlusParameters(LMRCParameters):
         "statistics; Winner-Take-All by heads fine-tuned on pseudo-features (and on features of "
         "exemplars); a linear classifier that begins as the discriminant and is trained "
         "likewise; or the sum of the last two, each standardised, from three classes on: for two "
-        'it is "finetuned"; the nearest class mean, by cosine; or a ridge regression on random '
-        'projections of the features of a frozen backbone. "auto": "ridge" if the backbone is '
-        'frozen from the first task on, else "ensemble". All but the first need `statistics`.',
+        'it is "finetuned"; "snapshots", the ensemble and, with half its weight each, linear '
+        "classifiers of the networks of earlier tasks (`keep_encoders`): most accurate, but "
+        "prediction takes time for each task; the nearest class mean, by cosine; or a ridge "
+        'regression on random projections of the features of a frozen backbone. "auto": "ridge" if '
+        'the backbone is frozen from the first task on, else "ensemble". All but the first need '
+        "`statistics`.",
     )
     projections: int = parameter(
         default=4000,

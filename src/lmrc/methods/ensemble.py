@@ -20,7 +20,6 @@ from lmrc.methods.state import pack, refuse_diverged, unpack
 from lmrc.nets.network import Network
 from lmrc.statistics import calibration
 from lmrc.statistics.calibration import Basis, Sums
-from lmrc.statistics.classes import by_rotation
 from lmrc.statistics.prediction_rules import comparable
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.memory import Memory
@@ -213,8 +212,8 @@ class Ensemble(Calibrated):
 
 def _of_means(rules: Sequence[str], member: Calibrated) -> dict[str, Tensor]:
     """Return by rule the standardised score of an image that is as its class's mean."""
-    head, means = member.network_.head, member._class_statistics({}).means
-    features = by_rotation(means.transpose(0, 1), member._n_rotations).to(head.weight.device)
+    head = member.network_.head
+    features = member._mean_features().to(head.weight.device)
     found = member._rules(head).scores(rules, features)
     return {rule: comparable(scores).diagonal().mean() for rule, scores in found.items()}
 

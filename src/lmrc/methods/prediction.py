@@ -77,10 +77,17 @@ class Prediction(ClassifierMixin):
                     )
                 yield values
 
+    def _with_snapshots(self, network: Network) -> Network:
+        """Return the network with encoders of earlier tasks, if they predict, too."""
+        return network
+
     def _network_for(self, n: int) -> Network:
         """Return what `scores` is called with for n samples: for many, a network that is faster."""
-        network = self.network_
-        return network if n <= FEW else Network(for_inference(network.encoder), network.head)
+        network = self._with_snapshots(self.network_)
+        if n <= FEW:
+            return network
+        snapshots = map(for_inference, network.snapshots)
+        return Network(for_inference(network.encoder), network.head, snapshots)
 
     def _as_it_is(self) -> Self:
         """Return what stays as it is now, though another thread lets this one learn or forget.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -97,11 +97,15 @@ class Network(nn.Module):
 
     encoder: Encoder
     head: Any  # each method has its own type
+    snapshots: nn.ModuleList  # encoders of earlier tasks, where they predict, too
 
-    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+    def __init__(
+        self, encoder: Encoder, head: nn.Module, snapshots: Iterable[Encoder] = ()
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.snapshots = nn.ModuleList(snapshots)
 
     def forward(self, x: Tensor) -> Any:
         """Return the outputs of the head."""

@@ -73,7 +73,7 @@ def describe(path: Path) -> dict[str, Any]:
             "exemplars": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
             "earlier_versions_with_exemplars": earlier_with_exemplars(versions),
             "statistics": _statistics(files) or settings.get("statistics", "none"),
-            "statistics_bytes": _bytes(files, "statistics", "scatter", "classifiers"),
+            "statistics_bytes": _bytes(files, "statistics", "scatter", "classifiers", "snapshots"),
             "earlier_bytes": _bytes(files, "earlier"),
             "statistics_of": _statistics_of(files, settings),
             "rotations": rotated,

@@ -15,6 +15,7 @@ from torch import Tensor
 from lmrc.statistics import residual
 from lmrc.statistics.classes import arranged
 from lmrc.statistics.held_out import USUAL_SCALE, HeldOut
+from lmrc.statistics.prediction_rules import by_network
 from lmrc.statistics.ridge import normalised
 
 
@@ -51,7 +52,7 @@ class Basis(NamedTuple):
     def residuals(self, features: Tensor, views: int) -> Tensor:
         """Return the residuals of images by class, (n, classes): the mean over their views."""
         means = self.kept["class_means"]
-        known = arranged(features, len(means))
+        known = arranged(by_network(features, self.kept)[0], len(means))
         known = normalised(known) if "ridge_weight" in self.kept else known
         centres = means / self.sizes[:, None]
         found = residual.residuals(centres, self.factors, known).mean(dim=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -35,6 +35,16 @@ class Summary(NamedTuple):
         between = share * (1 - share) * away.T @ away / len(away)  # the two means' distance
         matrix = share * other.covariance + (1 - share) * self.covariance + between
         return Summary(self.mean + share * away, matrix, n)
+
+
+def summed(parts: Iterable[Mapping[int, Tensor]]) -> dict[int, Summary]:
+    """Sum up the features of a class by several networks, some images at a time."""
+    found: dict[int, Summary] = {}
+    for part in parts:
+        for network, features in part.items():
+            some = Summary.of(features, features.shape[1])
+            found[network] = found[network].joined(some) if network in found else some
+    return found
 
 
 @dataclass(frozen=True)

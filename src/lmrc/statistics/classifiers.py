@@ -156,23 +156,50 @@ def finetune(
         found = similarities(x, weight, bias, vectors, sizes)
         return scale * (found if kept == rotations else found.mean(dim=0, keepdim=True))
 
-    weights, biases = (lda[name].to(weight.device) for name in ("lda_weight", "lda_bias"))
-    size = weights.norm(dim=-1).mean() + EPS  # Adam's steps are of one size: weights are, too
-    weights, biases = ((part / size).requires_grad_() for part in (weights, biases))
-    log_scale = size.log().requires_grad_()
+    classifier = _Linear(lda, weight.device)
+    parts = [weight, bias, *classifier.parts]
+    # Two in one go: no part is in both.
+    _minimise([of_heads, classifier.logits], parts, pseudo, len(statistics.counts))
+    found = {"head_weight": weight.detach().cpu(), "head_bias": bias.detach().cpu()}
+    return lda | found | classifier.learnt()
 
-    def of_classifier(x: Tensor) -> Tensor:
-        scores: Tensor = log_scale.exp() * linear_scores(x, weights, biases)
+
+def finetune_linear(
+    statistics: ClassStatistics,
+    *,
+    non_negative: bool,
+    generator: torch.Generator,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Return ``linear_weight`` and ``linear_bias`` alone: see `finetune`."""
+    rng = torch.Generator(device)
+    rng.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    pseudo = pseudo_features(statistics, non_negative, rng, SAMPLES)
+    classifier = _Linear(discriminant(statistics), device)
+    _minimise([classifier.logits], classifier.parts, pseudo, len(statistics.counts))
+    return classifier.learnt()
+
+
+class _Linear:
+    """A linear classifier that begins as the discriminant."""
+
+    def __init__(self, lda: Mapping[str, Tensor], device: torch.device) -> None:
+        weight, bias = (lda[name].to(device) for name in ("lda_weight", "lda_bias"))
+        size = weight.norm(dim=-1).mean() + EPS  # Adam's steps are of one size: weights are, too
+        self.weight, self.bias = ((part / size).requires_grad_() for part in (weight, bias))
+        self.log_scale = size.log().requires_grad_()
+        self.parts = [self.weight, self.bias, self.log_scale]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the scores of features, (rotations, n, width)."""
+        scores: Tensor = self.log_scale.exp() * linear_scores(x, self.weight, self.bias)
         return scores
 
-    parts = [weight, bias, weights, biases, log_scale]
-    # Two in one go: no part is in both.
-    _minimise([of_heads, of_classifier], parts, pseudo, len(statistics.counts))
-    with torch.no_grad():
-        weights, biases = (log_scale.exp() * part for part in (weights, biases))
-    found = {"head_weight": weight, "head_bias": bias}
-    found |= {"linear_weight": weights, "linear_bias": biases}
-    return lda | {name: part.detach().cpu() for name, part in found.items()}
+    @torch.no_grad()
+    def learnt(self) -> dict[str, Tensor]:
+        """Return ``linear_weight`` and ``linear_bias``."""
+        weight, bias = (self.log_scale.exp() * part for part in (self.weight, self.bias))
+        return {"linear_weight": weight.cpu(), "linear_bias": bias.cpu()}
 
 
 def _minimise(

@@ -25,6 +25,7 @@ STATE = "backbone."  # what the tensors of an encoder that differ from task to t
 class Source(NamedTuple):
     """A network, and the classes that were learnt with it."""
 
+    task: int
     encoder: Encoder
     rows: Tensor  # of the classes
     means: Tensor  # of their features by this network: (classes, rotations, width)
@@ -82,11 +83,18 @@ class Earlier:
     def sources(self, like: Encoder) -> list[Source]:
         """Return the networks on the device of another one, which is as they are."""
         found = []
-        for task, state in self.encoders.items():
+        for task, encoder in self.encoders_like(like).items():
             rows = torch.nonzero(self.tasks == task).flatten()
+            found.append(Source(task, encoder, rows, self.means[rows]))
+        return found
+
+    def encoders_like(self, like: Encoder) -> dict[int, Encoder]:
+        """Return the encoders by task, on the device of another one, which is as they are."""
+        found = {}
+        for task, state in self.encoders.items():
             encoder = copy.deepcopy(like)
             encoder.load_state_dict({**encoder.state_dict(), **state})
-            found.append(Source(encoder.eval(), rows, self.means[rows]))
+            found[task] = encoder.eval()
         return found
 
     def learnt(self, old: Encoder | None, means: Tensor, rows: Tensor, task: int) -> Self:

@@ -14,13 +14,16 @@ from lmrc.statistics.ridge import normalised, ridge_scores
 EPS = 1e-12
 
 #: Prediction rules: Winner-Take-All, and those that need statistics.
-RULES = ("wta", "lda", "finetuned", "linear", "ensemble", "ncm", "ridge")
+RULES = ("wta", "lda", "finetuned", "linear", "ensemble", "snapshots", "ncm", "ridge")
 #: Those that exact statistics are enough for.
 EXACT = ("lda", "ncm", "ridge")
 #: Those that are fitted to pseudo-features.
-FINETUNED = ("finetuned", "linear", "ensemble")
+FINETUNED = ("finetuned", "linear", "ensemble", "snapshots")
 #: What each of the others needs of what is kept.
 _NEEDS = {"wta": (), "lda": ("lda_weight",), "ncm": ("class_means",), "ridge": ("ridge_weight",)}
+_NEEDS |= {"snapshots": ("snapshot_weight",)}
+#: Weight of each snapshot's score; the newest network's, of all its rules together, has weight 1.
+OF_SNAPSHOT = 0.5
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class PredictionRules:
     vectors: Tensor  # (classes, rotations, dim): label vectors
     sizes: Sequence[int]  # classes of each head
     #: Classifiers, as those in `lmrc.statistics.classifiers`; ``class_means``, (rotations, classes,
-    #: width), for "ncm": of normalised features with ``ridge_weight``.
+    #: width), for "ncm": of normalised features with ``ridge_weight``; ``snapshot_weight`` and
+    #: ``snapshot_bias``: linear classifiers of earlier networks' features, one behind the other.
     kept: Mapping[str, Tensor]
 
     @property
@@ -54,10 +58,12 @@ class PredictionRules:
         """Return the scores of some rules, (n, classes) each; only what they need is computed.
 
         Features are (rotations, views · n, width): all images first, then all once more, flipped.
-        Those that the heads are given are the last ones.
+        Those that the heads are given are the last ones. Those of snapshots come behind.
         """
         self.check(*rules)
         found, kept = {}, self.kept
+        features, *earlier = by_network(features, kept)
+        wanted = {*rules} | ({"ensemble"} if "snapshots" in rules else set())
         x = arranged(features, len(kept["lda_weight"])) if "lda_weight" in kept else features
         # Exact statistics are of normalised features.
         known = normalised(x) if "ridge_weight" in kept else x
@@ -79,22 +85,44 @@ class PredictionRules:
             found["ncm"] = averaged(nearest_mean(kept["class_means"], known))
         if "ridge" in rules:
             found["ridge"] = averaged(ridge_scores(kept["ridge_weight"], features[0]))
-        if "finetuned" in rules or "ensemble" in rules:
+        if {"finetuned", "ensemble"} & wanted:
             found["finetuned"] = by_heads(kept["head_weight"], kept["head_bias"])
-        if "linear" in rules or "ensemble" in rules:
+        if {"linear", "ensemble"} & wanted:
             found["linear"] = comparable(averaged(linear(kept, "linear", x)))
-        if "ensemble" in rules:
-            # Of two classes, the two rules are on no common scale: see `comparable`.
-            few = found["finetuned"].shape[1] <= 2
+        # Of two classes, scores are on no common scale: see `comparable`.
+        few = len(self.vectors) <= 2
+        if "ensemble" in wanted:
             found["ensemble"] = (
                 found["finetuned"] if few else standardised(found["finetuned"]) + found["linear"]
             )
+        if "snapshots" in rules:
+            found["snapshots"] = found["ensemble"]
+            if earlier and not few:
+                parts = zip(kept["snapshot_weight"], kept["snapshot_bias"], earlier, strict=True)
+                each = [
+                    standardised(averaged(_linear(weight, bias, arranged(of_one, len(weight)))))
+                    for weight, bias, of_one in parts
+                ]
+                votes = OF_SNAPSHOT * torch.stack(each).sum(dim=0)
+                found["snapshots"] = standardised(found["ensemble"]) + votes
         return {rule: found[rule] for rule in rules}
+
+
+def by_network(features: Tensor, kept: Mapping[str, Tensor]) -> Sequence[Tensor]:
+    """Return the features of the newest network, and those of each snapshot behind them."""
+    if not len(kept.get("snapshot_weight", ())):
+        return [features]
+    rotations, _, width = kept["lda_weight"].shape  # of the statistics
+    return features.split(rotations * width // len(features), dim=-1)
 
 
 def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:
     """Return the scores of the discriminant, "lda", or of the "linear" classifier: (n, classes)."""
-    weight, bias = (kept[f"{name}_{part}"].to(features.device) for part in ("weight", "bias"))
+    return _linear(kept[f"{name}_weight"], kept[f"{name}_bias"], features)
+
+
+def _linear(weight: Tensor, bias: Tensor, features: Tensor) -> Tensor:
+    weight, bias = weight.to(features.device), bias.to(features.device)
     with torch.autocast(features.device.type, enabled=False):
         return linear_scores(features.float(), weight, bias).mean(dim=0)
 

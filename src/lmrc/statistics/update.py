@@ -1,7 +1,7 @@
 """Class statistics after a task: compensated for feature drift, with the new classes."""
 
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmrc.data.inputs import Inputs
 from lmrc.nets.network import Encoder
-from lmrc.statistics.classes import ClassStatistics, Summary, concatenated
+from lmrc.statistics.classes import ClassStatistics, Summary, concatenated, summed
 from lmrc.statistics.drift import Drift
 from lmrc.statistics.earlier import Source
 from lmrc.statistics.gather import gather, passes
@@ -22,6 +22,7 @@ from lmrc.training.rotations import N_ROTATIONS
 AT_A_TIME = 2048  # samples whose projections are in memory at once
 HELD_OUT = 0.2  # share of a class's images that `without_some` leaves out
 ONE_STEP = 0.5  # share of the means that were mapped in one step, where there are such
+OLD = -1  # stands for the task of the network before
 MAX_REAL = 128  # real features of a class for fine-tuning: more would only take memory
 
 
@@ -31,6 +32,7 @@ class Updated(NamedTuple):
     statistics: ClassStatistics  # in the new features
     non_negative: bool  # whether no feature of these images was below 0, as behind a ReLU
     real: dict[int, Tensor]  # with exemplars, by class: some features, (rotations, n, width)
+    by_earlier: dict[int, ClassStatistics]  # by task: in the features of snapshots
 
 
 def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.device) -> Scatter:
@@ -77,6 +79,7 @@ def update_statistics(
     generator: torch.Generator,
     finetune: bool,
     earlier: Sequence[Source] = (),
+    by_earlier: Mapping[int, ClassStatistics] = MappingProxyType({}),
 ) -> Updated:
     """Compensate statistics for feature drift, and add those of a task's classes.
 
@@ -101,20 +104,26 @@ def update_statistics(
         class.
     earlier : sequence of Source, optional
         Networks before `old`, with the classes that were learnt with them.
+    by_earlier : mapping of int to ClassStatistics, optional
+        By task, statistics in the features of networks among `earlier`, or of `old` with the task
+        `OLD`: there, only classes of this task change.
     """
     encoders = [new] if old is None else [new, old, *(source.encoder for source in earlier)]
+    tasks = dict(enumerate([OLD, *(source.task for source in earlier)], start=1))
+    known = {0: before}  # statistics by the network's place among the encoders
+    known |= {i: by_earlier[t] for i, t in tasks.items() if t in by_earlier}
     kept, width = before.means.shape[1:]
     joins = rotated and kept == 1
     width, lowest = width // (N_ROTATIONS if joins else 1), 0.0
     drifts = [Drift(width) for _ in encoders[1:]]
-    added = before.emptied()  # where a class takes less room than summed up
-    again: dict[int, Summary] = {}
+    added = {i: one.emptied() for i, one in known.items()}  # where a class takes less room
+    again: dict[int, dict[int, Summary]] = {}
     real: dict[int, Tensor] = {}
     n_real = 0
     if finetune and len(exemplars):
         n_real = min(MAX_REAL, passes(augment) * int(torch.bincount(exemplars.y).max()))
 
-    def parts(row: int, x: Inputs) -> Iterator[Summary]:
+    def parts(row: int, x: Inputs) -> Iterator[dict[int, Tensor]]:
         nonlocal lowest
         for now, *then_by in gather(
             encoders, x, layers=layers, augment=augment, rotated=rotated, generator=generator
@@ -122,30 +131,34 @@ def update_statistics(
             for drift, then in zip(drifts, then_by, strict=True):
                 drift.add(then.flatten(0, 1), now.flatten(0, 1))
             lowest = min(lowest, float(now.min()))
+            found = {i: (now, *then_by)[i] for i in known}
             if joins:
-                now = concatenated(now)
-            yield Summary.of(now, now.shape[1])
+                found = {i: concatenated(features) for i, features in found.items()}
             if n_real:  # where a known class comes again, its exemplars make up the number
-                so_far = real.get(row, now[:, :0].float())
-                more = now[:, : n_real - so_far.shape[1]].float()
+                so_far = real.get(row, found[0][:, :0].float())
+                more = found[0][:, : n_real - so_far.shape[1]].float()
                 real[row] = torch.cat([so_far, more], dim=1)
+            yield found
 
     n_known = len(before.counts)
     for row in torch.unique(task.y).tolist():  # in order
         x = task.of_class(row).x
         # An image counts once, however many views of it there are.
-        found = reduce(Summary.joined, parts(row, x))._replace(n_images=float(len(x)))
+        found = {i: s._replace(n_images=float(len(x))) for i, s in summed(parts(row, x)).items()}
         if row < n_known:
             again[row] = found
         else:
-            added = added.with_class(row - n_known, found)
+            added = {i: one.with_class(row - n_known, found[i]) for i, one in added.items()}
     for row in torch.unique(exemplars.y).tolist():
         for _ in parts(row, exemplars.of_class(row).x):
             pass
     if drifts:
-        before = before.mapped(drifts[0].fit())
-        for drift, (_, rows, means) in zip(drifts[1:], earlier, strict=True):
-            before = before.drawn(rows, drift.fit()(means), ONE_STEP)
-    for row, summary in again.items():
-        before = before.with_class(row, summary)
-    return Updated(before.extended(added), lowest >= 0, real)
+        moved = before.mapped(drifts[0].fit())
+        for drift, source in zip(drifts[1:], earlier, strict=True):
+            moved = moved.drawn(source.rows, drift.fit()(source.means), ONE_STEP)
+        known[0] = moved
+    for row, found in again.items():
+        known = {i: one.with_class(row, found[i]) for i, one in known.items()}
+    after = {i: one.extended(added[i]) for i, one in known.items()}
+    now = after.pop(0)
+    return Updated(now, lowest >= 0, real, {tasks[i]: one for i, one in after.items()})

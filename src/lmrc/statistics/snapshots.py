@@ -1,0 +1,94 @@
+"""Snapshot ensembles: networks of earlier tasks predict, too.
+
+The features of such a network do not drift: of all classes learnt since, its class statistics are
+those of the images. Classes learnt before have the drift-compensated ones of that time. Networks of
+one training run as an ensemble: Huang et al., "Snapshot Ensembles: Train 1, Get M for Free", ICLR
+2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lmrc.statistics.classes import ClassStatistics
+from lmrc.statistics.classifiers import finetune_linear
+
+CLASSIFIER = ("linear_weight", "linear_bias")
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Class statistics in the features of earlier networks, and classifiers by them.
+
+    By the task after which that was the network. Immutable: a change returns new ones.
+    """
+
+    statistics: Mapping[int, ClassStatistics]
+    classifiers: Mapping[int, Mapping[str, Tensor]]  # of each what `finetune_linear` returns
+
+    @classmethod
+    def fitted(
+        cls,
+        statistics: Mapping[int, ClassStatistics],
+        *,
+        non_negative: bool,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> Self:
+        """Fit a linear classifier to the statistics of each network."""
+        fits = {
+            task: finetune_linear(
+                of_one, non_negative=non_negative, generator=generator, device=device
+            )
+            for task, of_one in statistics.items()
+        }
+        return cls(statistics, fits)
+
+    @classmethod
+    def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
+        """Put together what `tensors` took apart."""
+        groups: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            task, _, rest = name.partition(".")
+            groups.setdefault(int(task), {})[rest] = tensor
+        statistics, classifiers = {}, {}
+        for task in sorted(groups):
+            group = groups[task]
+            classifiers[task] = {name: group.pop(name) for name in CLASSIFIER}
+            statistics[task] = ClassStatistics.from_tensors(kind, group)
+        return cls(statistics, classifiers)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them as they are saved."""
+        return {
+            f"{task}.{name}": tensor
+            for task, statistics in self.statistics.items()
+            for name, tensor in {**statistics.tensors(), **self.classifiers[task]}.items()
+        }
+
+    def check(self, shape: tuple[int, int, int], tasks: Collection[int]) -> None:
+        """Refuse those that are not of such class means, or not of networks of these tasks."""
+        if not set(self.statistics) <= set(tasks):
+            raise ValueError("it does not hold the networks of its snapshots")
+        n_classes, rotations, width = shape
+        wanted = {"linear_weight": (rotations, n_classes, width)}
+        wanted |= {"linear_bias": (rotations, n_classes)}
+        for task, statistics in self.statistics.items():
+            statistics.check(*shape)
+            for name, tensor in self.classifiers[task].items():
+                if tuple(tensor.shape) != wanted[name] or tensor.dtype != torch.float32:
+                    raise ValueError("the classifier of a snapshot is not of these classes")
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Return the classifiers as prediction rules need them; nothing where there are none."""
+        each = list(self.classifiers.values())
+        return {
+            name.replace("linear", "snapshot"): torch.stack([fit[name] for fit in each])
+            for name in CLASSIFIER
+            if each
+        }
