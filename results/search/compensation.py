@@ -96,7 +96,7 @@ def learn(given: argparse.Namespace) -> None:
                         generator=rng,
                     )
                     train[c] = torch.cat([p[0] for p in parts], dim=1).half().cpu()
-                if t + 1 in given.after and c < PER_TASK * (t + 1):
+                if given.by_each or (t + 1 in given.after and c < PER_TASK * (t + 1)):
                     x = tensor(rows[c][450:]).to(device)
                     f = encoder.features(all_rotations(torch.cat([x, x.flip(-1)])), 2)
                     test[c] = f.view(R, 2, len(x), -1).half().cpu()
@@ -167,7 +167,10 @@ class Scorer:
     def tuned(
         self, means: Tensor, pooled: Tensor, sample: Any, steps: int = 300, each: int = 8
     ) -> tuple[Tensor, Tensor]:
-        """Scores of a linear classifier and of heads, fine-tuned on pseudo-features."""
+        """Scores of a linear classifier and of heads, fine-tuned on pseudo-features.
+
+        Those of heads are zeros where they are not of all classes.
+        """
         weight, bias = (p.clone().requires_grad_() for p in self.head)
         w, b = self.lda(means, pooled, 0.1)
         size = w.norm(dim=-1).mean()
@@ -177,7 +180,7 @@ class Scorer:
         optimiser = torch.optim.Adam(parts, lr=2e-3)
         falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         y = torch.arange(len(w), device=w.device).repeat_interleave(each)
-        last = weight.shape[-1]
+        last, known = weight.shape[-1], len(self.vectors) == len(w)
 
         def heads(x: Tensor) -> Tensor:
             x = x.view(len(x), R, -1).transpose(0, 1)[..., -last:]
@@ -187,12 +190,15 @@ class Scorer:
             x = sample(each).flatten(0, 1)
             with torch.enable_grad():
                 loss = F.cross_entropy(log_scale.exp() * (x @ w.T + b), y)
-                loss = loss + F.cross_entropy(self.scale * heads(x), y)
+                if known:
+                    loss = loss + F.cross_entropy(self.scale * heads(x), y)
                 optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             falling.step()
         linear = self.by(log_scale.exp() * w, log_scale.exp() * b)
+        if not known:
+            return linear, torch.zeros_like(linear)
         parts_ = [heads(part.flatten(0, 1)) for part in torch.split(self.z, 512)]
         found = torch.cat([p.view(-1, 2, p.shape[-1]).mean(dim=1) for p in parts_])
         return linear, found
@@ -415,6 +421,7 @@ def main() -> None:
     one.add_argument("--tasks", type=int, default=7)
     one.add_argument("--after", type=int, nargs="*", default=[4, 7])
     one.add_argument("--small", action="store_true")
+    one.add_argument("--by-each", action="store_true", help="held-out images by each network")
     one.add_argument("--set", nargs="*", default=[])
     one.add_argument("--out", type=Path, required=True)
     two = verbs.add_parser("score")

@@ -22,6 +22,7 @@ ABLATION, STATISTICS = "results/beyond/ablation", "+ λ = 3, statistics"
 REHEARSAL = "results/beyond/rehearsal"
 NO_CUTMIX = "results/beyond/incremental-no-cutmix"
 BEFORE = "results/beyond/separate-rotations"  # the earlier default
+SNAPSHOTS = "results/beyond/snapshots"
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble")
 TINY = "results/tiny-imagenet/incremental"
 PRETRAINED, LITE2 = "results/pretrained/cifar100", "results/pretrained/cifar100-lite2"
@@ -34,6 +35,7 @@ TABLES = [
         "README.md",
         "## Results",
         {
+            "LMRC+, snapshot ensemble": (SNAPSHOTS, "LMRC+"),
             "LMRC+": (PLUS, "LMRC+"),
             "LMRC": (MAIN, "LMRC"),
             "LwF.MT": (MAIN, "LwF.MT"),
@@ -45,6 +47,7 @@ TABLES = [
         "docs/results.md",
         "## CIFAR-100 from scratch",
         {
+            "LMRC+, snapshot ensemble of ten networks": (SNAPSHOTS, "LMRC+"),
             "LMRC+": (PLUS, "LMRC+"),
             "LwF.MT": (MAIN, "LwF.MT"),
             "LMRC": (MAIN, "LMRC"),
@@ -124,6 +127,8 @@ TABLES = [
                 for rule in RULES
                 if rule != "wta"
             },
+            'LMRC+, `"snapshots"`, trained again': (SNAPSHOTS, "LMRC+"),
+            'LMRC+, `"ensemble"` of these networks': (SNAPSHOTS, "LMRC+", "ensemble"),
             "LMRC+, earlier default, without CutMix": (NO_CUTMIX, "LMRC+"),
         },
     ),
@@ -199,6 +204,10 @@ PAIRS = [
     ("docs/beyond-measured.md", ("results/beyond/rehearsal-50", "LMRC+ + 50 per class")),
     ("docs/beyond-measured.md", ("results/beyond/rehearsal-100", "LMRC+ + 100 per class")),
     ("docs/beyond-measured.md", (REHEARSAL, "LMRC+ + 20 per class", "wta")),
+    *(
+        ("docs/beyond-measured.md", ("results/beyond/rehearsal-snapshots", *which))
+        for which in [("LMRC+ + 20 per class",), ("LMRC+ + 20 per class", "lda")]
+    ),
     ("docs/beyond-measured.md", (REHEARSAL, "LMRC+ + 20 per class", "lda")),
     *(
         ("docs/beyond-measured.md", (f"results/beyond/{name}", "LMRC+"))
@@ -219,7 +228,7 @@ PAIRS = [
     ("results/README.md", (REHEARSAL, "LMRC+ + 20 per class")),
     *(
         ("results/README.md", (folder, "LMRC+"))
-        for folder in (PLUS, BEFORE, NO_CUTMIX, "results/beyond/wide")
+        for folder in (PLUS, SNAPSHOTS, BEFORE, NO_CUTMIX, "results/beyond/wide")
     ),
     *((LAB_BOOK, (folder, "LMRC+")) for folder in (PLUS, BEFORE)),
     *(

@@ -34,6 +34,8 @@ def photographs():
     return np.clip(X, 0, 255).astype(np.uint8), y
 
 
+#: Those of a model that learns all of them, but for the one that needs networks of earlier tasks.
+USUAL = [rule for rule in RULES if rule not in ("snapshots", "ridge")]
 X, Y = photographs()
 TASKS = [(X[rows], Y[rows]) for rows in ((i == Y // 2) for i in range(3))]
 
@@ -163,8 +165,8 @@ def test_tuned_heads_are_by_seed_saved_and_used_for_prediction_alone(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "ways"),
     [
-        ({"predict_with": "ensemble"}, [*RULES[:-1]]),
-        ({"predict_with": "linear", "test_time_flip": True, "augment": "crop+flip"}, [*RULES[:-1]]),
+        ({"predict_with": "ensemble"}, USUAL),
+        ({"predict_with": "linear", "test_time_flip": True, "augment": "crop+flip"}, USUAL),
         ({"predict_with": "lda", "rotations": "none"}, ["wta", "lda", "ncm"]),
         ({"predict_with": "wta", "statistics": "none"}, ["wta"]),
     ],

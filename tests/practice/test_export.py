@@ -117,6 +117,14 @@ def test_rotations_and_prediction_rules_are_exported(plus, rule):
     check_similarities(model.set_params(predict_with=rule), X)
 
 
+def test_networks_of_earlier_tasks_are_exported():
+    model, X = learnt(predict_with="snapshots", calibration_share=0.2)
+    content = export.to_onnx(model)
+    check_export(model, X, content)
+    with pytest.raises(export.ExportError):
+        export.check_outputs(model.set_params(predict_with="ensemble"), content)
+
+
 @pytest.fixture(scope="module")
 def frozen():
     """A model on a frozen backbone, with all prediction rules, and images."""

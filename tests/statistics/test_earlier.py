@@ -39,7 +39,7 @@ def test_means_are_drawn_half_the_way_to_where_the_earlier_network_has_them():
         features = old.features(images(c)).double()[None]
         before = before.with_class(c, Summary.of(features, 200))
     before.means[0] += error
-    source = Source(first, torch.tensor([0]), mean_by(first, images(0))[None])
+    source = Source(0, first, torch.tensor([0]), mean_by(first, images(0))[None])
     found = {}
     for sources in ([], [source]):
         found[len(sources)] = update_statistics(

@@ -5,7 +5,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lmrc.nets.multihead import MultiHead
 from lmrc.statistics import classifiers, prediction_rules
-from lmrc.statistics.classes import ClassStatistics, Summary
+from lmrc.statistics.classes import ClassStatistics, Summary, concatenated
 from lmrc.statistics.prediction_rules import PredictionRules
 
 WIDTH, SIZES = 12, [2, 1, 2]
@@ -158,7 +158,10 @@ def test_a_tuned_discriminant_knows_that_classes_spread_differently(monkeypatch)
     found = tuned(head, kept, sizes=[2], vectors=vectors)
     at = torch.tensor([[[3.6, 0.0], [6.0, 0.0]]])  # beyond the half, nearer to the wide class
     assert prediction_rules.linear(found, "lda", at).argmax(dim=1).tolist() == [1, 1]
-    assert prediction_rules.linear(found, "linear", at).argmax(dim=1).tolist() == [0, 1]
+    generator, cpu = torch.Generator().manual_seed(3), torch.device("cpu")
+    alone = classifiers.finetune_linear(kept, non_negative=False, generator=generator, device=cpu)
+    for tuned_to in (found, alone):
+        assert prediction_rules.linear(tuned_to, "linear", at).argmax(dim=1).tolist() == [0, 1]
 
 
 def test_views_of_an_image_are_averaged():
@@ -209,7 +212,11 @@ def test_scores_of_two_classes_say_how_near_they_are_and_both_goes_by_more_than_
     kept |= {name.replace("linear", "lda"): kept[name] for name in ("linear_weight", "linear_bias")}
     kept |= {"class_means": torch.randn(1, 2, WIDTH, generator=generator)}
     kept |= {"ridge_weight": torch.randn(2, WIDTH + 10, generator=generator)}
-    ways = PredictionRules(head, vectors, [2], kept).scores(prediction_rules.RULES[1:], x)
+    kept |= {"snapshot_weight": torch.randn(3, 1, 2, WIDTH, generator=generator)}
+    kept |= {"snapshot_bias": torch.zeros(3, 1, 2)}
+    more = torch.cat([x, torch.randn(1, 100, 3 * WIDTH, generator=generator)], dim=-1)
+    ways = PredictionRules(head, vectors, [2], kept).scores(prediction_rules.RULES[1:], more)
+    assert torch.equal(ways["snapshots"], ways["ensemble"])
     for scores in ways.values():
         assert len(scores.diff(dim=1).unique()) > 50  # near and far apart are not the same
     disagree = ways["linear"].argmax(dim=1) != ways["finetuned"].argmax(dim=1)
@@ -229,6 +236,41 @@ def test_heads_and_linear_classifier_count_alike_whatever_their_scales(monkeypat
     for part in parts:
         torch.testing.assert_close(part.std(dim=1, correction=0), torch.ones(6))
     torch.testing.assert_close(parts[0].argsort(dim=1), ways["finetuned"].argsort(dim=1))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_each_snapshot_has_half_a_vote_besides_the_ensemble(joined, monkeypatch):
+    monkeypatch.setattr(classifiers, "STEPS", 3)
+    vectors = (1, 4 * WIDTH) if joined else (4, WIDTH)
+    kept = ClassStatistics.empty("low-rank", *vectors)
+    for c in range(5):
+        found = concatenated(features(c)) if joined else features(c)
+        kept = kept.with_class(c, Summary.of(found, 200))
+    head = heads()
+    tuned_to = tuned(head, kept)
+    generator = torch.Generator().manual_seed(7)
+    weight = torch.randn(2, vectors[0], 5, vectors[1], generator=generator)
+    bias = torch.randn(2, vectors[0], 5, generator=generator)
+    # Of six images two views each, by three networks: the newest comes first.
+    x = torch.randn(3, 4, 2 * 6, WIDTH, generator=generator)
+    rules = PredictionRules(
+        head, VECTORS, SIZES, {**tuned_to, "snapshot_weight": weight, "snapshot_bias": bias}
+    )
+    got = rules.scores(("snapshots", "ensemble", "lda"), torch.cat([*x], dim=-1), views=2)
+    newest = PredictionRules(head, VECTORS, SIZES, tuned_to).scores(("ensemble", "lda"), x[0], 2)
+    for rule, expected in newest.items():
+        torch.testing.assert_close(got[rule], expected)
+
+    def standardised(scores):
+        return (scores - scores.mean(1, keepdim=True)) / scores.std(1, keepdim=True, correction=0)
+
+    expected = standardised(newest["ensemble"])
+    for of_one, its_weight, its_bias in zip(x[1:], weight, bias, strict=True):
+        each = concatenated(of_one) if joined else of_one
+        scores = torch.einsum("rnw,rcw->rnc", each, its_weight) + its_bias[:, None]
+        views = scores.mean(dim=0).view(2, 6, 5)
+        expected = expected + 0.5 * standardised((views[0] + views[1]) / 2)
+    torch.testing.assert_close(got["snapshots"], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_standardised_scores_of_one_class_are_no_nan():

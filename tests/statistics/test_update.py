@@ -134,8 +134,8 @@ def test_a_classifier_moves_its_statistics_as_its_network_moved():
 def test_features_are_taken_for_non_negative_where_none_is_below_zero(lowest, expected):
     x = torch.rand(20, 2, generator=torch.Generator().manual_seed(0))
     x[7, 1] = lowest
-    (_, non_negative, _), _ = drifted(x, None, ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))
-    assert non_negative is expected
+    found, _ = drifted(x, None, ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))
+    assert found.non_negative is expected
 
 
 @pytest.mark.parametrize(("augment", "views"), [("none", 1), ("crop", 2)])

@@ -329,7 +329,7 @@ def _basis(
     weights: Weights,
     sizes: Tensor | None = None,
 ) -> Basis:
-    """Return a basis: among others, of features that are class means, (rotations, classes, width)."""
+    """Return a basis; `means` are features, (rotations, classes, width), that are class means."""
     with torch.no_grad():
         found = rules.scores(used, means.to(rules.head.weight.device))
     units = {rule: max(EPS, float(s.diagonal().mean())) for rule, s in found.items()}

@@ -320,16 +320,16 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
 
     def _views(self, network: Network, x: Tensor) -> tuple[Tensor, int]:
         """Return features, (rotations, views · n, width), and how many views there are."""
+        encoders, layers = [network.encoder, *network.snapshots], self.feature_layers
         if self._on_features:  # one vector of each image, of one or two views
             views = 1
-            features = features_of(network.encoder, x, self.feature_layers, flip=self._flips)
+            each = [features_of(encoder, x, layers, flip=self._flips) for encoder in encoders]
         else:
             views = 1 + self._flips
             inputs = torch.cat([x, x.flip(-1)]) if self._flips else x
             inputs = all_rotations(inputs) if self._n_rotations > 1 else inputs
-            encoders = [network.encoder, *network.snapshots]
-            each = [encoder.features(inputs, self.feature_layers) for encoder in encoders]
-            features = torch.cat(each, dim=1)
+            each = [encoder.features(inputs, layers) for encoder in encoders]
+        features = torch.cat(each, dim=1)
         return features.view(self._n_rotations, -1, features.shape[-1]), views
 
     def _rules(self, head: MultiHead, kept: Mapping[str, Tensor] | None = None) -> PredictionRules:

@@ -70,7 +70,9 @@ class LMRCPlusClassifier(Ensemble):
     statistics_, classifiers_ : dict of Tensor
         Class statistics of the features, and what the prediction rules are made of.
     earlier_ : dict of Tensor
-        Encoders of earlier tasks, for drift compensation alone.
+        Encoders of earlier tasks, for drift compensation and for snapshots.
+    snapshots_ : dict of Tensor
+        With ``predict_with="snapshots"``: class statistics by these encoders, and classifiers.
     members_ : list of LMRCPlusClassifier
         With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict

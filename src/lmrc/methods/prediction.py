@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmrc.data.validation import read_dataset
 from lmrc.methods.reading import read_parts
-from lmrc.nets.network import Network
+from lmrc.nets.network import Encoder, Network
 from lmrc.training.device import default_dtype_guard, use_bf16
 from lmrc.training.features import for_inference
 
@@ -86,7 +86,7 @@ class Prediction(ClassifierMixin):
         network = self._with_snapshots(self.network_)
         if n <= FEW:
             return network
-        snapshots = map(for_inference, network.snapshots)
+        snapshots = [for_inference(cast("Encoder", encoder)) for encoder in network.snapshots]
         return Network(for_inference(network.encoder), network.head, snapshots)
 
     def _as_it_is(self) -> Self:

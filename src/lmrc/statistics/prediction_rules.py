@@ -97,7 +97,7 @@ class PredictionRules:
             )
         if "snapshots" in rules:
             found["snapshots"] = found["ensemble"]
-            if earlier and not few:
+            if len(kept["snapshot_weight"]) and not few:
                 parts = zip(kept["snapshot_weight"], kept["snapshot_bias"], earlier, strict=True)
                 each = [
                     standardised(averaged(_linear(weight, bias, arranged(of_one, len(weight)))))
@@ -113,7 +113,7 @@ def by_network(features: Tensor, kept: Mapping[str, Tensor]) -> Sequence[Tensor]
     if not len(kept.get("snapshot_weight", ())):
         return [features]
     rotations, _, width = kept["lda_weight"].shape  # of the statistics
-    return features.split(rotations * width // len(features), dim=-1)
+    return torch.split(features, rotations * width // len(features), dim=-1)
 
 
 def linear(kept: Mapping[str, Tensor], name: str, features: Tensor) -> Tensor:

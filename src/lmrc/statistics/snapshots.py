@@ -54,8 +54,8 @@ class Snapshots:
         """Put together what `tensors` took apart."""
         groups: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
-            task, _, rest = name.partition(".")
-            groups.setdefault(int(task), {})[rest] = tensor
+            of, _, rest = name.partition(".")
+            groups.setdefault(int(of), {})[rest] = tensor
         statistics, classifiers = {}, {}
         for task in sorted(groups):
             group = groups[task]
@@ -76,7 +76,7 @@ class Snapshots:
         if not set(self.statistics) <= set(tasks):
             raise ValueError("it does not hold the networks of its snapshots")
         n_classes, rotations, width = shape
-        wanted = {"linear_weight": (rotations, n_classes, width)}
+        wanted: dict[str, tuple[int, ...]] = {"linear_weight": (rotations, n_classes, width)}
         wanted |= {"linear_bias": (rotations, n_classes)}
         for task, statistics in self.statistics.items():
             statistics.check(*shape)
