@@ -57,7 +57,7 @@ def learnt():
 
 def tasks_of(model):
     """The tasks after which a snapshot was the network."""
-    return sorted({name.partition(".")[0] for name in model.snapshots_})
+    return sorted({name.partition(".")[0] for name in model.snapshots_} - {"tasks"})
 
 
 def with_rule(model, rule):
@@ -95,7 +95,7 @@ def test_networks_of_earlier_tasks_predict_and_nothing_else_changes(learnt):
 
 def test_before_there_are_snapshots_the_rule_is_the_ensemble(tmp_path):
     one = taught((0, 1, 2), calibration_share=0.1)
-    assert not one.snapshots_
+    assert tasks_of(one) == []
     assert "snapshots" in one.prediction_rules_
     by_rule = one.similarities_by_rule(X)
     np.testing.assert_array_equal(by_rule["snapshots"], by_rule["ensemble"])
@@ -190,6 +190,8 @@ def test_a_model_may_be_switched_to_the_ensemble_and_back(learnt, tmp_path):
     learn(again.set_params(predict_with="ensemble"), TASKS[1])
     assert not again.snapshots_
     assert "snapshots" not in again.prediction_rules_
+    with pytest.raises(ValueError, match="did not learn its last task with that"):
+        with_rule(again, "snapshots").predict(X)
     again.save(tmp_path / "m")
     learn(again.set_params(predict_with="snapshots"), TASKS[2])
     assert tasks_of(again) == ["3"]  # of the network before: those of others are gone
@@ -246,6 +248,8 @@ def test_it_is_refused_where_there_are_no_networks_of_earlier_tasks(settings):
         ("1.counts", lambda t: 0 * t, "counts"),
         ("1.means", lambda t: t * torch.nan, "NaN"),
         ("0.more", lambda t: torch.zeros(1), "more"),
+        ("tasks", lambda t: t[:1], "snapshots that it names"),
+        ("tasks", None, "tasks"),
     ],
 )
 def test_damaged_snapshots_are_refused(learnt, name, value, message):
@@ -262,6 +266,7 @@ def test_damaged_snapshots_are_refused(learnt, name, value, message):
 def test_snapshots_without_their_network_are_refused(learnt, task):
     description, tensors = pack(learnt)
     other = {name.replace("1.", f"{task}."): t for name, t in tensors["snapshots"].items()}
+    other["tasks"] = torch.tensor([0, 2])
     with pytest.raises(ModelFileError, match=r"networks of its snapshots|invalid literal"):
         model_from("m", description, {**tensors, "snapshots": other}, backbone=Small)
     alone = {name: part for name, part in tensors.items() if name != "earlier"}

@@ -316,9 +316,7 @@ class Calibrated(WithClassStatistics):
         super().check_saved()
         if self.calibration_:
             n, (_, width) = len(self.classes_), self._statistics_shape(self.network_)
-            # Of snapshots it may be, though they are not there any more.
-            rules = {*self.prediction_rules_, "snapshots"}
-            calibration.check(self.calibration_, n, width, rules)
+            calibration.check(self.calibration_, n, width, self.prediction_rules_)
 
 
 def _basis(

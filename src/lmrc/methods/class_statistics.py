@@ -8,13 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmrc.methods.declared import LMRCPlusParameters
-from lmrc.methods.lmrc import LMRCClassifier
+from lmrc.methods.resolved import Resolved
 from lmrc.methods.rng import FORGET, SNAPSHOTS, STATISTICS
-from lmrc.nets.auto import IDENTITY, pick_frozen
-from lmrc.nets.loading import is_pretrained
 from lmrc.nets.multihead import MultiHead
 from lmrc.nets.network import Encoder, Network, on_device
 from lmrc.statistics import classifiers
@@ -26,15 +23,14 @@ from lmrc.statistics.prediction_rules import EXACT, FINETUNED, PredictionRules, 
 from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.snapshots import Snapshots
 from lmrc.statistics.update import OLD, Updated, add_task, update_statistics
-from lmrc.training.augment import flips
 from lmrc.training.device import default_dtype_guard
 from lmrc.training.features import features_of, on_features
 from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
-from lmrc.training.rotations import N_ROTATIONS, all_rotations, is_square
+from lmrc.training.rotations import all_rotations
 
 
-class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
+class WithClassStatistics(Resolved):
     """LMRC that may keep class statistics, drift-compensated, and predict by them.
 
     Attributes
@@ -60,66 +56,6 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     saved_tensors: ClassVar[tuple[str, ...]] = (
         *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_", "snapshots_"),
     )
-
-    @property
-    def _rotations(self) -> str:
-        """What ``rotations`` comes to: as at the first task, which gave label vectors their shape.
-
-        "auto" is "all" for square images, if the backbone learns.
-        """
-        if self.rotations != "auto":
-            return str(self.rotations)
-        if hasattr(self, "labels_"):
-            return "all" if self.labels_["vectors"].ndim == 3 else "none"
-        learns = self._freeze is not True and not self._adapts
-        return "all" if is_square(self.input_shape_) and learns else "none"
-
-    @property
-    def _backbone(self) -> Any:
-        """What ``backbone`` comes to: "auto" needs no training, for photographs and for vectors.
-
-        Not where the backbone is to learn, from scratch or from other weights; nor, for vectors,
-        where heads are to predict.
-        """
-        if not isinstance(self.backbone, str) or self.backbone != "auto":
-            return self.backbone
-        if "network_" in vars(self):  # a model of an earlier lmrc has one that learns
-            encoder = self.network_.encoder
-            frozen = encoder.saved is not None or isinstance(encoder.backbone, nn.Flatten)
-        else:
-            given = self.weights is not None or self.freeze is False
-            frozen = not given and self.rotations in ("auto", "none")
-        found = pick_frozen(getattr(self, "input_shape_", (1, 0, 0))) if frozen else None
-        by_statistics = self.predict_with in ("auto", *EXACT)
-        learns = found == IDENTITY and (self.freeze == "later" or not by_statistics)
-        return "auto" if found is None or learns else found
-
-    @property
-    def _freeze(self) -> Any:
-        """What ``freeze`` comes to: "auto" is True for a backbone that needs no training."""
-        if self.freeze == "auto":
-            return self._backbone == IDENTITY or is_pretrained(self._backbone)
-        return self.freeze
-
-    @property
-    def _adapts(self) -> bool:
-        return self._freeze == "later" and is_pretrained(self._backbone)
-
-    @property
-    def _feature_layers(self) -> int:
-        return int(self.feature_layers)
-
-    @property
-    def _n_rotations(self) -> int:
-        return 1 if self._rotations == "none" else N_ROTATIONS
-
-    @property
-    def _flips(self) -> bool:  # only where mirror images are learnt, too
-        return self.test_time_flip and flips(self.augmentation_)
-
-    @property
-    def _forward_passes(self) -> int:  # of each image
-        return self._n_rotations * (1 + self._flips)
 
     @property
     def _trains_heads(self) -> bool:
@@ -191,8 +127,11 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
             rows, means = torch.unique(task.y), self.statistics_["means"]
             kept = kept.learnt(old, means, rows, self.n_tasks_)
             self.earlier_ = kept.tensors()
-            newest = {self.n_tasks_ - 1 if t == OLD else t: s for t, s in now.by_earlier.items()}
-            self._fit_snapshots(newest, now.non_negative, network, STATISTICS)
+            self.snapshots_ = {}
+            if self.predict_with == "snapshots":
+                last = self.n_tasks_ - 1
+                found = {last if t == OLD else t: s for t, s in now.by_earlier.items()}
+                self._fit_snapshots(found, now.non_negative, network, STATISTICS)
         else:
             self._fit_classifiers(before, old, *parts)
             self.earlier_, self.snapshots_ = {}, {}
@@ -224,6 +163,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         now = self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
         if self.earlier_:
             self.earlier_ = Earlier.from_tensors(self.earlier_).without(row).tensors()
+        if self.snapshots_:
             others = {t: s.without(row) for t, s in self._snapshots.statistics.items()}
             self._fit_snapshots(others, now.non_negative, network, FORGET)
         return self._fit_exact(network) if self.scatter_ else None
@@ -305,8 +245,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
     def _with_snapshots(self, network: Network) -> Network:
         if self.prediction_rule_ != "snapshots" or not self.snapshots_:
             return network
-        encoders = Earlier.from_tensors(self.earlier_).encoders_like(network.encoder)
-        snapshots = [encoders[task] for task in self._snapshots.statistics]
+        earlier, tasks = Earlier.from_tensors(self.earlier_), self.snapshots_["tasks"].tolist()
+        snapshots = earlier.encoders_like(network.encoder, tasks).values()
         return Network(network.encoder, network.head, snapshots)
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
@@ -346,7 +286,7 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         if means is None:
             return self._exactly_kept(self.classifiers_, self.scatter_["means"])
         kept = {**self.classifiers_, "class_means": means.transpose(0, 1)}
-        if self.predict_with == "snapshots":  # after the first task, there are none
+        if self.snapshots_:  # after the first task, there is none yet
             kept |= {"snapshot_weight": torch.empty(0), "snapshot_bias": torch.empty(0)}
         return kept | self._snapshots.stacked()
 
@@ -383,7 +323,8 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
         """Values of ``predict_with`` for which the model keeps what they need.
 
         Without ``statistics`` that is "wta" alone. "finetuned", "linear" and "ensemble" are there
-        where a task is learnt with one of them, "ridge" where all were with a frozen backbone.
+        where the last task was learnt with one of them, "snapshots" where it was with that, "ridge"
+        where all were with a frozen backbone.
         """
         check_is_fitted(self)
         return self._rules(self.network_.head).possible
@@ -428,29 +369,6 @@ class WithClassStatistics(LMRCPlusParameters, LMRCClassifier):
                 kept.check(shape, self.n_tasks_, self.network_.encoder)
             self._snapshots.check(shape, kept.encoders if kept else ())
         check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.predict_with not in ("auto", "wta") and self.statistics == "none":
-            raise ValueError(
-                f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
-                "the features, and statistics='none' keeps none: set it to 'low-rank', say"
-            )
-        if self.predict_with == "snapshots" and (self._freeze or not self.keep_encoders):
-            raise ValueError(
-                f"{type(self).__name__}: predict_with='snapshots' needs networks of earlier tasks: "
-                "a backbone that learns (freeze=False), and keep_encoders=True"
-            )
-        fixed = self._freeze is True or self._adapts
-        if self._backbone == "auto" and not hasattr(self, "input_shape_"):
-            fixed = self.freeze is not False  # by the inputs' shape, which is yet to come
-        fixed = fixed and self.rotations in ("auto", "none") and bool(getattr(self, "scatter_", 1))
-        if self.predict_with == "ridge" and not fixed:
-            raise ValueError(
-                f"{type(self).__name__}: predict_with='ridge' needs a backbone that is frozen from "
-                "the first task on, without rotations: set freeze=True and begin anew, or set it "
-                "to 'auto'"
-            )
 
     def _rectified(self, network: Network, generator: torch.Generator) -> bool:
         """Tell whether features end in a ReLU, by noise in place of images."""

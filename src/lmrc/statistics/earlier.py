@@ -8,7 +8,7 @@ estimates is nearer to the truth than either.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -83,17 +83,17 @@ class Earlier:
     def sources(self, like: Encoder) -> list[Source]:
         """Return the networks on the device of another one, which is as they are."""
         found = []
-        for task, encoder in self.encoders_like(like).items():
+        for task, encoder in self.encoders_like(like, list(self.encoders)).items():
             rows = torch.nonzero(self.tasks == task).flatten()
             found.append(Source(task, encoder, rows, self.means[rows]))
         return found
 
-    def encoders_like(self, like: Encoder) -> dict[int, Encoder]:
-        """Return the encoders by task, on the device of another one, which is as they are."""
+    def encoders_like(self, like: Encoder, tasks: Iterable[int]) -> dict[int, Encoder]:
+        """Return the encoders of tasks, on the device of another one, which is as they are."""
         found = {}
-        for task, state in self.encoders.items():
+        for task in tasks:
             encoder = copy.deepcopy(like)
-            encoder.load_state_dict({**encoder.state_dict(), **state})
+            encoder.load_state_dict({**encoder.state_dict(), **self.encoders[task]})
             found[task] = encoder.eval()
         return found
 

@@ -53,23 +53,27 @@ class Snapshots:
     def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
         """Put together what `tensors` took apart."""
         groups: dict[int, dict[str, Tensor]] = {}
+        tasks = tensors["tasks"].tolist() if tensors else []
         for name, tensor in tensors.items():
             of, _, rest = name.partition(".")
-            groups.setdefault(int(of), {})[rest] = tensor
+            if rest:
+                groups.setdefault(int(of), {})[rest] = tensor
+        if tasks != sorted(groups):
+            raise ValueError("it does not hold the snapshots that it names")
         statistics, classifiers = {}, {}
-        for task in sorted(groups):
+        for task in tasks:
             group = groups[task]
             classifiers[task] = {name: group.pop(name) for name in CLASSIFIER}
             statistics[task] = ClassStatistics.from_tensors(kind, group)
         return cls(statistics, classifiers)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return them as they are saved."""
-        return {
-            f"{task}.{name}": tensor
-            for task, statistics in self.statistics.items()
-            for name, tensor in {**statistics.tensors(), **self.classifiers[task]}.items()
-        }
+        """Return them as they are saved: something, even where there is none yet."""
+        found = {"tasks": torch.tensor(list(self.statistics), dtype=torch.int64)}
+        for task, statistics in self.statistics.items():
+            parts = {**statistics.tensors(), **self.classifiers[task]}
+            found |= {f"{task}.{name}": tensor for name, tensor in parts.items()}
+        return found
 
     def check(self, shape: tuple[int, int, int], tasks: Collection[int]) -> None:
         """Refuse those that are not of such class means, or not of networks of these tasks."""
