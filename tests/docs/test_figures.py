@@ -669,3 +669,15 @@ def test_the_table_of_kept_encoders_is_that_of_the_records():
         assert label == "true" or cells[0] == ", ".join(distances)
         for cell, rule in zip(cells[1:], ("lda 0.03", "linear + heads rank 12 300"), strict=True):
             assert cell == ", ".join(f"{found[way][rule]:.1f}" for found in (one, other))
+
+
+def test_the_table_of_snapshots_is_that_of_the_records():
+    each = [lines_of(f"results/search/snapshots/order-{order}.jsonl") for order in (0, 1)]
+    ways = ["newest", *(f"{which}, linear, 0.5" for which in ("first", "first, middle"))]
+    ways += [f"all, {rule}, 0.5" for rule in ("lda", "linear")]
+    rows = rows_of(LAB_BOOK, "## Snapshot ensembles")
+    for (_, cells), way in zip(rows, ways, strict=True):
+        of = [[records[i]["found"][way] for records in each] for i in (0, 1)]
+        assert cells == [", ".join(f"{value:.1f}" for value in pair) for pair in of]
+    gains = [r["found"][ways[-1]] - r["found"]["newest"] for records in each for r in records]
+    says("results/README.md", f"{min(gains):.1f} to {max(gains):.1f} points more on small networks")
