@@ -3,9 +3,10 @@
     python results/search/exemplars.py DATA ORDER --out FILE [--small] [--tasks 10]
 
 LMRC+ with 20 exemplars per class and snapshots, on 450 training images of each class of CIFAR-100,
-scored on the other 50. One training, and two versions of the class statistics: "all" fits the map
-on new images and exemplars, as LMRC+ does; "new" on new images alone. Exemplars' features take part
-in fine-tuning in both. A JSON line for each task and version: accuracy by prediction rule.
+scored on the other 50. One training, and three versions of the class statistics: "all" fits the map
+on new images and exemplars, as LMRC+ does; "new" on new images alone; "true" has the statistics of
+all images so far, and tells what better ones would bring. Exemplars' features take part in
+fine-tuning in each. A JSON line for each task and version: accuracy by prediction rule.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lmrc.statistics import update
 from lmrc.statistics.drift import Drift
 
 STATE = ("statistics_", "classifiers_", "earlier_", "snapshots_")
-VERSIONS = ("new", "all")  # the last one is the model's own
+VERSIONS = ("true", "new", "all")  # the last one is the model's own
 states: dict[str, dict[str, Any]] = {version: {} for version in VERSIONS}
 
 
@@ -66,21 +67,33 @@ def on_new_images(before: Any, old: Any, new: Any, task: Any, exemplars: Any, **
         return update.update_statistics(before, old, new, task, buffer, **how)
 
 
-class Both(LMRCPlusClassifier):
+def on_all_images(before: Any, old: Any, new: Any, task: Any, exemplars: Any, **how: Any) -> Any:
+    """Return the statistics of all images so far."""
+    if how.pop("earlier", ()) or old is not None:
+        task = seen[-1].joined(task.x, task.y)
+    seen.append(task)
+    how.pop("by_earlier", None)
+    return update.update_statistics(before.emptied(), None, new, task, exemplars, **how)
+
+
+UPDATES = {"all": update.update_statistics, "new": on_new_images, "true": on_all_images}
+seen: list[Any] = []
+
+
+class Three(LMRCPlusClassifier):
     """Updates each version of the statistics."""
 
     def _update(self, *args: Any) -> Any:
         for version in VERSIONS:
             self.__dict__.update(states[version])
-            way = on_new_images if version == "new" else update.update_statistics
-            with patch.object(class_statistics, "update_statistics", way):
+            with patch.object(class_statistics, "update_statistics", UPDATES[version]):
                 found = super()._update(*args)
             states[version] = {name: getattr(self, name) for name in STATE}
         return found
 
 
 def main() -> None:
-    """Learn, and score both."""
+    """Learn, and score each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("order", type=int)
@@ -104,7 +117,7 @@ def main() -> None:
         np.random.RandomState(1000 + int(label)).permutation(np.flatnonzero(labels == label))
         for label in order
     ]
-    model = Both(**settings)
+    model = Three(**settings)
     for t in range(given.tasks):
         began = time.monotonic()
         new = range(PER_TASK * t, PER_TASK * (t + 1))
