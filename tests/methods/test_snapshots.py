@@ -13,6 +13,7 @@ from lmrc.methods.state import pack
 from lmrc.nets.backbones import ResNet
 from lmrc.practice.info import describe
 from lmrc.statistics.classes import arranged, by_rotation
+from lmrc.statistics.earlier import Earlier
 from lmrc.statistics.prediction_rules import RULES, linear_scores
 from lmrc.training.rotations import all_rotations
 
@@ -155,9 +156,8 @@ def test_a_saved_model_predicts_and_goes_on_the_same(learnt, tmp_path):
     model, again = copy.copy(learnt), load(tmp_path / "m", backbone=Small, device="cpu")
     same(model, again)
     np.testing.assert_array_equal(again.similarities(X), learnt.similarities(X))
-    parts = (learnt.statistics_, learnt.classifiers_, learnt.snapshots_)
-    size = sum(tensor.nbytes for part in parts for tensor in part.values())
-    assert describe(tmp_path / "m")["statistics_bytes"] == size
+    size = sum(tensor.nbytes for tensor in learnt.snapshots_.values())
+    assert describe(tmp_path / "m")["snapshot_bytes"] == size
     for one in (model, again):
         learn(one, TASKS[0])  # known classes again: no other is left of the first network's
         assert tasks_of(one) == ["1", "2"]
@@ -272,3 +272,15 @@ def test_snapshots_without_their_network_are_refused(learnt, task):
     alone = {name: part for name, part in tensors.items() if name != "earlier"}
     with pytest.raises(ModelFileError, match="networks of its snapshots"):
         model_from("m", description, alone, backbone=Small)
+
+
+def test_encoders_are_built_once_for_each_state_of_a_model(learnt, monkeypatch):
+    one, built = copy.copy(learnt).forget(5), []
+    like = Earlier.encoders_like
+    monkeypatch.setattr(Earlier, "encoders_like", lambda *a: built.append(0) or like(*a))
+    first = one.predict(X)
+    np.testing.assert_array_equal(copy.copy(one).predict(X), first)
+    assert len(built) == 1
+    learn(one, TASKS[1])
+    fresh = model_from("m", *pack(one), backbone=Small)  # has them from its own tensors
+    np.testing.assert_array_equal(one.similarities(X), fresh.similarities(X))

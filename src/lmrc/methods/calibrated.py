@@ -96,7 +96,8 @@ class Calibrated(WithClassStatistics):
         if len(held_out) or self.calibration_:
             basis, sums = self._basis(network), calibration.sums_of(self.calibration_)
             if len(held_out):
-                network = self._with_snapshots(network)
+                snapshots = self._snapshot_encoders(network.encoder)
+                network = Network(network.encoder, network.head, snapshots)
                 device = network.encoder.mean.device
                 parts = (self._views(network, x.to(device)) for x in held_out.x.split(AT_ONCE))
                 rules = self._rules(network.head)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmrc.methods.resolved import Resolved
 from lmrc.methods.rng import FORGET, SNAPSHOTS, STATISTICS
@@ -24,10 +25,14 @@ from lmrc.statistics.scatter import Scatter
 from lmrc.statistics.snapshots import Snapshots
 from lmrc.statistics.update import OLD, Updated, add_task, update_statistics
 from lmrc.training.device import default_dtype_guard
-from lmrc.training.features import features_of, on_features
+from lmrc.training.features import features_of, for_inference, on_features
 from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import all_rotations
+
+#: By the tasks of a model's snapshots, their encoders: to build them takes longer than to score one
+#: image. They go with the model.
+_built = WeakTensorKeyDictionary()
 
 
 class WithClassStatistics(Resolved):
@@ -242,12 +247,24 @@ class WithClassStatistics(Resolved):
             device=network.encoder.mean.device,
         ).tensors()
 
-    def _with_snapshots(self, network: Network) -> Network:
+    def _snapshot_encoders(self, like: Encoder) -> list[Encoder]:
+        """Return encoders of earlier tasks, on the device of another one, if they predict, too."""
         if self.prediction_rule_ != "snapshots" or not self.snapshots_:
-            return network
-        earlier, tasks = Earlier.from_tensors(self.earlier_), self.snapshots_["tasks"].tolist()
-        snapshots = earlier.encoders_like(network.encoder, tasks).values()
-        return Network(network.encoder, network.head, snapshots)
+            return []
+        tasks = self.snapshots_["tasks"]
+        built: list[Encoder] = []
+        if tasks in _built:
+            built = _built[tasks]
+        if not built or built[0].mean.device != like.mean.device:
+            earlier = Earlier.from_tensors(self.earlier_)
+            built = _built[tasks] = [*earlier.encoders_like(like, tasks.tolist()).values()]
+        return built
+
+    def _network_for(self, n: int) -> Network:
+        network, snapshots = super()._network_for(n), self._snapshot_encoders(self.network_.encoder)
+        if network is not self.network_:
+            snapshots = [for_inference(encoder) for encoder in snapshots]
+        return Network(network.encoder, network.head, snapshots) if snapshots else network
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""
@@ -351,7 +368,8 @@ class WithClassStatistics(Resolved):
         """Refuse label vectors and statistics that are not of these classes and features."""
         super().check_saved()
         if self.statistics == "none":
-            if any(getattr(self, name) for name in WithClassStatistics.saved_tensors[1:]):
+            names = set(WithClassStatistics.saved_tensors) - {"labels_"}
+            if any(getattr(self, name) for name in names):
                 raise ValueError("it holds statistics, which its settings say it has not")
             return
         shape = len(self.classes_), self._n_rotations, self._width(self.network_)

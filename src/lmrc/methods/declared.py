@@ -290,24 +290,25 @@ class LMRCPlusParameters(LMRCParameters):
         off=False,
         help="Keep the networks of earlier tasks, in half precision, to compensate feature drift "
         "more accurately. With each task learning gets slower and the model's folder larger; "
-        "prediction uses the newest network only. No images are stored. For a backbone that "
-        "learns.",
+        'prediction uses the newest network only, but with `predict_with="snapshots"`. No images '
+        "are stored. For a backbone that learns.",
     )
     predict_with: Literal[
         "auto", "wta", "lda", "finetuned", "linear", "ensemble", "snapshots", "ncm", "ridge"
     ] = parameter(
         default="auto",
         off="wta",
-        help="Prediction rule: Winner-Take-All (Eq. 2); the linear discriminant of the "
-        "statistics; Winner-Take-All by heads fine-tuned on pseudo-features (and on features of "
-        "exemplars); a linear classifier that begins as the discriminant and is trained "
-        "likewise; or the sum of the last two, each standardised, from three classes on: for two "
-        'it is "finetuned"; "snapshots", the ensemble and, with half its weight each, linear '
-        "classifiers of the networks of earlier tasks (`keep_encoders`): most accurate, but "
-        "prediction takes time for each task; the nearest class mean, by cosine; or a ridge "
-        'regression on random projections of the features of a frozen backbone. "auto": "ridge" if '
-        'the backbone is frozen from the first task on, else "ensemble". All but the first need '
-        "`statistics`.",
+        help='Prediction rule. "wta": Winner-Take-All (Eq. 2); "lda": the linear discriminant of '
+        'the statistics; "finetuned": Winner-Take-All by heads fine-tuned on pseudo-features '
+        '(and on features of exemplars); "linear": a linear classifier that begins as the '
+        'discriminant and is trained likewise; "ensemble": the sum of the last two, each '
+        'standardised, from three classes on (for two it is "finetuned"); "snapshots": the '
+        "ensemble and, with half its weight each, linear classifiers on the features of "
+        "earlier networks (`keep_encoders`), which takes as many times the computation as "
+        'there are tasks; "ncm": the nearest class mean, by cosine; "ridge": a ridge '
+        'regression on random projections of the features of a frozen backbone. "auto": '
+        '"ridge" if the backbone is frozen from the first task on, else "ensemble". All but '
+        '"wta" need `statistics`.',
     )
     projections: int = parameter(
         default=4000,

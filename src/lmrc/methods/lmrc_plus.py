@@ -72,7 +72,8 @@ class LMRCPlusClassifier(Ensemble):
     earlier_ : dict of Tensor
         Encoders of earlier tasks, for drift compensation and for snapshots.
     snapshots_ : dict of Tensor
-        With ``predict_with="snapshots"``: class statistics by these encoders, and classifiers.
+        With ``predict_with="snapshots"``: class statistics on the features of these encoders, and
+        classifiers.
     members_ : list of LMRCPlusClassifier
         With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict

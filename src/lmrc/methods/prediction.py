@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmrc.data.validation import read_dataset
 from lmrc.methods.reading import read_parts
-from lmrc.nets.network import Encoder, Network
+from lmrc.nets.network import Network
 from lmrc.training.device import default_dtype_guard, use_bf16
 from lmrc.training.features import for_inference
 
@@ -77,17 +77,10 @@ class Prediction(ClassifierMixin):
                     )
                 yield values
 
-    def _with_snapshots(self, network: Network) -> Network:
-        """Return the network with encoders of earlier tasks, if they predict, too."""
-        return network
-
     def _network_for(self, n: int) -> Network:
         """Return what `scores` is called with for n samples: for many, a network that is faster."""
-        network = self._with_snapshots(self.network_)
-        if n <= FEW:
-            return network
-        snapshots = [for_inference(cast("Encoder", encoder)) for encoder in network.snapshots]
-        return Network(for_inference(network.encoder), network.head, snapshots)
+        network = self.network_
+        return network if n <= FEW else Network(for_inference(network.encoder), network.head)
 
     def _as_it_is(self) -> Self:
         """Return what stays as it is now, though another thread lets this one learn or forget.

@@ -14,7 +14,7 @@ from lmrc.training.rotations import N_ROTATIONS, is_square
 
 
 class Resolved(LMRCPlusParameters, LMRCClassifier):
-    """LMRC with the parameters of LMRC+, as they come to for its inputs and what it has learnt."""
+    """LMRC with the parameters of LMRC+, as what they come to for its inputs and tasks."""
 
     @property
     def _rotations(self) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 #: Purposes of random numbers: part of the seed, so that no two streams are the same.
-NETWORK, LABELS, EXEMPLARS, EPOCH, STATISTICS, FORGET, ADAPTATION, CALIBRATION = range(8)
-MEMBER, SNAPSHOTS = 8, 9
+NETWORK, LABELS, EXEMPLARS, EPOCH, STATISTICS = range(5)
+FORGET, ADAPTATION, CALIBRATION, MEMBER, SNAPSHOTS = range(5, 10)
 
 
 def seed_from(random_state: Any) -> int:

@@ -73,8 +73,9 @@ def describe(path: Path) -> dict[str, Any]:
             "exemplars": files["exemplars"]["y"][0][0] if "exemplars" in files else 0,
             "earlier_versions_with_exemplars": earlier_with_exemplars(versions),
             "statistics": _statistics(files) or settings.get("statistics", "none"),
-            "statistics_bytes": _bytes(files, "statistics", "scatter", "classifiers", "snapshots"),
+            "statistics_bytes": _bytes(files, "statistics", "scatter", "classifiers"),
             "earlier_bytes": _bytes(files, "earlier"),
+            "snapshot_bytes": _bytes(files, "snapshots"),
             "statistics_of": _statistics_of(files, settings),
             "rotations": rotated,
             "label_dim": dim,
@@ -194,6 +195,9 @@ def print_info(path: Path, say: Say) -> None:
     if info["earlier_bytes"]:
         size = format_bytes(info["earlier_bytes"])
         say(f"encoders of earlier tasks, to compensate feature drift: {size}")
+    if info["snapshot_bytes"]:
+        size = format_bytes(info["snapshot_bytes"])
+        say(f"class statistics and classifiers on their features, to predict: {size}")
     each = "" if info["rotations"] == "none" else " per task, each in four rotations"
     left = info["label_vectors_left"]
     about = "over" if left == MAX_ROOM else "about"

@@ -171,7 +171,10 @@ def finetune_linear(
     generator: torch.Generator,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return ``linear_weight`` and ``linear_bias`` alone: see `finetune`."""
+    """Return ``linear_weight`` and ``linear_bias`` alone, without heads: see `finetune`.
+
+    Each step has `SAMPLES` of a class, however many rotations an image has.
+    """
     rng = torch.Generator(device)
     rng.manual_seed(int(torch.randint(2**62, (), generator=generator)))
     pseudo = pseudo_features(statistics, non_negative, rng, SAMPLES)

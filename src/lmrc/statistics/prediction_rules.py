@@ -21,7 +21,7 @@ EXACT = ("lda", "ncm", "ridge")
 FINETUNED = ("finetuned", "linear", "ensemble", "snapshots")
 #: What each of the others needs of what is kept.
 _NEEDS = {"wta": (), "lda": ("lda_weight",), "ncm": ("class_means",), "ridge": ("ridge_weight",)}
-_NEEDS |= {"snapshots": ("snapshot_weight",)}
+_NEEDS |= {"snapshots": ("snapshot_weight", "head_weight")}
 #: Weight of each snapshot's score; the newest network's, of all its rules together, has weight 1.
 OF_SNAPSHOT = 0.5
 

@@ -3,7 +3,9 @@
 The features of such a network do not drift: of all classes learnt since, its class statistics are
 those of the images. Classes learnt before have the drift-compensated ones of that time. Networks of
 one training run as an ensemble: Huang et al., "Snapshot Ensembles: Train 1, Get M for Free", ICLR
-2017.
+2017; there, all learn the same data. Experts with class statistics of their own, without exemplars:
+Rypeść et al., "Divide and not forget: Ensemble of selectively trained experts in Continual
+Learning", ICLR 2024.
 """
 
 from __future__ import annotations
