@@ -5,8 +5,9 @@
 LMRC+ with 20 exemplars per class and snapshots, on 450 training images of each class of CIFAR-100,
 scored on the other 50. One training, and three versions of the class statistics: "all" fits the map
 on new images and exemplars, as LMRC+ does; "new" on new images alone; "true" has the statistics of
-all images so far, and tells what better ones would bring. Exemplars' features take part in
-fine-tuning in each. A JSON line for each task and version: accuracy by prediction rule.
+all images so far, and tells what better ones would bring; it has no snapshots. Exemplars' features
+take part in fine-tuning in each. A JSON line for each task and version: accuracy by prediction
+rule.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""How much networks of earlier tasks add to the newest one, on held-out images.
+r"""How much networks of earlier tasks add to the newest one, on held-out images.
 
-    python results/search/compensation.py learn DATA --small --tasks 10 --by-each --out DIR
+    python results/search/compensation.py learn DATA --small --tasks 10 --after 6 10 --by-each \
+        --out DIR
     python results/search/snapshots.py DIR --after 6 10 --out FILE
 
 Each network has class statistics of its own features: those of classes learnt before are

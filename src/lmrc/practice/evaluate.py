@@ -63,7 +63,7 @@ RULES = {
     "ensemble": "ensemble, the sum of the standardised scores of the fine-tuned heads and of a "
     "linear classifier of the features",
     "snapshots": "snapshot ensemble, the sum of the standardised scores of the ensemble and, with "
-    "half its weight each, of linear classifiers by the networks of earlier tasks",
+    "half its weight each, of linear classifiers on the features of earlier networks",
     "ncm": "nearest class mean, by the cosine to the class's mean feature vector",
     "ridge": "ridge regression on the features and random projections of them",
 }
