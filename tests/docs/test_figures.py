@@ -35,12 +35,12 @@ TABLES = [
         "README.md",
         "## Results",
         {
-            "LMRC+, snapshot ensemble": (SNAPSHOTS, "LMRC+"),
+            "LMRC+, snapshot ensemble of ten networks": (SNAPSHOTS, "LMRC+"),
             "LMRC+": (PLUS, "LMRC+"),
             "LMRC": (MAIN, "LMRC"),
             "LwF.MT": (MAIN, "LwF.MT"),
             "fine-tuning": (MAIN, "Fine-tuning"),
-            "joint training": (JOINT, "Joint"),
+            "keeps all data: joint training": (JOINT, "Joint"),
         },
     ),
     (
@@ -66,10 +66,10 @@ TABLES = [
     ),
     (
         "README.md",
-        "## Results",
+        "EfficientNet-Lite0 with ImageNet weights:",
         {
-            "LMRC+ on EfficientNet-Lite0": (PRETRAINED, "LMRC+, adapted"),
-            "joint fine-tuning of EfficientNet-Lite0": (PRETRAINED, "Joint fine-tuning"),
+            "LMRC+, adapted to the first task": (PRETRAINED, "LMRC+, adapted"),
+            "keeps all data: joint fine-tuning": (PRETRAINED, "Joint fine-tuning"),
         },
     ),
     (

@@ -16,7 +16,7 @@ def average_incremental_accuracy(accuracies: Sequence[float]) -> float:
     """Return the mean over all tasks of the accuracy on all classes seen so far.
 
     (1/K) Σᵢ aᵢ, where aᵢ is the accuracy over all seen classes after task i. The first task
-    counts like the others. After Castro et al., End-to-End Incremental Learning, 2018.
+    counts like the others, as in iCaRL (Rebuffi et al., 2017).
 
     Examples
     --------

@@ -27,7 +27,9 @@ class EWCClassifier(FineTuneClassifier):
     """Fine-tuning with Elastic Weight Consolidation (Kirkpatrick et al., 2017).
 
     Adds ½ λ Σᵢ Fᵢ (θᵢ − θᵢ*)² to the cross-entropy: θ* are the weights after the last task,
-    F the diagonal of the Fisher information, summed over all tasks so far.
+    F the diagonal of the Fisher information, summed over all tasks so far. One penalty in place of
+    one for each task: Huszár, "Note on the quadratic penalties in elastic weight consolidation",
+    2018.
 
     Attributes
     ----------
@@ -73,11 +75,11 @@ class EWCClassifier(FineTuneClassifier):
         old = {name: p.detach() for name, p in old_network.named_parameters()}
         both = zip(old.values(), network.parameters(), strict=True)
         new = [before_growth(p, o.shape) for o, p in both]
-        # A stiffness over 1 / learning rate makes SGD overshoot and diverge. A weight that stiff
-        # does not move anyway, so it is enough to hold it that hard.
+        # With a curvature over 1 / learning rate a step of SGD overshoots, and over a few times
+        # that it diverges. A weight held that hard does not move anyway.
         fisher = flat(self.fisher_[name] for name in old)
-        stiffness = (self.penalty_weight * fisher).clamp(max=1 / self.learning_rate)
-        return {"ewc": 0.5 * (stiffness * (flat(new) - flat(old.values())).square()).sum()}
+        curvature = (self.penalty_weight * fisher).clamp(max=1 / self.learning_rate)
+        return {"ewc": 0.5 * (curvature * (flat(new) - flat(old.values())).square()).sum()}
 
     def check_saved(self) -> None:
         """Refuse a Fisher information that is not of this network's weights."""

@@ -46,7 +46,7 @@ class FrozenFeatures:
         return str(self.rotations)
 
     @property
-    def _flips(self) -> bool:  # whether prediction uses mirror images, too
+    def _flips(self) -> bool:  # whether prediction uses flipped images, too
         return False
 
     def _as_features(

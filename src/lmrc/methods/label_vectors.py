@@ -79,7 +79,7 @@ class LabelVectors(Fitted):
         """Take out what else is kept of a class; what heads and classifier have is gone already."""
 
     def _move_seed_on(self) -> int:
-        """Let nothing be drawn again from the seed so far; return one that is stored nowhere.
+        """Replace the seed, so that no earlier sample can be repeated; return another, to use once.
 
         The same calls give the same seeds. They come of the heads' weights, too, which no one can
         tell once some of them have gone.

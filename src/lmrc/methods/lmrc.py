@@ -71,7 +71,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         return MultiHead(width, self.label_dim, n_heads)
 
     def expand(self, network: Network, n_new: int) -> None:
-        """Draw label vectors for the new classes (Algorithm 1), and open a head for them."""
+        """Sample label vectors for the new classes (Algorithm 1), and open a head for them."""
         new = self._new_label_vectors(n_new).to(network.head.weight)
         known = [self.labels_["vectors"].to(new)] if hasattr(self, "labels_") else []
         self.labels_ = {"vectors": torch.cat([*known, new])}
@@ -110,7 +110,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         terms = dict(self._class_losses(old, new, batch))
         if old_outputs is not None:  # the response vectors v, (n, k, d): Eq. 6
             response = (old * old_outputs).sum(dim=(1, 2))
-            terms["response"] = -self.response_weight * response  # Eq. 7
+            terms["response"] = -self.response_weight * response  # −λ · Eq. 7
         return terms  # their sum is Eq. 8; with "review", Eq. 10
 
     def _class_losses(self, old: Tensor, new: Tensor, batch: MiniBatch) -> Losses:
@@ -119,17 +119,17 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         c = self._expected(batch.targets, vectors)  # label vectors of the samples, (n, 1, d)
         terms, k = {}, old.shape[1]
         if new.shape[1]:
-            terms["new"] = -(new * c).sum(dim=(1, 2))  # Eq. 1
+            terms["new"] = -(new * c).sum(dim=(1, 2))  # −Eq. 1
         if k and (reviewed := self._reviewed(batch, c, vectors, k)) is not None:
-            terms["review"] = -(old * reviewed).sum(dim=-1).sum(dim=1)  # Eq. 9
+            terms["review"] = -(old * reviewed).sum(dim=-1).sum(dim=1)  # −Eq. 9
         return terms
 
     def _reviewed(self, batch: MiniBatch, c: Tensor, vectors: Tensor, k: int) -> Tensor | None:
         """Return what the old heads are to respond with, (n, 1 or k, d); None for no Review Loss.
 
         With exemplars, every head learns every class (Eq. 9). Without, the old heads review known
-        classes where they come again, and Eq. 8 leaves them alone with new ones. So it is with a
-        head that lacks exemplars of a class of its own: those of others would drive it out.
+        classes where they come again, and Eq. 8 leaves them alone with new ones. The same holds for
+        a head without exemplars of one of its classes: those of others would overwrite it.
         """
         with_exemplars = self._with_exemplars(k)
         if all(with_exemplars):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmrc.labels.mapping import LabelMapping
-from lmrc.methods.ensemble import Ensemble
+from lmrc.methods.members import WithMembers
 from lmrc.methods.objectives import softmax_losses
 from lmrc.methods.rng import ADAPTATION, LABELS
 from lmrc.nets.network import Encoder, Network
@@ -40,7 +40,7 @@ ADAPTED_ON_CPU = 8
 ADAPTED_SHARE = 0.7  # of the adapted weights
 
 
-class LMRCPlusClassifier(Ensemble):
+class LMRCPlusClassifier(WithMembers):
     """LMRC+: forgets far less than LMRC, and is exemplar-free, too.
 
     What it adds to LMRC, each with a parameter that turns it off: every class has a label vector

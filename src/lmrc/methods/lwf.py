@@ -15,7 +15,7 @@ from lmrc.training.step import Losses
 
 
 class LwFClassifier(FineTuneClassifier):
-    """Learning without Forgetting (Li and Hoiem, 2017), with one softmax layer or one per task.
+    """Learning without Forgetting (Li and Hoiem, 2016), with one softmax layer or one per task.
 
     ``heads="single"`` is LwF.MC: one softmax over all classes, whose outputs for the old ones are
     distilled from the old network. ``heads="multi"`` is LwF.MT: a softmax for each task,

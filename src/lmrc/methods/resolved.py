@@ -69,7 +69,7 @@ class Resolved(LMRCPlusParameters, LMRCClassifier):
         return 1 if self._rotations == "none" else N_ROTATIONS
 
     @property
-    def _flips(self) -> bool:  # only where mirror images are learnt, too
+    def _flips(self) -> bool:  # only where flipped images are learnt, too
         return self.test_time_flip and flips(self.augmentation_)
 
     @property

@@ -90,7 +90,7 @@ class ClassStatistics:
         means = drift(self.means).float()
         return type(self)(self.counts, means, self.covariances.mapped(drift.weight))
 
-    def drawn(self, rows: Tensor, means: Tensor, share: float) -> Self:
+    def interpolated(self, rows: Tensor, means: Tensor, share: float) -> Self:
         """Return them with the means of some classes this share of the way to other ones."""
         drawn = self.means.clone()
         drawn[rows] = torch.lerp(drawn[rows], means.to(drawn), share)

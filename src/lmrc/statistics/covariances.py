@@ -335,10 +335,10 @@ class LowRankShared(Covariances):
         """Return those of features that are mapped: none of it has to be cut."""
         whole = _for_each(map_, len(self.rest))
         u = whole.T @ self.factors.double()
-        _, turn = torch.linalg.eigh(u.mT @ u)  # so that columns are orthogonal again
+        _, vectors = torch.linalg.eigh(u.mT @ u)  # so that columns are orthogonal again
         rest = whole.T @ self.rest.double() @ whole
         variance = self.variance.double() * rest.trace().clamp(min=0)
-        return type(self)((u @ turn).float(), variance.float(), _of_trace_1(rest).float())
+        return type(self)((u @ vectors).float(), variance.float(), _of_trace_1(rest).float())
 
     def without(self, row: int) -> Self:
         """Return those of the other classes; what one had in the rest cannot be told apart."""
@@ -396,7 +396,7 @@ def _root(matrix: Tensor) -> Tensor:
 
 
 def _sampler(roots: Tensor, n_classes: int, generator: torch.Generator) -> Sampler:
-    """Return a sampler of from N(0, R Rᵀ) for each class, by its root R or by one for all."""
+    """Return a sampler from N(0, R Rᵀ) for each class, by its root R or by one for all."""
     rank = roots.shape[-1]
     device = generator.device
     roots = roots.to(device)

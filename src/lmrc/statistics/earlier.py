@@ -1,4 +1,4 @@
-"""Networks of earlier tasks: seeing new images, they tell where old classes are by now.
+"""Networks of earlier tasks: from the new images, old class means are mapped in one step.
 
 From task to task, errors of drift compensation add up. The map from the network with which a class
 was learnt to the newest one takes one step, fitted on the images at hand: the mean of both
@@ -81,7 +81,7 @@ class Earlier:
                 raise ValueError("an earlier network is not as its network is")
 
     def sources(self, like: Encoder) -> list[Source]:
-        """Return the networks on the device of another one, which is as they are."""
+        """Return the networks on the device of another one of the same architecture."""
         found = []
         for task, encoder in self.encoders_like(like, list(self.encoders)).items():
             rows = torch.nonzero(self.tasks == task).flatten()
@@ -89,7 +89,7 @@ class Earlier:
         return found
 
     def encoders_like(self, like: Encoder, tasks: Iterable[int]) -> dict[int, Encoder]:
-        """Return the encoders of tasks, on the device of another one, which is as they are."""
+        """Return the encoders of tasks, on the device of another one of the same architecture."""
         found = {}
         for task in tasks:
             encoder = copy.deepcopy(like)

@@ -68,7 +68,7 @@ class Scatter:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether there is but the sum of all scatter matrices."""
+        """Whether only the sum of all scatter matrices is kept."""
         return bool(len(self.within))
 
     @property

@@ -155,7 +155,7 @@ def update_statistics(
     if drifts:
         moved = before.mapped(drifts[0].fit())
         for drift, source in zip(drifts[1:], earlier, strict=True):
-            moved = moved.drawn(source.rows, drift.fit()(source.means), ONE_STEP)
+            moved = moved.interpolated(source.rows, drift.fit()(source.means), ONE_STEP)
         known[0] = moved
     for row, found in again.items():
         known = {i: one.with_class(row, found[i]) for i, one in known.items()}

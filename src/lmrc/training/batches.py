@@ -38,7 +38,7 @@ class MiniBatch:
     reviews : bool
         Whether an epoch holds samples of them: exemplars, or known classes that came again.
     rotation : Tensor of shape (n,) or None
-        Quarter rotations of each image; None where images are not rotated.
+        Number of 90° rotations of each image; None where images are not rotated.
     lam : Tensor of shape (n,) or None
         With CutMix, the share λ of each image that is its own. The rest is its partner's: for the
         i-th image, the i-th from the end of the mini-batch.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lmrc import LMRCPlusClassifier, ModelFileError, load
-from lmrc.methods.ensemble import Networks
+from lmrc.methods.members import Networks
 from lmrc.practice import export
 from lmrc.store import folder
 from lmrc.training.loop import TrainingError

@@ -36,7 +36,7 @@ class Networks(Network):
         self.networks = nn.ModuleList(networks)
 
 
-class Ensemble(Calibrated):
+class WithMembers(Calibrated):
     """A classifier of ``members`` networks; of one, it does nothing.
 
     Scores are standardised for each image and averaged. Images that are held out of training are
