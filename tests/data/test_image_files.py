@@ -148,7 +148,19 @@ def test_a_class_without_a_readable_image_is_named(pictures, little_memory):
 
 def test_available_memory_is_shared_by_the_processes_of_a_command(monkeypatch):
     assert available_memory() > 2**20
-    monkeypatch.setattr(Path, "read_text", lambda path: "MemAvailable: 4096 kB\n")
+    files = {"meminfo": "MemTotal: 9000 kB\nMemAvailable: 4096 kB\n", "memory.max": "max\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path: files.get(path.name, ""))
     for processes in ("1", "4"):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
         assert available_memory() == 2**22 / int(processes)
+
+
+def test_available_memory_is_what_the_container_has_left(monkeypatch):
+    files = {
+        "meminfo": "MemAvailable: 4096 kB\n",
+        "memory.max": "1000000\n",
+        "memory.current": "900000\n",
+        "memory.stat": "anon 600000\nfile 300000\ninactive_file 200000\nactive_file 50000\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda path: files[path.name])
+    assert available_memory() == 350_000

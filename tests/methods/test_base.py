@@ -22,6 +22,7 @@ from lmrc import (
 )
 from lmrc.checks import blobs
 from lmrc.methods import prediction, reading
+from lmrc.nets.growing import GrowingLinear
 
 X, Y = blobs()[0]
 X2, Y2 = blobs()[1]
@@ -568,6 +569,32 @@ def watch(X, y, **settings):
     Watched.seen = []
     Watched(**{"epochs": 2, "random_state": 0, "backbone": "mlp"} | settings).fit(X, y)
     return Watched.seen
+
+
+class TwoOutputs(FineTuneClassifier):
+    """Its head returns logits and features."""
+
+    class Head(GrowingLinear):
+        def forward(self, features):
+            return super().forward(features), features
+
+    def make_head(self, width, n_heads=0, n_classes=0):
+        return self.Head(width, n_classes)
+
+    def losses(self, outputs, old_outputs, batch):
+        logits, features = outputs
+        return super().losses(logits, None, batch) | {"size": 0.01 * features.square().mean()}
+
+    def scores(self, network, x):
+        return network(x)[0]
+
+
+def test_a_head_may_return_several_tensors():
+    model = TwoOutputs(epochs=20, random_state=0).partial_fit(X, Y)
+    assert model.score(X, Y) == 1
+    model.set_params(learning_rate=1e30, epochs=1, batch_size=1000)
+    with pytest.raises(TrainingError, match="outputs are not finite"):
+        model.partial_fit(X2, Y2)
 
 
 def test_every_epoch_has_an_order_of_its_own():

@@ -1,5 +1,6 @@
 """Learning by the API, in a process of its own."""
 
+import asyncio
 import io
 import json
 import os
@@ -145,6 +146,25 @@ def test_discard_and_cancel_leave_the_model(client, fake, pictures, wait, place)
     job = start(client, pictures)
     wait(client, job, "waiting")
     assert client.delete(f"/v1/jobs/{job}").json()["state"] == "cancelled"
+    assert store.fingerprint(place) == before
+
+
+def test_a_job_can_be_cancelled_while_its_process_starts(
+    client, fake, pictures, place, monkeypatch
+):
+    fake("tell(stage='done')")
+    jobs, before = client.app.state.jobs, store.fingerprint(place)
+    start_process = jobs._start_process
+
+    async def slowly():
+        while not any(job.state == "cancelled" for job in jobs):
+            await asyncio.sleep(0.01)
+        return await start_process()
+
+    monkeypatch.setattr(jobs, "_start_process", slowly)
+    job = start(client, pictures)
+    assert client.delete(f"/v1/jobs/{job}").json()["state"] == "cancelled"
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
     assert store.fingerprint(place) == before
 
 

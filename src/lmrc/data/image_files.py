@@ -36,17 +36,23 @@ def n_processes() -> int:
 
 def available_memory() -> float:
     """Return how many bytes the system and the container still allow this process."""
-    found = []
-    for path, start in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
-        try:
-            lines = Path(path).read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            number = line.removeprefix(start).split()[0]
-            if line.startswith(start) and number.isdecimal():
-                found.append(int(number) * (1024 if start else 1))
-    return min(found, default=float("inf")) / n_processes()
+    left = [1024 * size for size in _sizes("/proc/meminfo", "MemAvailable:")]
+    container = "/sys/fs/cgroup/memory"
+    for limit in _sizes(f"{container}.max"):
+        freed = sum(_sizes(f"{container}.stat", "active_file", "inactive_file"))  # if need be
+        left.append(max(0, limit + freed - sum(_sizes(f"{container}.current"))))
+    return min(left, default=float("inf")) / n_processes()
+
+
+def _sizes(path: str, *names: str) -> list[int]:
+    """Return the numbers in a file of the system: those with these names, or that of the file."""
+    try:
+        lines = [line.split() for line in Path(path).read_text().splitlines()]
+    except OSError:  # not every system has it
+        return []
+    if names:
+        lines = [line[1:] for line in lines if line[0] in names]
+    return [int(line[0]) for line in lines if line[0].isdecimal()]
 
 
 def n_workers(max_workers: int = MAX_WORKERS) -> int:

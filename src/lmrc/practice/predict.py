@@ -167,7 +167,9 @@ def find_images(arguments: Sequence[str]) -> Iterator[Input]:
                 yield Prediction(argument, [], error=f"X of {path} is empty")
         elif not path.exists() and glob.has_magic(argument):
             matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
-            yield from matching
+            if "**" in argument:  # it matches folders and their files
+                matching = [match for match in matching if not Path(match).is_dir()]
+            yield from find_images(matching)
             if not matching:
                 yield Prediction(argument, [], error=f"no file matches {argument}")
         else:

@@ -173,8 +173,9 @@ class Jobs:
         try:
             async with asyncio.timeout(self.settings.learn_seconds) as limit:
                 process = job.process = await self._learner()
-                await _send(process, job.served.path, images, request, keep)
-                await self._follow(job, process, limit)
+                if job.is_active:  # else it was cancelled while the process started
+                    await _send(process, job.served.path, images, request, keep)
+                    await self._follow(job, process, limit)
         except TimeoutError:
             late = job.state == WAITING
             text = "no decision came in time" if late else "learning took too long"
@@ -240,9 +241,10 @@ class Jobs:
         job.images = {}
         if job.state == COLLECTING:
             job.update(state=CANCELLED)
-        elif job.is_active and job.process is not None:
+        elif job.is_active:
             job.update(state=CANCELLED, stage="")
-            _kill(job.process)
+            if job.process is not None:
+                _kill(job.process)
             if job.run is not None:
                 await asyncio.wait([job.run])
 

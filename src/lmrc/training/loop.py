@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from lmrc.training import cutmix
 from lmrc.training.batches import Batches, MiniBatch
@@ -178,7 +179,8 @@ def _outputs_are_finite(network: nn.Module, batches: Batches, seed: int) -> bool
     batches.sample_epoch(torch.Generator().manual_seed(seed))
     _, positions = next(iter(batches.shards()))
     with torch.no_grad(), uncompiled():
-        return bool(network.eval()(batches.at(positions).x).isfinite().all())
+        outputs = tree_leaves(network.eval()(batches.at(positions).x))
+        return all(bool(part.isfinite().all()) for part in outputs if isinstance(part, Tensor))
 
 
 @contextmanager
