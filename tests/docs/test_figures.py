@@ -269,11 +269,10 @@ def spread(values, digits=3):
     return f"{fmean(values):.{digits}f}{deviation}"
 
 
-def few(images, rule="ridge", held_out=False):
+def few(images):
     """Return average incremental and last accuracy on Flowers-12, in percent; images=0: all."""
-    path = "pretrained/flowers12/few-images.jsonl"
-    path = "search/pretrained/flowers12-held-out.jsonl" if held_out else path
-    found = lines_of(f"results/{path}", per_class=images, rule=rule, held_out=held_out)
+    path = "results/pretrained/flowers12/few-images.jsonl"
+    found = lines_of(path, per_class=images, rule="ridge", held_out=False)
     assert len(found) == 5
     average = fmean(fmean(line["accuracy"]) for line in found)
     return 100 * average, 100 * fmean(line["accuracy"][-1] for line in found)
@@ -301,64 +300,6 @@ def test_tiny_imagenet():
     says("docs/reproduction.md", f"| 20 | {cells} |")
 
 
-def test_cutmix_in_twenty_tasks():
-    rows = dict(rows_of(LAB_BOOK, "After this result, twenty tasks"))
-    for name, row in zip(("first-task-only", "cutmix", "no-cutmix"), rows.values(), strict=True):
-        for order, shown in enumerate(row):
-            records = read_records(ROOT / f"results/search/mixed/20-tasks-{name}-order-{order}")
-            found = [100 * r.record.accuracy for r in records[:8]]
-            assert shown == f"{sum(found) / 8:.1f} / {found[-1]:.1f}", (name, order)
-
-
-#: Line above a table of the lab book, its columns, and the folders of its rows.
-SEARCH = [
-    (
-        "## Augmentation, first task",
-        "wta lda finetuned ensemble",
-        "as-it-was objective-both augment-no-cutmix label_dim-200 first_epochs-100 "
-        "first_epochs-100-objective-both-augment-no-cutmix",
-    ),
-    (
-        "## Better features",
-        " ".join(RULES),
-        "tries/as-it-is tries/first-rate-0.1 tries/first-rate-0.2 tries/init tries/averaged-10 "
-        "tries/distilled tries/contrastive",
-    ),
-    ("20 exemplars per class (", " ".join(RULES), "pool/as-it-was pool/across pool/across-real"),
-    (
-        "first row. Further trials",
-        "wta lda ensemble",
-        "pool/corrected pool/response_weight-1 pool/average_last-10 pool/rate-0.05 "
-        "pool/often pool/often-rate-0.05",
-    ),
-    (
-        "## CutMix",
-        " ".join(RULES),
-        "mixed/as-it-is-60 mixed/mixed-60 mixed/rate-0.1-60 mixed/rate-0.2-60 mixed/first-200-60 "
-        "mixed/later-100 tries/as-it-is mixed/mixed-30 mixed/always-30 mixed/averaged-10-30 "
-        "mixed/first-rate-0.1-30 mixed/first-200-30",
-    ),
-    ("With fifty images per class", " ".join(RULES), "mixed/few-no-cutmix mixed/few-mixed"),
-    (
-        "## Width, margins",
-        " ".join(RULES),
-        "mixed/mixed-60 features/base-order-0 features/base-order-0-again features/margin-0.1 "
-        "features/simplex features/colour features/wide-60",
-    ),
-]
-
-
-@pytest.mark.parametrize(("above", "rules", "folders"), SEARCH, ids=lambda part: part[:30])
-def test_a_table_of_the_search(above, rules, folders):
-    """Average / last over the first five tasks, on held-out images."""
-    rows = [cells for _, cells in rows_of(LAB_BOOK, above)]
-    for folder, row in zip(folders.split(), rows, strict=True):
-        records = read_records(ROOT / "results/search" / folder)[:5]
-        for rule, shown in zip(rules.split(), row, strict=True):
-            found = [100 * r.extra["prediction_rules"][rule]["accuracy"] for r in records]
-            assert shown.startswith(f"{fmean(found):.1f} / {found[-1]:.1f}"), (folder, rule)
-
-
 def test_the_search_in_a_page_has_the_figures_of_the_lab_book():
     section = (ROOT / "results/README.md").read_text("utf-8").partition("\n## The search in")[2]
     questions = " ".join(section.split()).split(" - **[")[1:]
@@ -379,23 +320,6 @@ def test_few_photographs():
     for n in (5, 10, 0):
         average, last = few(n)
         says("docs/tutorial.md", f"| {n or 60} | {average:.1f} % | {last:.1f} % |")
-    for i, (label, row) in enumerate(rows_of(LAB_BOOK, "## Few photographs of a class")):
-        n = int(label.rpartition(" ")[2])
-        rules = [few(0 if n >= 48 else n, rule, i < 4) for rule in ("ncm", "lda", "ridge")]
-        assert row == [f"{average:.1f} / {last:.1f}" for average, last in rules]
-
-
-def test_features_of_more_layers():
-    rows = dict(rows_of(LAB_BOOK, "### Features of more layers"))
-    folder = "results/search/pretrained"
-    for label, row in rows.items():
-        blocks, _, scale = label.rpartition(", ")
-        wanted = {"blocks": [int(x) for x in blocks.split() if x.isdigit()]}
-        wanted["scale"] = float(scale) if blocks else 1
-        data = [("flowers12", n) for n in (1, 5, 10, 48)] + [("cifar100", 80)]
-        for (name, n), shown in zip(data, row, strict=True):
-            lines = lines_of(f"{folder}/layers-{name}.jsonl", per_class=n, **wanted)
-            assert shown == f"{100 * fmean(line['accuracy'] for line in lines):.1f}", label
 
 
 def test_seconds_for_photographs():
@@ -417,10 +341,6 @@ def test_vectors():
     }
     text = "{:.1f} % of all ten, where a network that learns has {:.1f} %"
     says("docs/how-to/choose.md", text.format(*(100 * share for share in found.values())))
-    for data, row in rows_of(LAB_BOOK, "## Vectors"):
-        for backbone, shown in zip(("identity", "mlp"), row[1:], strict=True):
-            lines = lines_of("results/search/vectors.jsonl", data=data, backbone=backbone)
-            assert shown == f"{100 * fmean(line['accuracy'][-1] for line in lines):.1f}"
 
 
 def test_mistakes_found_by_check():
@@ -540,28 +460,6 @@ def test_scores_for_unknown_images(name, heading, rule, task):
         assert [cell.strip() for cell in cells.split("|")] == found, label
 
 
-def test_tries_for_unknown_images():
-    rows = [cells for _, cells in rows_of(LAB_BOOK, "**Photographs and a frozen")]
-    for first, name in ((0, "flowers12"), (2, "tiny-imagenet")):
-        shown = sorted(row[first : first + 2] for row in rows if row[first])
-        found = [
-            [
-                f"{fmean(line['auroc']):.3f} / {min(line['auroc']):.3f}",
-                f"{100 * line['accuracy']:.1f}",
-            ]
-            for line in lines_of(f"results/search/unknown/{name}.jsonl")
-        ]
-        assert shown == sorted(found), name
-    table = dict(rows_of(LAB_BOOK, "**Vectors**, LMRC+"))
-    columns = ("digits", 120), ("wine", 30), ("mnist", 50), ("mnist", 300)
-    columns += ("flowers12", 40), ("tiny-imagenet", 40)
-    scores = ("maximum similarity", "weight 2, relative 0", "weight 2, relative 0.5")
-    path = "results/search/unknown/vectors.jsonl"
-    for score, cells in zip((*scores, "weight 3, relative 0"), table.values(), strict=True):
-        lines = [lines_of(path, data=d, train=n, score=score)[0] for d, n in columns]
-        assert cells == [f"{fmean(line['auroc']):.3f}" for line in lines], score
-
-
 def test_what_is_left_of_a_forgotten_class():
     text = (ROOT / "results/benchmarks/forgotten.txt").read_text("utf-8")
     for before, after in re.findall(r"epochs: \[([\d.]+) +([\d.]+)\]", text):
@@ -605,81 +503,10 @@ def test_label_vectors():
     says("docs/paper.md", f"expects {expected:.0f}", f"{fmean(found):.0f} ± {stdev(found):.0f}")
 
 
-def test_the_table_of_drift_maps_is_that_of_the_records():
-    maps = ["ridge", "sdc", "mlp", "cycle", "pushed", "pushed mlp", "pushed shift", "response 0.1"]
-    maps += ["true means", "true"]
-    at = {0: (3, 5, 7, 10), 1: (3, 5)}
-    folder = "results/search/drift"
-    found = {(order, task): lines_of(f"{folder}/order-{order}.jsonl", task=task)[0]["maps"]
-             for order, tasks in at.items() for task in tasks}  # fmt: skip
-    for name in maps:
-        cells = [f"{100 * scores[name]['ensemble']:.1f}" for scores in found.values()]
-        says(LAB_BOOK, f"| {' | '.join(cells)} |")
-
-
-def test_the_table_of_further_votes_is_that_of_the_records():
-    votes = ["ensemble", "ensemble and lda", "ensemble and half the residual"]
-    votes += ["ensemble and residual", "ensemble, tasks shifted", "ensemble, five crops"]
-
-    def row(*keys):
-        found = [
-            [lines_of(f"results/search/drift/votes-order-{order}.jsonl", task=task)[0]["maps"]
-             for task in (2, 3, 5)]
-            for order in (0, 1)
-        ]  # fmt: skip
-        cells = [
-            ", ".join(f"{100 * maps[keys[0]][keys[1]]:.1f}" for maps in part) for part in found
-        ]
-        return f"| {cells[0]} | {cells[1]} |"
-
-    says(LAB_BOOK, *(row("ridge", vote) for vote in votes))
-    says(LAB_BOOK, *(row(name, "ensemble") for name in ("true means", "true")))
-
-
-def test_the_table_of_joined_rotations_is_that_of_the_records():
-    found = {}
-    for seed in (0, 1):
-        for record in lines_of(f"results/search/joined/seed-{seed}.jsonl"):
-            way = record["join_rotations"], record["keep_encoders"]
-            found[seed, way, record["task"]] = record
-    ways = {"separate": (False, False), "joined": (True, False)}
-    ways |= {"joined, kept encoders": (True, True)}
-    rows = rows_of(LAB_BOOK, "## Joined rotations")
-    assert len(rows) == 9
-    gains = {}
-    for label, cells in rows:
-        rule, way = re.fullmatch(r'`"(\w+)"`, (.+)', label).groups()
-        of = [[found[seed, ways[way], task][rule] for seed in (0, 1)] for task in range(1, 6)]
-        assert cells == [", ".join(f"{value:.1f}" for value in pair) for pair in of]
-        gains[rule, way] = fmean(value for pair in of[1:] for value in pair)
-    gained = {r: round(gains[r, "joined"] - gains[r, "separate"], 1) for r in RULES if r != "wta"}
-    assert gained == {"lda": 2.0, "finetuned": 1.0, "linear": 0.5, "ensemble": 1.4}
-
-
-def test_the_table_of_kept_encoders_is_that_of_the_records():
-    one, other = (
-        lines_of(f"results/search/compensation/order-{order}.jsonl")[0]["found"] for order in (0, 1)
-    )
-    blend = "blend {} 0.001, + R"
-    ways = ["hops 0.001", "hops 0.001 + R", blend.format(1), "recursive 0.5, + R"]
-    rows = rows_of(LAB_BOOK, "## Kept encoders")
-    del rows[4]  # of two ways
-    for (label, cells), way in zip(rows, [*ways, blend.format(99), "true"], strict=True):
-        distances = [f"{found[way]['distance']:.3f}" for found in (one, other)]
-        assert label == "true" or cells[0] == ", ".join(distances)
-        for cell, rule in zip(cells[1:], ("lda 0.03", "linear + heads rank 12 300"), strict=True):
-            assert cell == ", ".join(f"{found[way][rule]:.1f}" for found in (one, other))
-
-
-def test_the_table_of_snapshots_is_that_of_the_records():
-    each = [lines_of(f"results/search/snapshots/order-{order}.jsonl") for order in (0, 1)]
-    ways = ["newest", *(f"{which}, linear, 0.5" for which in ("first", "first, middle"))]
-    ways += [f"all, {rule}, 0.5" for rule in ("lda", "linear")]
-    rows = rows_of(LAB_BOOK, "## Snapshot ensembles")
-    for (_, cells), way in zip(rows, ways, strict=True):
-        of = [[records[i]["found"][way] for records in each] for i in (0, 1)]
-        assert cells == [", ".join(f"{value:.1f}" for value in pair) for pair in of]
-    gains = [r["found"][ways[-1]] - r["found"]["newest"] for records in each for r in records]
+def test_gains_by_snapshots():
+    records = [lines_of(f"results/search/snapshots/order-{order}.jsonl") for order in (0, 1)]
+    found = [line["found"] for lines in records for line in lines]
+    gains = [one["all, linear, 0.5"] - one["newest"] for one in found]
     says("results/README.md", f"{min(gains):.1f} to {max(gains):.1f} points more on small networks")
 
 
