@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from lmrc.lock import LockedError, holder, locked
 from lmrc.store import folder
 from lmrc.store.files import LOCK
-from lmrc.store.lock import LockedError, holder, locked
 
 
 def test_a_second_writer_is_told_who_is_at_work(model, names):
@@ -62,6 +62,6 @@ def test_who_asks_for_the_holder_of_a_lock_is_in_no_ones_way(model, monkeypatch)
             shared.__exit__(None, None, None)
             return holder(path)
 
-        monkeypatch.setattr("lmrc.store.lock.holder", let_go)
+        monkeypatch.setattr("lmrc.lock.holder", let_go)
         with folder.writing(model):
             assert holder(model / LOCK).startswith(f"process {os.getpid()} on ")

@@ -18,8 +18,8 @@ import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from lmrc.cache_folder import CACHE_VARIABLE, cache_folder
 from lmrc.data.dataset import Dataset
+from lmrc.lock import locked
 
 FORMAT_VERSION = 1  # raise it when the same source is decoded into other arrays
 
@@ -54,7 +55,7 @@ def cached_dataset(name: str, sources: Iterable[Path], decode: Callable[[Path], 
         pass  # missing; or damaged, and then decoded again
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder) as is_locked:
+        with (folder / ".lock").open("ab") as file, locked(file) as is_locked:
             if is_locked:
                 _remove_leftovers(folder)
             return _decoded(entry, name, decode)
@@ -95,23 +96,6 @@ def _remove_leftovers(folder: Path) -> None:
         with suppress(OSError):
             if left.name.startswith(_OURS) or time.time() - left.stat().st_mtime > _A_DAY:
                 shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Wait for the lock of a folder, which ends with the process; yield whether there are locks.
-
-    There are none on Windows, and on some network drives.
-    """
-    with (folder / ".lock").open("ab") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-            is_locked = True
-        except (ImportError, OSError):
-            is_locked = False
-        yield is_locked
 
 
 def save_images(path: Path, shape: tuple[int, ...], images: Iterable[NDArray[np.uint8]]) -> None:

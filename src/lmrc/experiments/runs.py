@@ -27,6 +27,7 @@ from lmrc.experiments.inputs import open_stream, order_of
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe, is_plain
+from lmrc.lock import locked
 from lmrc.methods.base import IncrementalClassifier
 from lmrc.methods.catalog import find_method, make_learner, takes
 from lmrc.methods.persistence import model_from
@@ -41,7 +42,6 @@ from lmrc.report.records import (
 )
 from lmrc.report.summary import with_exemplars
 from lmrc.store.folder import MANIFEST, Model, read
-from lmrc.store.lock import locked
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 

@@ -18,8 +18,8 @@ from types import UnionType
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from lmrc.evaluation.run import TaskRecord
+from lmrc.lock import locked
 from lmrc.store.files import write_atomically
-from lmrc.store.lock import locked
 from lmrc.text import brief
 
 RECORDS = "records.jsonl"

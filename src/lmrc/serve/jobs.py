@@ -16,12 +16,12 @@ from time import monotonic
 from typing import Any
 
 from lmrc.data.duplicates import Thumbprint
+from lmrc.lock import LockedError
 from lmrc.practice.learn import Request
 from lmrc.serve.errors import ApiError
 from lmrc.serve.served import Served
 from lmrc.serve.settings import Settings
 from lmrc.store import folder as store
-from lmrc.store.lock import LockedError
 
 COLLECTING, LEARNING, WAITING = "collecting", "learning", "waiting"
 KEPT, DISCARDED, FAILED, CANCELLED = "kept", "discarded", "failed", "cancelled"

@@ -8,6 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from lmrc.lock import LockedError
 from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.practice import maintenance
 from lmrc.practice.info import describe
@@ -21,7 +22,6 @@ from lmrc.serve.uploads import decode, read_uploads
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
-from lmrc.store.lock import LockedError
 
 router = APIRouter(prefix="/v1", responses=ERRORS)
 root = APIRouter()

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lmrc.lock import claimed, holder
 from lmrc.store.files import (
     DRAFT,
     LOCK,
@@ -35,7 +36,6 @@ from lmrc.store.files import (
     write_atomically,
     write_tensors,
 )
-from lmrc.store.lock import claimed, holder
 from lmrc.store.manifest import (
     MANIFEST,
     MAX_VERSIONS,

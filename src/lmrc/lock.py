@@ -16,8 +16,8 @@ class LockedError(RuntimeError):
 
 
 @contextmanager
-def locked(file: IO[bytes], *, wait: bool = True, shared: bool = False) -> Iterator[None]:
-    """Hold a lock between processes on an open file, where the system has locks.
+def locked(file: IO[bytes], *, wait: bool = True, shared: bool = False) -> Iterator[bool]:
+    """Hold a lock between processes on an open file; yield whether the system has locks.
 
     Without `wait`, raise BlockingIOError at once if another process has it. A `shared` lock blocks
     exclusive ones only.
@@ -30,10 +30,10 @@ def locked(file: IO[bytes], *, wait: bool = True, shared: bool = False) -> Itera
     except BlockingIOError:
         raise
     except (ImportError, OSError):  # Windows, or a network file system without locks
-        yield
+        yield False
         return
     try:
-        yield
+        yield True
     finally:
         fcntl.flock(file, fcntl.LOCK_UN)
 
