@@ -31,12 +31,10 @@ def model(tmp_path, saved):
     return shutil.copytree(saved, tmp_path / "m")
 
 
-def remake(model, change):
+@pytest.fixture
+def remake(reseal):
     """Change the description of a model and make its checksum fit."""
-    manifest = json.loads((model / "manifest.json").read_text())
-    change(manifest["versions"][-1])
-    manifest["sha256"] = files.checksum(manifest)
-    (model / "manifest.json").write_text(json.dumps(manifest))
+    return lambda model, change: reseal(model, lambda m: change(m["versions"][-1]))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def remake(model, change):
         ("settings", None),
     ],
 )
-def test_descriptions_that_do_not_fit_are_refused(model, key, value):
+def test_descriptions_that_do_not_fit_are_refused(model, key, value, remake):
     remake(model, lambda version: version["model"].update({key: value}))
     with pytest.raises(ModelFileError):
         lmrc.load(model)
@@ -91,13 +89,13 @@ def test_descriptions_that_do_not_fit_are_refused(model, key, value):
         ("no_parameter", 1),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(model, name, value):
+def test_settings_that_do_not_fit_are_refused(model, name, value, remake):
     remake(model, lambda version: version["model"]["settings"].update({name: value}))
     with pytest.raises(ModelFileError):
         lmrc.load(model)
 
 
-def test_a_group_cannot_lead_outside(model, tmp_path):
+def test_a_group_cannot_lead_outside(model, tmp_path, remake):
     def outside(version):
         version["files"]["../evil"] = version["files"]["weights"]
 
@@ -139,7 +137,7 @@ def test_tensors_of_another_type_are_refused(tmp_path, group, name, dtype):
         lmrc.load(tmp_path / "m")
 
 
-def test_what_is_the_machine_s_is_not_taken_from_a_file(model):
+def test_what_is_the_machine_s_is_not_taken_from_a_file(model, remake):
     """To compile may take many minutes; and a file of weights would be one of the reader's."""
     forged = {"compile": True, "weights": "/etc/passwd"}
     remake(model, lambda version: version["model"]["settings"].update(forged))
@@ -163,12 +161,12 @@ def test_a_manifest_that_would_take_all_memory_is_rejected_in_a_short_line(model
     assert len(str(refused.value)) <= files.MAX_MESSAGE
 
 
-def test_the_type_of_labels_takes_no_memory(model):
+def test_the_type_of_labels_takes_no_memory(model, remake):
     remake(model, lambda version: version["model"].update(label_type="<U250000000"))
     assert lmrc.load(model).classes_.nbytes == 8
 
 
-def test_labels_that_would_take_all_memory_are_refused(model):
+def test_labels_that_would_take_all_memory_are_refused(model, remake):
     def long_names(version):
         names = ["x" * 10**6, *map(str, range(99))]
         version["model"].update(classes=names, head_sizes=[100])
@@ -188,7 +186,7 @@ def test_labels_that_would_take_all_memory_are_refused(model):
         ("label_type", "x" * 10**5),
     ],
 )
-def test_an_error_does_not_repeat_what_was_forged(model, part, value):
+def test_an_error_does_not_repeat_what_was_forged(model, part, value, remake):
     remake(model, lambda version: version["model"].update({part: value}))
     with pytest.raises(ModelFileError) as refused:
         lmrc.load(model)

@@ -1,12 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 import torch
 
 from lmrc import JointClassifier, LMRCClassifier, ModelFileError, load
 from lmrc.nets import packaged
-from lmrc.store.files import checksum
 
 NAME = "efficientnet-lite0@32"
 SETTINGS = {"backbone": NAME, "epochs": 1, "random_state": 0, "device": "cpu"}
@@ -86,11 +83,8 @@ def test_joint_training_begins_anew_with_the_published_weights(tmp_path, no_pack
     "pretrained",
     [None, [], {}, {"size": 32}, {"size": [32]}, {"size": [0, 32]}, {"size": [10**9, 32]}, "x"],
 )
-def test_what_is_forged_is_refused(saved, tmp_path, pretrained):
-    path = tmp_path / "m" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["versions"][0]["model"]["pretrained"] = pretrained
-    manifest["sha256"] = checksum(manifest)
-    path.write_text(json.dumps(manifest))
+def test_what_is_forged_is_refused(saved, tmp_path, pretrained, reseal):
+    change = {"pretrained": pretrained}
+    reseal(tmp_path / "m", lambda manifest: manifest["versions"][0]["model"].update(change))
     with pytest.raises(ModelFileError, match="does not hold a model"):
         load(tmp_path / "m")

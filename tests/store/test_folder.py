@@ -1,9 +1,7 @@
-import json
-
 import pytest
 import torch
 
-from lmrc.store import files, folder
+from lmrc.store import folder
 from lmrc.store.folder import ModelFileError
 
 DESCRIPTION = {"class": "Some", "history": [{"loss": -0.5}], "name": "grün"}
@@ -91,31 +89,23 @@ def test_damage_is_noticed(model, which, damage):
         folder.read(model)
 
 
-def edit(model, change):
-    path = model / "manifest.json"
-    manifest = json.loads(path.read_text())
-    change(manifest)
-    manifest["sha256"] = files.checksum(manifest)
-    path.write_text(json.dumps(manifest))
-
-
-def test_newer_formats_are_named(model):
-    edit(model, lambda manifest: manifest.update(format_version=5))
+def test_newer_formats_are_named(model, reseal):
+    reseal(model, lambda manifest: manifest.update(format_version=5))
     with pytest.raises(ModelFileError, match=r"format 5, .* upgrade lmrc"):
         folder.read(model)
 
 
 @pytest.mark.parametrize("name", ["../weights", "/etc/passwd", "weights-00.safetensors", 7])
-def test_a_manifest_cannot_lead_outside(model, name):
+def test_a_manifest_cannot_lead_outside(model, name, reseal):
     def outside(manifest):
         manifest["versions"][-1]["files"]["weights"]["name"] = name
 
-    edit(model, outside)
+    reseal(model, outside)
     with pytest.raises(ModelFileError):
         folder.read(model)
 
 
-def test_a_manifest_of_another_shape_is_refused(model):
+def test_a_manifest_of_another_shape_is_refused(model, reseal):
     for change in (
         lambda m: m.update(versions=[]),
         lambda m: m.update(versions=[3]),
@@ -127,6 +117,6 @@ def test_a_manifest_of_another_shape_is_refused(model):
         lambda m: m.update(format="zip"),
     ):
         folder.write(model, DESCRIPTION, TENSORS)
-        edit(model, change)
+        reseal(model, change)
         with pytest.raises(ModelFileError):
             folder.versions(model)

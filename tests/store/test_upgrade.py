@@ -11,7 +11,7 @@ from torch import nn
 import lmrc
 from lmrc.methods.persistence import model_from
 from lmrc.store import folder
-from lmrc.store.files import checksum, read_json
+from lmrc.store.files import read_json
 from lmrc.store.upgrade import MODEL_FORMAT, upgraded
 
 HERE = Path(__file__).parent
@@ -77,19 +77,18 @@ def test_commands_work_with_a_model_of_format_1(name, tmp_path, call):
 
 
 @pytest.mark.usefixtures("small_pretrained")
-def test_an_efficientnet_of_format_3_has_the_features_of_one_layer(tmp_path):
+def test_an_efficientnet_of_format_3_has_the_features_of_one_layer(tmp_path, reseal):
     x = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
     how = {"backbone": "efficientnet-lite0@32", "freeze": True, "projections": 20}
     model = lmrc.LMRCPlusClassifier(**how, feature_layers=1, random_state=0)
     model.partial_fit(x, np.arange(8) % 2).save(tmp_path)
 
-    path = tmp_path / "manifest.json"
-    manifest = read_json(path)
-    (version,) = manifest["versions"]
-    version["model"]["format"] = manifest["format_version"] = 3
-    version["model"]["settings"]["feature_layers"] = 2  # the default, then without effect
-    manifest["sha256"] = checksum(manifest)
-    path.write_text(json.dumps(manifest))
+    def as_then(manifest):
+        (version,) = manifest["versions"]
+        version["model"]["format"] = manifest["format_version"] = 3
+        version["model"]["settings"]["feature_layers"] = 2  # the default, then without effect
+
+    reseal(tmp_path, as_then)
     again = lmrc.load(tmp_path)
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
     again.partial_fit(x, np.arange(8) % 2)

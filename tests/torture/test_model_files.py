@@ -12,7 +12,7 @@ import pytest
 
 import lmrc
 from lmrc.practice import info, log
-from lmrc.store import files, folder, unfinished
+from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
 
 SEED = 2
@@ -119,16 +119,7 @@ def test_commands_on_damaged_files(model, outputs, run_job, trial, is_full):
                 assert outputs()
 
 
-def reseal(change):
-    """Change the manifest and its checksum."""
-    path = Path("m/manifest.json")
-    manifest = json.loads(path.read_bytes())
-    change(manifest)
-    manifest["sha256"] = files.checksum(manifest)
-    path.write_text(json.dumps(manifest))
-
-
-def replace_weights(content):
+def replace_weights(content, reseal):
     """Replace the weights by other bytes, with valid checksums."""
     digest = hashlib.sha256(content).hexdigest()
     name = f"weights-{digest}.safetensors"
@@ -138,7 +129,7 @@ def replace_weights(content):
         entry = {"name": name, "sha256": digest, "bytes": len(content)}
         manifest["versions"][-1]["files"]["weights"] = entry
 
-    reseal(enter)
+    reseal(Path("m"), enter)
 
 
 def read_forged(fault, trial, what):
@@ -172,7 +163,7 @@ def with_header(content, header):
     )
 
 
-def test_forged_tensor_headers(model, trial, is_full):
+def test_forged_tensor_headers(model, trial, is_full, reseal):
     rng = np.random.default_rng(SEED)
     manifest = (model / "manifest.json").read_bytes()
     weights = (
@@ -209,7 +200,7 @@ def test_forged_tensor_headers(model, trial, is_full):
             changed[at] = int(rng.integers(256))
         forged.append(bytes(changed))
     for i, content in enumerate(forged):
-        replace_weights(content)
+        replace_weights(content, reseal)
         read_forged("forged tensor header with a valid checksum", trial, f"number {i}")
         for path in model.glob("weights-*"):
             if not (Path("whole") / path.name).exists():
@@ -217,7 +208,7 @@ def test_forged_tensor_headers(model, trial, is_full):
         (model / "manifest.json").write_bytes(manifest)
 
 
-def test_paths_that_lead_out_of_the_model(model, run_job, trial, is_full):
+def test_paths_that_lead_out_of_the_model(model, run_job, trial, is_full, reseal):
     outside = Path("outside.txt")
     weights = json.loads((model / "manifest.json").read_bytes())["versions"][-1]["files"]["weights"]
 
@@ -225,7 +216,7 @@ def test_paths_that_lead_out_of_the_model(model, run_job, trial, is_full):
         def change(manifest):
             manifest["versions"][-1]["files"]["weights"]["name"] = name
 
-        return lambda: reseal(change)
+        return lambda: reseal(model, change)
 
     def link(name):
         def change():
