@@ -3,11 +3,15 @@
 import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import uvicorn
 
+from lmrc.data.images import NOT_READ, SUFFIXES
+from lmrc.serve import app
 from lmrc.serve.app import create_app
+from lmrc.serve.jobs import Jobs
 from lmrc.serve.settings import Settings
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -169,23 +173,87 @@ def test_broken_upload(page, quick, pictures):
     assert page.get_by_role("button", name="Learn").is_enabled()
 
 
-def test_renamed_class_has_each_picture_once(page, site, place, pictures):
+@pytest.fixture
+def learnt(monkeypatch):
+    """The number of images of each class in each task that the server was told to learn."""
+    found = []
+    start = Jobs.start
+
+    def noted(self, job, request, *, keep):
+        found.append(job.describe()["images"])
+        start(self, job, request, keep=keep)
+
+    monkeypatch.setattr(Jobs, "start", noted)
+    return found
+
+
+def press_learn(page):
+    """Click as a hand does: the field before loses the focus while the button is pressed."""
+    button = page.get_by_role("button", name="Learn")
+    sync_api.expect(button).to_be_enabled()
+    button.hover()
+    page.mouse.down()
+    page.mouse.up()
+    sync_api.expect(page.locator("#result")).to_be_visible()
+
+
+def test_a_class_can_be_renamed_right_before_it_is_learnt(page, quick, pictures, learnt):
     """Also if pictures are dropped while the name's field has the focus, and says so later."""
-    address, app = site(place)
-    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.format(""))
-    page.goto(address)
+    page.goto(quick)
     page.get_by_role("tab", name="Teach").click()
     card = teach(page, 0, "five", named(pictures, "five"))
     sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
     page.get_by_role("button", name="Add a class").click()
     sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
-    (job,) = app.state.jobs
-    assert job.describe()["images"] == {"five": 12}
     card.get_by_label("Class").fill("cinq")
-    with page.expect_response(lambda r: r.request.method == "DELETE"):
-        page.get_by_role("button", name="Add a class").click()
-    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
-    assert job.describe()["images"] == {"cinq": 12}
+    press_learn(page)
+    assert learnt == [{"cinq": 12}]
+
+
+def test_pictures_may_come_before_their_name_and_be_removed(page, quick, pictures, learnt):
+    page.goto(quick)
+    page.get_by_role("tab", name="Teach").click()
+    card = page.locator(".class-card").first
+    card.locator("input[type=file]").set_input_files(named(pictures, "five"))
+    sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+    sync_api.expect(page.locator("#learn-hint")).to_have_text("Give each class a name.")
+    assert page.get_by_role("button", name="Learn").is_disabled()
+    card.get_by_label("Class").fill("five")
+    card.get_by_role("button", name="Remove five-3.png").click()
+    teach(page, 1, "six", named(pictures, "six"))
+    page.get_by_role("button", name="Remove class").nth(1).click()
+    press_learn(page)
+    assert learnt == [{"five": 11}]
+
+
+def test_folders_are_classes_as_on_the_command_line(page, site, tmp_path, pictures, learnt):
+    address, app = site(tmp_path / "new.lmrc")
+    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.format(""))
+    for label, place in (("four", "four"), ("five", "five/2023"), ("six", "six")):
+        folder = tmp_path / "photos" / place
+        folder.mkdir(parents=True)
+        for i, content in enumerate(pictures[label][:9]):
+            (folder / f"{i}.png").write_bytes(content)
+    (tmp_path / "photos/four/phone.HEIC").write_bytes(b"")
+    (tmp_path / "photos/beside.png").write_bytes(pictures["one"][0])
+    (tmp_path / "photos/__MACOSX").mkdir()
+    (tmp_path / "photos/__MACOSX/1.png").write_bytes(pictures["one"][0])
+    page.goto(address)
+    page.locator("#add-folder").set_input_files(tmp_path / "photos")
+    sync_api.expect(page.locator("#message")).to_have_text(
+        "Left out 1 .heic file: convert to JPEG or PNG. "
+        "Left out 1 picture beside the folders of classes."
+    )
+    press_learn(page)
+    assert learnt == [{"four": 9, "five": 9, "six": 9}]
+    assert len(list(app.state.jobs)) == 1  # no other holds pictures
+
+
+@pytest.mark.parametrize(("name", "suffixes"), [("READ", SUFFIXES), ("NOT_READ", NOT_READ)])
+def test_the_page_knows_the_same_formats_as_the_command_line(name, suffixes):
+    text = (Path(app.__file__).parent / "page/pictures.js").read_text("utf-8")
+    pattern = re.search(rf"^const {name} = /(.*)/i;$", text, re.M)[1]
+    assert all(re.search(pattern, f"photo{suffix}") for suffix in suffixes)
 
 
 def test_two_tabs(page, quick, pictures):

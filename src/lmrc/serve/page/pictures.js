@@ -2,6 +2,30 @@
 
 const MOST = 640;  // pixels of the longer side: larger pictures are scaled down before they are sent
 
+const READ = /\.(bmp|gif|jfif|jpe|jpe?g|png|tiff?|webp)$/i;
+const NOT_READ = /\.(arw|avif|cr2|cr3|dng|hei[cf]|jp2|jxl|nef|psd)$/i;
+
+// Sort the files of a folder by class, as the command line does: the names of its sub-folders, or of
+// those of train/; without any, its own name. Also count the pictures that are left out.
+export function byClass(files) {
+  const hidden = (part) => part.startsWith(".") || part === "__MACOSX";
+  const all = [...files].map((file) => [file, file.webkitRelativePath.normalize("NFC").split("/")]);
+  const seen = all.filter(([, path]) => !path.slice(1).some(hidden));
+  const train = seen.filter(([, path]) => path.length > 3 && path[1].toLowerCase() === "train");
+  const found = train.length ? train.map(([file, path]) => [file, path.slice(1)]) : seen;
+  const nested = found.some(([file, path]) => path.length > 2 && READ.test(file.name));
+  const classes = new Map(), unread = new Map();
+  let beside = 0;
+  for (const [file, path] of found) {
+    const [suffix] = file.name.toLowerCase().match(NOT_READ) ?? [];
+    const name = path[nested ? 1 : 0];
+    if (suffix) unread.set(suffix, (unread.get(suffix) ?? 0) + 1);
+    else if (READ.test(file.name) && nested && path.length === 2) beside += 1;
+    else if (READ.test(file.name)) classes.set(name, [...(classes.get(name) ?? []), file]);
+  }
+  return { classes, beside, unread };
+}
+
 export async function shrink(file) {
   let bitmap;
   try {

@@ -2,7 +2,7 @@
 
 import { call, follow, form } from "./api.js";
 import { attempt, count, find, make, percent, say } from "./dom.js";
-import { acceptDrops, Camera, pasted, shrink } from "./pictures.js";
+import { acceptDrops, byClass, Camera, pasted, shrink } from "./pictures.js";
 
 const AT_ONCE = 8;  // pictures of a request
 const STAGES = {
@@ -15,46 +15,83 @@ export function startTeach(state) {
   let job = null;  // the task that collects pictures
   let following = null;
   let findings = [];
+  let turn = Promise.resolve();  // the last request
+  const gone = new Set();  // what the server still has of the pictures that were removed
 
   // ---- pictures ----
 
-  async function task() {
+  // Requests go one after another: two at once would begin a task each.
+  function inTurn(action) {
+    const done = turn.then(action).catch((error) => {
+      if (!["no_job", "not_collecting"].includes(error.code)) throw error;
+      forget();  // the server has dropped the task: all pictures are still here
+      return action();
+    });
+    turn = done.catch(() => {});
+    return done;
+  }
+
+  function forget() {
+    job = null;
+    gone.clear();
+    for (const picture of cards.flatMap((card) => card.pictures)) picture.id = picture.label = null;
+  }
+
+  function abandon() {
+    if (job) call("DELETE", `/v1/jobs/${job}`).catch(() => {});
+    forget();
+  }
+
+  const upload = () => attempt(null, () => inTurn(sync));
+
+  // Give the server the pictures that it lacks, or has of another class; take back what was removed.
+  async function sync() {
     await state.ready;
-    if (!job) job = (await call("POST", `${state.address}/jobs`)).id;
+    const unsent = (card) => card.pictures.filter((p) => card.label && p.label !== card.label);
+    for (let card; (card = cards.find((c) => unsent(c).length));) {
+      await send(card, unsent(card).slice(0, AT_ONCE));
+    }
+    for (const id of job ? gone : []) {
+      const left = await call("DELETE", `/v1/jobs/${job}/images/${id}`).catch((error) => {
+        if (error.code !== "no_image") throw error;
+        return { findings };
+      });
+      gone.delete(id);
+      note(left.findings);
+    }
+  }
+
+  async function task() {
+    job ??= (await call("POST", `${state.address}/jobs`)).id;
     return job;
   }
 
-  async function upload(card, pictures) {
-    const send = async () => call("POST", `/v1/jobs/${await task()}/images?label=${encodeURIComponent(card.label)}`,
-      form("image", pictures.map((p) => p.file)));
+  async function send(card, pictures) {
+    const { label } = card;
     let answer;
     try {
-      answer = await send();
+      answer = await call("POST", `/v1/jobs/${await task()}/images?label=${encodeURIComponent(label)}`,
+        form("image", pictures.map((p) => p.file)));
     } catch (error) {
-      if (!["no_job", "not_collecting"].includes(error.code)) throw error;
-      await again();  // the server has dropped the task: all pictures are still here
-      answer = await send();
+      if (!["no_connection", "no_job", "not_collecting"].includes(error.code)) {
+        for (const picture of card.pictures.filter((p) => !p.id)) card.hide(picture);
+      }
+      throw error;
     }
     answer.added.forEach((added, i) => {
-      pictures[i].id = added.id;
-      if (added.error) card.refuse(pictures[i], added.error.message);
+      const picture = pictures[i];
+      if (picture.id) gone.add(picture.id);  // that of another class
+      picture.id = added.id;
+      picture.label = label;
+      if (added.error) card.refuse(picture, added.error.message);
+      else if (!cards.includes(card) || !card.pictures.includes(picture)) gone.add(added.id);
     });
     note(answer.findings);
   }
 
-  async function again() {
-    job = null;
-    for (const card of cards) {
-      const sent = card.pictures.filter((p) => p.id);
-      for (let i = 0; i < sent.length; i += AT_ONCE) await upload(card, sent.slice(i, i + AT_ONCE));
-    }
-  }
-
-  async function remove(picture) {
-    if (!picture.id || !job) return;
-    const { findings: left } = await call("DELETE", `/v1/jobs/${job}/images/${picture.id}`)
-      .catch(() => ({ findings }));
-    note(left);
+  function remove(pictures) {
+    for (const picture of pictures) if (picture.id) gone.add(picture.id);
+    upload();
   }
 
   function note(found) {
@@ -66,11 +103,18 @@ export function startTeach(state) {
     ready();
   }
 
+  const full = () => cards.filter((card) => card.pictures.length);
+
+  // Say what is missing before anything can be learnt.
+  function missing() {
+    if (full().some((card) => !card.typed)) return "Give each class a name.";
+    const few = state.model?.empty && new Set(full().map((card) => card.typed)).size < 2;
+    return few ? "Add pictures of two classes or more." : "";
+  }
+
   function ready() {
-    const full = cards.filter((card) => card.pictures.some((p) => p.id));
-    const first = state.model?.empty && full.length < 2;
-    find("#learn").disabled = !full.length || first || cards.some((card) => card.busy);
-    find("#learn-hint").textContent = first ? "Add pictures of two classes or more." : "";
+    find("#learn").disabled = !full().length || missing() || cards.some((card) => card.busy);
+    find("#learn-hint").textContent = missing();
   }
 
   // ---- classes ----
@@ -102,38 +146,25 @@ export function startTeach(state) {
       drop, make("p", { className: "row" }, record, shoot), live, thumbs, problems);
     element.role = "group";
     const camera = new Camera(video);
-    let label = name;
 
     const card = {
-      element, pictures: [], busy: 0,
-      get label() { return input.value.trim(); },
+      element, pictures: [], busy: 0, label: name, hide,
+      get typed() { return input.value.trim(); },
       focus: () => input.focus(),
       async take(found) {
-        if (!card.label) {
-          say("First give the class a name.");
-          input.focus();
-          return;
-        }
         say("");
-        label = card.label;  // the field may keep the focus: it tells of its change later
+        card.label = card.typed;  // the field may keep the focus: it tells of its change later
+        if (!card.label) input.focus();
         problems.replaceChildren();
         problems.hidden = true;
         card.busy += 1;
         ready();
-        try {
-          for (let i = 0; i < found.length; i += AT_ONCE) {
-            const part = (await Promise.all(found.slice(i, i + AT_ONCE).map(shrink)))
-              .map((file) => ({ file, id: null }));
-            part.forEach(show);
-            await upload(card, part);
-          }
-        } catch (error) {
-          say(error.message);
-          for (const picture of card.pictures.filter((p) => !p.id)) hide(picture);
-        } finally {
-          card.busy -= 1;
-          recount();
+        for (let i = 0; i < found.length; i += AT_ONCE) {
+          (await Promise.all(found.slice(i, i + AT_ONCE).map(shrink))).forEach(show);
+          await upload();
         }
+        card.busy -= 1;
+        ready();
       },
       refuse(picture, message) {
         hide(picture);
@@ -154,14 +185,15 @@ export function startTeach(state) {
       ready();
     }
 
-    function show(picture) {
-      const address = URL.createObjectURL(picture.file);
-      const image = make("img", { src: address, alt: picture.file.name });
+    function show(file) {
+      const picture = { file, id: null, label: null };  // as the server has it
+      const address = URL.createObjectURL(file);
+      const image = make("img", { src: address, alt: file.name });
       image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
-      const cross = make("button", { type: "button", textContent: "×", "aria-label": `Remove ${picture.file.name}` });
+      const cross = make("button", { type: "button", textContent: "×", "aria-label": `Remove ${file.name}` });
       cross.addEventListener("click", () => {
         hide(picture);
-        remove(picture);
+        remove([picture]);
       });
       picture.element = make("li", {}, image, cross);
       thumbs.append(picture.element);
@@ -175,21 +207,11 @@ export function startTeach(state) {
       recount();
     }
 
-    input.addEventListener("change", () => attempt(null, async () => {
-      if (!card.label || card.label === label) return;
-      label = card.label;
-      const sent = card.pictures.filter((p) => p.id);
-      const old = sent.map((p) => ({ id: p.id }));
-      card.busy += 1;
-      ready();
-      try {
-        for (let i = 0; i < sent.length; i += AT_ONCE) await upload(card, sent.slice(i, i + AT_ONCE));
-        for (const picture of old) await remove(picture);
-      } finally {
-        card.busy -= 1;
-        ready();
-      }
-    }));
+    input.addEventListener("input", ready);
+    input.addEventListener("change", () => {
+      card.label = card.typed;
+      upload();
+    });
     files.addEventListener("change", () => {
       card.take([...files.files]);
       files.value = "";
@@ -200,9 +222,9 @@ export function startTeach(state) {
     });
     removeClass.addEventListener("click", () => {
       card.stop();
-      card.pictures.forEach(remove);
       cards.splice(cards.indexOf(card), 1);
       element.remove();
+      remove(card.pictures);
       if (!cards.length) addClass();
       ready();
     });
@@ -222,37 +244,37 @@ export function startTeach(state) {
 
   find("#add-class").addEventListener("click", () => addClass().focus());
   find("#add-folder").addEventListener("change", (event) => {
-    const classes = new Map();  // by the folder that a picture is in
-    for (const file of event.target.files) {
-      const path = file.webkitRelativePath.split("/");
-      if (/\.(jpe?g|png|gif|bmp|webp|tiff?)$/i.test(file.name) && path.length > 1) {
-        const name = path.at(-2);
-        classes.set(name, [...(classes.get(name) ?? []), file]);
-      }
-    }
+    const { classes, beside, unread } = byClass(event.target.files);
     event.target.value = "";
     for (const [name, files] of classes) {
-      const spare = cards.find((card) => card.label === name) ?? cards.find((card) => !card.label && !card.pictures.length);
-      if (spare && !spare.label) spare.element.querySelector("input").value = name;
+      const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.pictures.length);
+      if (spare && !spare.typed) spare.element.querySelector("input").value = name;
       (spare ?? addClass(name)).take(files);
     }
-    if (!classes.size) say("There are no pictures in this folder.");
+    const told = [...unread].map(([suffix, n]) => `Left out ${count(n, `${suffix} file`)}: convert to JPEG or PNG.`);
+    if (beside) told.push(`Left out ${count(beside, "picture")} beside the folders of classes.`);
+    if (!classes.size) told.unshift("There are no pictures in this folder.");
+    if (told.length) say(told.join(" "));
   });
 
   // ---- learn ----
 
   find("#learn").addEventListener("click", (event) => attempt(event.target, async () => {
     for (const card of cards) card.stop();
-    const { id } = await call("POST", `/v1/jobs/${await task()}/learn`, {});
-    job = null;
-    attempt(null, () => watch(id));
+    const { id } = await inTurn(async () => {
+      await sync();
+      if (missing()) throw new Error(missing());  // pictures were refused
+      return call("POST", `/v1/jobs/${await task()}/learn`, {});
+    });
+    forget();
+    attempt(null, () => watch(id, true));
   }).then(ready));
   find("#cancel").addEventListener("click", (event) => attempt(event.target, () => call("DELETE", `/v1/jobs/${following}`)));
   for (const decision of ["keep", "discard"]) {
     find(`#${decision}`).addEventListener("click", (event) => attempt(event.target, () => call("POST", `/v1/jobs/${following}/${decision}`)));
   }
 
-  async function watch(id) {
+  async function watch(id, own = false) {
     if (following === id) return;
     following = id;
     let last = null;
@@ -263,17 +285,18 @@ export function startTeach(state) {
     }
     following = null;
     showPart("edit");
-    if (last?.state === "kept") {
-      say("");
+    if (last?.state === "kept") say("");
+    if (last?.state === "kept" && own) {
+      abandon();
       cards.splice(0).forEach((card) => card.element.remove());
       addClass();
       note([]);
     } else if (last?.error) {
       say(`${last.error.message}. The model is as it was; the pictures are still on this page.`);
-    } else if (!last || !["discarded", "cancelled"].includes(last.state)) {
+    } else if (!last || !["kept", "discarded", "cancelled"].includes(last.state)) {
       say("The server does not know this task any more. The model is as it was.");
     }
-    if (last?.state !== "kept") attempt(null, again);  // the pictures go into a new task
+    upload();  // the pictures, if there still are some, go into a new task
     await state.refresh();
     if (last?.state === "kept" && state.view === "teach") state.open("classify");
   }
@@ -309,7 +332,9 @@ export function startTeach(state) {
       }
     }
     if (!rows.length) rows.push(["Accuracy", "not measured: too few pictures to hold some out"]);
-    rows.push(["Learnt from", count(result.images, "picture")], ["Time", duration(result.seconds)]);
+    const tested = (result.new_tested ?? 0) + (result.old_tested ?? 0);
+    const more = tested ? `; ${tested.toLocaleString("en")} more were only used to test` : "";
+    rows.push(["Learnt from", count(result.images, "picture") + more], ["Time", duration(result.seconds)]);
     find("#accuracy").replaceChildren(...rows.flatMap(([term, text]) => [
       make("dt", { textContent: term }), make("dd", { textContent: text })]));
   }
@@ -318,6 +343,7 @@ export function startTeach(state) {
     find("#teach-edit").hidden = part !== "edit";
     find("#progress").hidden = part !== "progress";
     find("#result").hidden = part !== "result";
+    find("#warnings").hidden = part === "edit";
   }
 
   addClass();
@@ -333,7 +359,8 @@ export function startTeach(state) {
     },
     hide: () => cards.forEach((card) => card.stop()),
     reset() {
-      following = job = null;
+      following = null;
+      abandon();
       cards.splice(0).forEach((card) => card.element.remove());
       addClass();
       addClass();
