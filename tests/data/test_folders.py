@@ -1,4 +1,5 @@
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -211,6 +212,9 @@ def test_one_folder_too_many_is_reported(pets, recwarn):
     folder(pets)
     assert not recwarn
     with pytest.warns(UserWarning, match=f"are the classes, give {pets}$"):
+        folder(pets.parent)
+    shutil.copytree(pets, pets.parent / "week2")
+    with pytest.warns(UserWarning, match=rf"\(pets, week2\).*give {pets} first, then each of"):
         folder(pets.parent)
     Image.new("RGB", (8, 8)).save(pets / "beside.png")  # images of its own: a class
     with warnings.catch_warnings(action="error"):

@@ -131,7 +131,7 @@ def test_moved_images_can_be_resumed_from_their_new_place(place, call, killed, s
     (place / "week1").rename(place / "elsewhere")
     code, _, err = call("learn", "my model", "--resume")
     assert code == 2
-    assert f"{place / 'week1'} does not exist: restore it, or give its new place (" in err
+    assert f"{place / 'week1'} does not exist: restore it, give its new place (" in err
     assert "(lmrc learn 'my model' NEWPLACE --resume)" in err
     code, _, err = call("learn", "my model", "week2", "--resume")
     assert code == 1

@@ -235,6 +235,7 @@ def test_learning_photographs_is_resumed(photographs, learn, monkeypatch, settin
     with monkeypatch.context() as patch:
         patch.setattr("lmrc.practice.checkpoint.FolderCheckpoint.on_features", stop)
         learn("week1", *QUICK, *settings, code=130)
+        learn("week1", *QUICK, *settings, code=130)  # nothing was saved that could be lost
     out = learn("--resume")[1]
     assert out.startswith("2 new classes: green (3), red (3)\n")
     resumed = lmrc.load("m").similarities(IMAGES[:, :64, :64])

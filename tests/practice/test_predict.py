@@ -261,6 +261,17 @@ def test_empty_folders_and_patterns_are_reported(place, model, call):
     assert json.loads(call("predict", model, "empty", "--json")[1])["path"] == "empty"
 
 
+def test_no_photograph_of_a_folder_is_left_out_silently(place, model, call):
+    (place / "phone").mkdir()
+    (place / "phone/1.HEIC").write_bytes(b"\0\0\0 ftypheic")
+    (place / "phone/2.png").write_bytes((place / "test/one/000.png").read_bytes())
+    (place / "phone/notes.txt").write_text("no image")
+    code, out, err = call("predict", model, "phone")
+    assert (code, len(out.splitlines())) == (1, 1)
+    assert err.startswith("lmrc: cannot read phone/1.HEIC as an image")
+    assert err.rstrip().endswith("save it anew as JPEG or PNG.")
+
+
 def test_a_missing_file_is_not_called_unreadable(model, call):
     err = call("predict", model, "gone.png")[2]
     assert "No such file or directory. Is its name right?" in err

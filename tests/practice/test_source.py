@@ -115,11 +115,13 @@ def test_empty_arrays_are_refused(place, model, call):
     assert "X of none.npz is empty" in err
 
 
-def test_csv(place, learn):
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_csv(place, learn, separator):
     lines = ["Path,Label"]
     for name in ("one", "zero"):
         lines += [f"week1/{name}/{i:03}.png,digit {name}" for i in range(20)]
-    (place / "list.csv").write_text("\n".join([*lines, "week1/gone.png,digit one"]))
+    text = "\n".join([*lines, "week1/gone.png,digit one"])
+    (place / "list.csv").write_text(text.replace(",", separator), encoding="utf-8-sig")
     err = learn("list.csv", fast=True)[2]
     assert "gone.png as an image: No such file" in err
     assert lmrc.load("m").classes_.tolist() == ["digit one", "digit zero"]

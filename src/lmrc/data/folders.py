@@ -209,24 +209,28 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
 
 
 def _warn_of_nested_classes(folder: Path) -> None:
-    """Warn of a single class that is made of sub-folders: these are probably the classes."""
-    only, *others = _subfolders(folder)
-    below = [] if others else [path.name for path in _subfolders(only)]
-    if len(below) > 1 and not any(path.suffix.lower() in SUFFIXES for path in only.iterdir()):
+    """Warn if every class is made of sub-folders: these are probably the classes."""
+    found = _subfolders(folder)
+    below = {path: [part.name for part in _subfolders(path)] for path in found}
+    loose = (file for path in found for file in path.iterdir())
+    if all(len(names) > 1 for names in below.values()) and not any(map(_is_image, loose)):
+        first, second = below[found[0]][:2]
+        named = ", ".join(path.name for path in found[:5]) + ", …" * (len(found) > 5)
+        then = " first, then each of the others" if len(found) > 1 else ""
         warnings.warn(
-            f"all images are of one class, {only.name}: if its sub-folders, such as {below[0]} and "
-            f"{below[1]}, are the classes, give {only}",
+            f"sub-folders of {folder} are taken for classes ({named}): if those below, such as "
+            f"{first} and {second}, are the classes, give {found[0]}{then}",
             stacklevel=2,
         )
 
 
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
 def _warn_of_loose_images(folder: Path) -> None:
     """Warn of images without a class, outside of all sub-folders."""
-    loose = sorted(
-        path.name
-        for path in folder.iterdir()
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-    )
+    loose = sorted(path.name for path in folder.iterdir() if _is_image(path) and path.is_file())
     if loose:
         warnings.warn(
             f"left out {len(loose):,} image(s) beside the sub-folders of {folder}, such as "

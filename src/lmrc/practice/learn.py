@@ -153,7 +153,10 @@ def learn(
 
 
 def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
-    """Return the interrupted task to resume, if any; refuse one that is not resumed."""
+    """Return the interrupted task to resume, if any.
+
+    One that is not resumed is discarded if nothing of it was saved, else refused.
+    """
     saved = unfinished.read(place)
     if resume and saved is None:
         raise UsageError(f"{place} has no unfinished task to resume: give a folder to learn")
@@ -162,6 +165,9 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
         source = _saved_request(place, saved).source
         epochs = content.get("epochs", len(content.get("records", [])))  # of all members
         epochs += len(content.get("adaptation", []))
+        if not epochs:
+            unfinished.discard(place)
+            return None
         raise UsageError(
             f"learning {source} was interrupted, {count(epochs, 'epoch')} saved: continue with "
             f"{store.learn_command(place)} --resume, or discard it with --discard"
@@ -176,8 +182,8 @@ def _resumed_request(place: Path, saved: unfinished.Checkpoint, new: Request | N
         request = replace(request, source=new.source)
     if not Path(request.source).exists():
         raise UsageError(
-            f"{request.source} does not exist: restore it, or give its new place "
-            f"({store.learn_command(place)} NEWPLACE --resume)"
+            f"{request.source} does not exist: restore it, give its new place "
+            f"({store.learn_command(place)} NEWPLACE --resume), or discard the task with --discard"
         )
     return request
 
@@ -331,8 +337,8 @@ def _train(
     try:
         model.partial_fit(samples.X, samples.y)
     except KeyboardInterrupt:
-        command = store.learn_command(place)
         state = "the model is unchanged" if store.holds_model(place) else "there is no model yet"
+        command = store.learn_command(place)
         warn(f"{state}: continue with {command} --resume, or discard the task with --discard")
         raise
     except Exception as error:

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from lmrc.data.arrays import load_arrays
-from lmrc.data.images import UnreadableImageError, list_images, read_image
+from lmrc.data.images import (
+    NOT_READ,
+    SUFFIXES,
+    UnreadableImageError,
+    read_image,
+    walk_images,
+)
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.models import outputs_by_image, unknown_threshold
 from lmrc.practice.source import image_form
@@ -156,8 +162,8 @@ def find_images(arguments: Sequence[str]) -> Iterator[Input]:
         if argument == STANDARD_INPUT:
             yield from _standard_input()
         elif path.is_dir():
-            found = list_images(path)
-            yield from map(str, found)
+            found = [str(path / name) for name in walk_images(path, SUFFIXES | NOT_READ)]
+            yield from found  # those of formats that are not read give an error each
             if not found:
                 yield Prediction(argument, [], error=f"{path} contains no images")
         elif path.suffix.lower() == ".npz" and path.exists():

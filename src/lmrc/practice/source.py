@@ -232,7 +232,9 @@ def _read_csv(source: Path) -> Files:
         raise ValueError(f"{source} is not a regular file: use a CSV file or a folder")
     try:
         with source.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
+            head = file.readline(1000)  # of Excel, in many countries, with ";"
+            file.seek(0)
+            rows = csv.DictReader(file, delimiter=";" if ";" in head and "," not in head else ",")
             _refuse_predictions(source, rows.fieldnames)
             path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
             label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)

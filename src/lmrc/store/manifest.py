@@ -43,7 +43,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         if (folder / UNFINISHED).exists():
             command = learn_command(folder)
-            hint = f"its first task is unfinished, continue it with {command} --resume"
+            hint = (
+                f"its first task is unfinished, continue it with {command} --resume or --discard it"
+            )
         else:
             hint = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise ModelFileError(f"{folder} is not a model: {hint}") from None
