@@ -322,6 +322,16 @@ def test_few_photographs():
         says("docs/tutorial.md", f"| {n or 60} | {average:.1f} % | {last:.1f} % |")
 
 
+def test_unknown_among_few_photographs():
+    rows = rows_of("docs/how-to/few-images.md", "Unknown images on Flowers-12")
+    lines = lines_of("results/trust/few-images.jsonl", task=2)
+    for share, (_, cells) in zip(("0.05", "0.1", "0.2"), rows, strict=True):
+        for n, cell in zip((5, 10, 20, 60), cells, strict=True):
+            of = [line for line in lines if line["settings"]["per_class"] == n]
+            found = (fmean(x[key][share] for x in of) for key in ("told_unknown_at", "lost_at"))
+            assert cell == ", ".join(f"{100 * part:.0f}" for part in found)
+
+
 def test_seconds_for_photographs():
     """Of the output that the page of benchmarks shows: 200 photographs, a task each."""
     section = (ROOT / "benchmarks/README.md").read_text("utf-8").partition("(`learn.py`)")[2]

@@ -1,6 +1,7 @@
 """``lmrc evaluate``: accuracy of a model on labelled images."""
 
 import shlex
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -50,6 +51,7 @@ from lmrc.text import shorten
 
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
 SIMILARITY = "maximum similarity"
+NAMED = 3  # most frequent mistakes
 LOOKED_AT = 24  # images in each list of the page
 CERTAIN = 0.99  # the probability from which a hit is not doubtful
 MIN_BALANCED_ACCURACY = 0.65  # of a useful threshold; 0.5 is the random level
@@ -113,7 +115,9 @@ def evaluate(
         bins = [[*one] for one in reliability(seen.sure, correct)]
         score = replace(score, ece=ece, reliability=bins)
         metrics["ece"] = ece
-        lines.append(f"expected calibration error of the probabilities: {ece:.3f}")
+        lines.append(
+            f"probabilities are off by {percent(ece)} on average (expected calibration error)"
+        )
     if unknown is not None:
         others = _Predicted.by(model, *_read_unknown(model, unknown))
         known_scores, other_scores = seen.unknown_scores(), others.unknown_scores()
@@ -136,7 +140,7 @@ def evaluate(
     words = shlex.join(map(str, [*command, "--out", out]))
     page, contents = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     table = contents.markdown.split("\n")
-    for line in (*table, contents.findings[0], *lines, *notes, f"Report: {page}"):
+    for line in (*table, *_mistakes(y, seen.labels), *lines, *notes, f"Report: {page}"):
         say(line)
     return {**metrics, "page": str(page)}
 
@@ -176,6 +180,17 @@ class _Predicted(NamedTuple):
             ]
             for i in rows.tolist()
         ]
+
+
+def _mistakes(y: Any, labels: Any) -> list[str]:
+    """Say which classes are most often taken for which."""
+    wrong = labels != y
+    found = Counter(zip(y[wrong].tolist(), labels[wrong].tolist(), strict=True))
+    most = [
+        f"{n:,} of {(y == label).sum():,} {label} taken for {other}"
+        for (label, other), n in found.most_common(NAMED)
+    ]
+    return [f"most frequent mistakes: {'; '.join(most)}"] if most else []
 
 
 def _to_look_at(sure: Any, correct: Any) -> dict[str, Any]:

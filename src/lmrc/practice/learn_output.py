@@ -19,6 +19,7 @@ IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
 ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
 #: Multiply-adds of larger backbones for images of their own size, relative to the default.
 TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
+ONLY_ONE = "a model of one class predicts it for every image: teach it a second one"
 DRIFT_CHECKED = 100  # images of a known class
 DIFFERENT = 0.5  # share of them that are recognised, below which they differ
 
@@ -96,3 +97,5 @@ def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
         f"{place} now knows {count(len(model.classes_), 'class', 'classes')}: "
         f"{note['seconds']:.0f} s, {format_bytes(store.size_of(versions[-1:]))}, {exemplars}"
     )
+    if len(model.classes_) == 1:
+        say(ONLY_ONE)

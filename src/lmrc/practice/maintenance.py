@@ -9,6 +9,7 @@ from lmrc.methods.label_vectors import reweighed
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
 from lmrc.practice.info import exemplars_of
+from lmrc.practice.learn_output import ONLY_ONE
 from lmrc.practice.log import well_formed
 from lmrc.practice.models import find_class, open_model
 from lmrc.practice.usage import Say, count
@@ -55,10 +56,13 @@ def forget(path: Path, name: str, say: Say) -> None:
             raise ValueError(f"{name!r} is the only class of {path}: remove the folder instead")
         before = len(store.versions(path))
         _amend(path, label, lambda m: m.forget(label) if len(m.classes_) > 1 else None)
-        dropped = before - len(store.versions(path))
+        left = store.versions(path)
+        dropped = before - len(left)
     say(f"class {name} is removed from all versions of {path}")
     if dropped:
         say(f"also removed: {count(dropped, 'earlier version')} with no other class")
+    if len(left[-1]["model"]["classes"]) == 1:
+        say(ONLY_ONE)
 
 
 def rename(path: Path, name: str, to: str, say: Say) -> None:
