@@ -246,7 +246,7 @@ export function startTeach(state) {
   find("#add-folder").addEventListener("change", (event) => {
     const { classes, beside, unread } = byClass(event.target.files);
     event.target.value = "";
-    for (const [name, files] of classes) {
+    for (const [name, files] of [...classes].sort(([a], [b]) => a.localeCompare(b))) {
       const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.pictures.length);
       if (spare && !spare.typed) spare.element.querySelector("input").value = name;
       (spare ?? addClass(name)).take(files);
