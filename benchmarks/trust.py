@@ -206,6 +206,17 @@ def measure(model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any]) -> dict[
     return found
 
 
+def measure_new(
+    model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any], learnt: NDArray[Any]
+) -> dict[str, Any]:
+    """Return the accuracy on the newest classes: on test images, and on those that were left out."""
+    new = np.isin(y, learnt)
+    right = model.classes_[scored.outputs.similarities[new].argmax(axis=1)] == y[new]
+    counts = np.array(list(model.left_out_.values())).reshape(-1, 2).sum(axis=0)
+    left_out = float(counts[0] / counts[1]) if counts[1] else None
+    return {"new_accuracy": float(right.mean()), "left_out_accuracy": left_out}
+
+
 def few(dataset: Dataset, per_class: int, seed: int) -> Dataset:
     """Return a data set with some training images of each class, drawn at random."""
     rng, y = np.random.default_rng(seed), np.asarray(dataset.y_train)
@@ -246,6 +257,7 @@ def run(
                 "classes": len(model.classes_),
                 "rule": rule,
                 **measure(model, scored, dataset.y_test),
+                **measure_new(model, scored, dataset.y_test, task.y_train),
             }
         model.set_params(predict_with=chosen)
 

@@ -74,6 +74,9 @@ class LMRCPlusClassifier(WithMembers):
     snapshots_ : dict of Tensor
         With ``predict_with="snapshots"``: class statistics on the features of these encoders, and
         classifiers.
+    left_out_ : dict of (int, int)
+        By class, how many images of the last task are classified correctly by the model without
+        them, each left out in turn, of how many; empty if statistics are not exact. Not saved.
     members_ : list of LMRCPlusClassifier
         With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict

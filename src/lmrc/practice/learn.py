@@ -35,6 +35,7 @@ from lmrc.practice.settings import (
 from lmrc.practice.source import LabelledSamples, form_of_inputs, read_source, refuse_inside
 from lmrc.practice.usage import Say, UsageError, count, printer, progress_lines, warn
 from lmrc.report.live import duration
+from lmrc.statistics.prediction_rules import EXACT
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.files import is_full
@@ -43,6 +44,7 @@ from lmrc.training.loop import TrainingError
 from lmrc.training.ranks import current, is_lost
 
 KEEP = 2  # versions, by default
+USUAL_VAL = 0.2
 #: Settings of a user who chooses how a backbone learns, which no default overrules.
 CHOICES = {"weights", "rotations"}
 FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few optimisation steps
@@ -56,7 +58,9 @@ class Request:
     #: Parameters of the classifier that were given; the others are the model's.
     settings: dict[str, Any] = field(default_factory=dict)
     size: Size | None = None  # image size; for the first task only
-    val: float = 0.0  # share of the images to hold out for validation
+    #: Share of the images to hold out for validation. None: `USUAL_VAL`, or none where each image
+    #: is tested by the model without it.
+    val: float | None = 0.0
     keep: int | None = None  # versions to keep; None for as many as last time, at first `KEEP`
     device: str = "auto"  # device to compute on
     #: "lmrc", "lmrc+": method of a new model; None is "lmrc", or "lmrc+" for photographs and with a
@@ -109,6 +113,8 @@ def learn(
         if ranks.is_first:
             store.remove_leftovers(place)
         known = model.classes_ if hasattr(model, "classes_") else np.array([], dtype=str)
+        if request.val is None:
+            request = replace(request, val=0.0 if _leaves_out(model) else USUAL_VAL)
         samples = _read(request, model, images)
         print_samples(samples, known, say)
         if len(known) and (kept := settings_kept(model, request.settings)):
@@ -281,6 +287,12 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
     )
 
 
+def _leaves_out(model: LMRCClassifier) -> bool:
+    """Return whether each image will be tested by the model without it."""
+    exact = getattr(model, "statistics", "none") != "none" and model._freeze is True
+    return exact and model.predict_with in ("auto", *EXACT) and model.members == 1
+
+
 def _read(request: Request, model: LMRCClassifier, images: Files | None) -> LabelledSamples:
     shape = getattr(model, "input_shape_", None)
     weights = None if shape else request.settings.get("weights")
@@ -291,7 +303,7 @@ def _read(request: Request, model: LMRCClassifier, images: Files | None) -> Labe
         shape=shape,
         size=request.size or own,
         colour=own is not None or (weights is not None and channels_of(weights) == 3),
-        val=request.val,
+        val=request.val or 0.0,
         square=model.rotations not in ("auto", "none"),
         images=images,
     )
@@ -371,10 +383,15 @@ def _note(
     }
     if len(samples.y_val):
         right = model.predict(samples.X_val) == samples.y_val
-        old = np.isin(samples.y_val, known)
-        for name, part in (("new", right[~old]), ("old", right[old])):
-            if len(part):
-                note[f"{name}_accuracy"], note[f"{name}_tested"] = float(part.mean()), len(part)
+        found = [(label, right[samples.y_val == label]) for label in np.unique(samples.y_val)]
+        tested = {label: (int(part.sum()), len(part)) for label, part in found}
+    elif tested := getattr(model, "left_out_", {}) if _leaves_out(model) else {}:
+        note["left_out"] = True
+    for name, is_old in (("new", False), ("old", True)):
+        counts = [pair for label, pair in tested.items() if (label in known) == is_old]
+        if counts:
+            n_right, n = map(sum, zip(*counts, strict=True))
+            note[f"{name}_accuracy"], note[f"{name}_tested"] = n_right / n, n
     return note
 
 

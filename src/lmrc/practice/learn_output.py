@@ -87,7 +87,9 @@ def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
         if f"{name}_accuracy" in note:
             tested = count(note[f"{name}_tested"], noun_of(model.input_shape_))
             accuracy = percent(note[f"{name}_accuracy"])
-            say(f"validation accuracy on {name} classes: {accuracy} ({tested})")
+            on = f"accuracy on {name} classes"
+            on = f"{on}, each left out in turn" if note.get("left_out") else f"validation {on}"
+            say(f"{on}: {accuracy} ({tested})")
     n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
     exemplars = count(n_exemplars, "exemplar") if n_exemplars else "no exemplars"
     if not n_exemplars and (earlier := earlier_with_exemplars(versions)):

@@ -116,7 +116,13 @@ class Options(BaseModel):
     """How to learn a task; `method`, `backbone` and `size` are for the first task only."""
 
     model_config = ConfigDict(extra="forbid")
-    val: float = Field(0.2, ge=0, le=0.5, description="Share of each class that is held out.")
+    val: float | None = Field(
+        None,
+        ge=0,
+        le=0.5,
+        description="Share of each class that is held out. By default a fifth; none with a frozen "
+        "backbone, where each image is tested by the model without it.",
+    )
     keep: bool = Field(False, description="Keep the result without waiting for a decision.")
     method: Literal["lmrc", "lmrc+"] | None = None
     backbone: Literal["auto", "mlp", "cnn", "resnet18", "efficientnet-lite0"] | None = None

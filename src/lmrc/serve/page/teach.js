@@ -327,13 +327,13 @@ export function startTeach(state) {
     const rows = [];
     for (const [key, name] of [["new", "new classes"], ["old", "known classes"]]) {
       if (`${key}_accuracy` in result) {
-        rows.push([`Accuracy on held-out pictures of ${name}`,
-          `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}`]);
+        rows.push([`Accuracy on ${result.left_out ? "" : "held-out "}pictures of ${name}`,
+          `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}${result.left_out ? ", each tested without it" : ""}`]);
       }
     }
     if (!rows.length) rows.push(["Accuracy", "not measured: too few pictures to hold some out"]);
     const tested = (result.new_tested ?? 0) + (result.old_tested ?? 0);
-    const more = tested ? `; ${tested.toLocaleString("en")} more were only used to test` : "";
+    const more = tested && !result.left_out ? `; ${tested.toLocaleString("en")} more were only used to test` : "";
     rows.push(["Learnt from", count(result.images, "picture") + more], ["Time", duration(result.seconds)]);
     find("#accuracy").replaceChildren(...rows.flatMap(([term, text]) => [
       make("dt", { textContent: term }), make("dd", { textContent: text })]));
