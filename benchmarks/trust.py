@@ -209,7 +209,7 @@ def measure(model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any]) -> dict[
 def measure_new(
     model: LMRCPlusClassifier, scored: Scored, y: NDArray[Any], learnt: NDArray[Any]
 ) -> dict[str, Any]:
-    """Return the accuracy on the newest classes: on test images, and on those that were left out."""
+    """Return the accuracy on the newest classes, of test images and of images left out in turn."""
     new = np.isin(y, learnt)
     right = model.classes_[scored.outputs.similarities[new].argmax(axis=1)] == y[new]
     counts = np.array(list(model.left_out_.values())).reshape(-1, 2).sum(axis=0)

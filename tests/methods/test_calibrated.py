@@ -203,6 +203,22 @@ def test_a_task_with_one_image_of_each_class_is_learnt():
     assert model.predict_proba(X[:3]).shape == (3, 4)
 
 
+@pytest.mark.parametrize("rule", ["auto", "lda"])
+def test_accuracy_on_images_that_are_left_out_in_turn(rule):
+    X, y = blobs(4, 15, seed=3, spread=1.2)
+    old, new = (np.flatnonzero(np.isin(y, labels)) for labels in ((0, 1), (2, 3)))
+    settings = {"freeze": True, "predict_with": rule, **QUICK}
+    first = LMRCPlusClassifier(**settings).partial_fit(X[old], y[old])
+    without = {2: 0, 3: 0}
+    for i in new:
+        rest = new[new != i]
+        model = copy.deepcopy(first).partial_fit(X[rest], y[rest])
+        without[y[i]] += int(model.predict(X[[i]])[0] == y[i])
+    first.partial_fit(X[new], y[new])
+    assert sum(without.values()) < (first.predict(X[new]) == y[new]).sum()  # not those it learnt
+    assert first.left_out_ == {label: (n, 15) for label, n in without.items()}
+
+
 def test_held_out_images_are_not_learnt(monkeypatch):
     trained = []
     learner = LMRCPlusClassifier(freeze=False, calibration_share=0.25, **QUICK)

@@ -180,7 +180,8 @@ def photographs(tmp_path, monkeypatch):
 
 
 def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, call):
-    first, *_ = learn("week1", *QUICK)[1].splitlines()
+    first, *rest = learn("week1", *QUICK)[1].splitlines()
+    assert "leave-one-out accuracy on new classes: 100.0 % (6 images)" in rest
     assert first.startswith(
         "photographs: LMRC+ with the pre-trained backbone efficientnet-lite0, about "
     )
@@ -238,6 +239,7 @@ def test_learning_photographs_is_resumed(photographs, learn, monkeypatch, settin
         learn("week1", *QUICK, *settings, code=130)  # nothing was saved that could be lost
     out = learn("--resume")[1]
     assert out.startswith("2 new classes: green (3), red (3)\n")
+    assert ("leave-one-out" in out) == (not settings)  # an adapted backbone knows the images
     resumed = lmrc.load("m").similarities(IMAGES[:, :64, :64])
     shutil.rmtree("m")
     learn("week1", *QUICK, *settings, "-q")

@@ -78,9 +78,12 @@ def test_class_and_similarity_of_files_folders_and_patterns(place, model, call):
         *(f"test/zero/{i:03}.png" for i in range(10)),
         *(f"test/{name}/00{i}.png" for name in ("three", "two") for i in (0, 1)),
     ]
-    for pattern in ("test/[tz]*", "test/[tz]*/**"):  # folders; these and all that is in them
+    # Folders; these and all that is in them; a folder of any place.
+    for pattern, n in (("test/[tz]*", 30), ("test/[tz]*/**", 30), ("**/test/zero", 10)):
         _, out, err = call("predict", model, pattern)
-        assert (len(out.splitlines()), err) == (30, "")
+        assert (len(out.splitlines()), err) == (n, "")
+    (place / "nowhere*.png").symlink_to("void")
+    assert "No such file" in call("predict", model, "nowhere[*].png")[2]
     clf = lmrc.load(model)
     image = np.asarray(Image.open(place / "test/one/000.png"))[None]
     label = clf.predict(image)[0]

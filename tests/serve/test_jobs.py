@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import shutil
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageOps
 
 import lmrc
+from lmrc.serve import job_routes
 from lmrc.serve.app import create_app
 from lmrc.serve.jobs import Job
 from lmrc.serve.settings import Settings
@@ -135,6 +137,17 @@ def test_teach_keep_ask(tmp_path, serve, pictures, wait, monkeypatch):
     assert lmrc.load(tmp_path / "pets.lmrc").classes_.tolist() == ["one", "zero"]
 
 
+def test_a_frozen_backbone_learns_all_images(calibrated, serve, pictures, wait, tmp_path):
+    place = shutil.copytree(calibrated, tmp_path / "pets.lmrc")
+    client = serve(place)
+    job = client.post(f"{MODEL}/learn", files=form(pictures, "four", "five")).json()["id"]
+    result = wait(client, job, "waiting")["result"]
+    assert (result["images"], result["new_tested"], result["left_out"]) == (20, 20, True)
+    assert 0.5 < result["new_accuracy"] <= 1
+    client.post(f"/v1/jobs/{job}/keep")
+    assert len(lmrc.load(place).classes_) == 5
+
+
 def test_discard_and_cancel_leave_the_model(client, fake, pictures, wait, place):
     before = store.fingerprint(place)
     job = start(client, pictures)
@@ -228,11 +241,29 @@ def test_check_of_images(client, pictures):
             for found in entry["images"]:
                 client.delete(f"/v1/jobs/{job}/images/{found}")
     image = answer["added"][0]["id"]
-    answer = client.delete(f"/v1/jobs/{job}/images/{image}").json()
-    assert answer["job"]["images"] == {"one": 2}
+    for label, left in (("three", {"one": 2, "three": 1}), (None, {"one": 2})):
+        moved = {"images": [image, "gone"], "class": label}
+        answer = client.patch(f"/v1/jobs/{job}/images", json=moved).json()
+        assert answer["job"]["images"] == left
     bad = client.post(f"/v1/jobs/{job}/images?label=two", files=[("i", ("c.txt", b"c"))]).json()
     assert bad["added"][0]["error"]["code"] == "unreadable_image"
     assert bad["job"]["images"] == {"one": 2}
+
+
+def test_a_job_that_is_cancelled_while_images_arrive_keeps_none(client, pictures, monkeypatch):
+    jobs, decode = client.app.state.jobs, job_routes.decode
+
+    async def cancelled_meanwhile(*words):
+        found = await decode(*words)
+        await jobs.cancel(jobs.get(job))
+        return found
+
+    monkeypatch.setattr(job_routes, "decode", cancelled_meanwhile)
+    job = client.post(f"{MODEL}/jobs").json()["id"]
+    sent = [("image", ("a.png", pictures["one"][0]))]
+    answer = client.post(f"/v1/jobs/{job}/images?label=one", files=sent)
+    assert code(answer) == (409, "not_collecting")
+    assert not jobs.held
 
 
 @pytest.mark.parametrize("label", ["", " ", "a\nb", "x" * 101, "\ud800"])

@@ -1,6 +1,7 @@
 """The page in a real browser."""
 
 import re
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -205,6 +206,43 @@ def test_a_class_can_be_renamed_right_before_it_is_learnt(page, quick, pictures,
     assert learnt == [{"cinq": 12}]
 
 
+def test_renaming_needs_no_room(page, site, place, pictures, learnt):
+    address, app = site(place, max_pictures=12)
+    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.format(""))
+    page.goto(address)
+    page.get_by_role("tab", name="Teach").click()
+    card = teach(page, 0, "five", named(pictures, "five"))
+    sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
+    more = teach(page, 1, "six", named(pictures, "six", 2))
+    sync_api.expect(more.locator(".problems li")).to_contain_text("2 pictures: a task may have 12")
+    card.get_by_label("Class").fill("cinq")
+    press_learn(page)
+    assert learnt == [{"cinq": 12}]
+
+
+def test_pictures_go_to_the_model_that_is_chosen(page, site, two_versions, pictures, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(two_versions, tmp_path / f"{name}.lmrc")
+    address, app = site(tmp_path)
+    page.goto(address)
+    page.get_by_role("tab", name="Teach").click()
+    held_back = []
+    page.route("**/v1/models/a.lmrc/jobs", lambda route: held_back.append(route))
+    teach(page, 0, "five", named(pictures, "five"))
+    while not held_back:
+        page.wait_for_timeout(10)
+    page.locator("#model").select_option("b.lmrc")
+    held_back.pop().continue_()
+    teach(page, 0, "six", named(pictures, "six"))
+    sync_api.expect(page.locator(".class-card .count").first).to_have_text("12 pictures")
+    sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
+    collecting = [job for job in app.state.jobs if job.state == "collecting"]
+    assert [(job.served.name, job.describe()["images"]) for job in collecting] == [
+        ("b.lmrc", {"six": 12})
+    ]
+
+
 def test_pictures_may_come_before_their_name_and_be_removed(page, quick, pictures, learnt):
     page.goto(quick)
     page.get_by_role("tab", name="Teach").click()
@@ -229,6 +267,9 @@ def test_folders_are_classes_as_on_the_command_line(page, site, tmp_path, pictur
         folder.mkdir(parents=True)
         for i, content in enumerate(pictures[label][:9]):
             (folder / f"{i}.png").write_bytes(content)
+    folder = tmp_path / "photos/train/2024"  # a class: there is no test/ or val/
+    folder.mkdir(parents=True)
+    (folder / "0.png").write_bytes(pictures["one"][0])
     (tmp_path / "photos/four/phone.HEIC").write_bytes(b"")
     (tmp_path / "photos/beside.png").write_bytes(pictures["one"][0])
     (tmp_path / "photos/__MACOSX").mkdir()
@@ -237,10 +278,10 @@ def test_folders_are_classes_as_on_the_command_line(page, site, tmp_path, pictur
     page.locator("#add-folder").set_input_files(tmp_path / "photos")
     sync_api.expect(page.locator("#message")).to_have_text(
         "Left out 1 .heic file: convert to JPEG or PNG. "
-        "Left out 1 picture beside the folders of classes."
+        "Left out 1 picture outside of the folders of classes."
     )
     press_learn(page)
-    assert learnt == [{"four": 9, "five": 9, "six": 9}]
+    assert learnt == [{"four": 9, "five": 9, "six": 9, "train": 1}]
     assert len(list(app.state.jobs)) == 1  # no other holds pictures
 
 

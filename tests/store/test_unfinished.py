@@ -42,6 +42,15 @@ def test_the_state_of_unfinished_training_can_be_dropped_alone(model):
         assert not list(model.glob("training-*"))
 
 
+def test_only_a_checkpoint_with_progress_is_in_the_way(model):
+    with folder.writing(model):
+        unfinished.write(model, {"request": 1}, {})
+        unfinished.refuse(model)
+        unfinished.write(model, {"request": 1}, {"a": torch.ones(2)})
+        with pytest.raises(ModelFileError, match="unfinished"):
+            unfinished.refuse(model)
+
+
 def test_a_damaged_record_of_unfinished_training_says_so(model):
     with folder.writing(model):
         unfinished.write(model, {"epoch": 1}, {})

@@ -211,17 +211,23 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
 def _warn_of_nested_classes(folder: Path) -> None:
     """Warn if every class is made of sub-folders: these are probably the classes."""
     found = _subfolders(folder)
-    below = {path: [part.name for part in _subfolders(path)] for path in found}
-    loose = (file for path in found for file in path.iterdir())
-    if all(len(names) > 1 for names in below.values()) and not any(map(_is_image, loose)):
-        first, second = below[found[0]][:2]
+    if all(map(_is_made_of_folders, found)):
+        first, second, *_ = _subfolders(found[0])
         named = ", ".join(path.name for path in found[:5]) + ", …" * (len(found) > 5)
         then = " first, then each of the others" if len(found) > 1 else ""
         warnings.warn(
             f"sub-folders of {folder} are taken for classes ({named}): if those below, such as "
-            f"{first} and {second}, are the classes, give {found[0]}{then}",
+            f"{first.name} and {second.name}, are the classes, give {found[0]}{then}",
             stacklevel=2,
         )
+
+
+def _is_made_of_folders(path: Path) -> bool:
+    """Return whether a folder has several sub-folders and no images of its own."""
+    with os.scandir(path) as entries:  # an image comes soon, as a rule
+        if any(_is_image(Path(entry.name)) for entry in entries):
+            return False
+    return len(_subfolders(path)) > 1
 
 
 def _is_image(path: Path) -> bool:

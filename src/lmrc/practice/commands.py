@@ -90,7 +90,8 @@ def learn(
         typer.Option(
             min=0,
             max=0.9,
-            help="Share of each class to hold out for validation if there is no val/.",
+            help="Share of each class to hold out for validation if there is no val/. A frozen "
+            "backbone needs none: it tests each image by the model without it.",
         ),
     ] = 0.0,
     keep: Annotated[
@@ -117,7 +118,7 @@ def learn(
     task; the images of earlier tasks are no longer needed. An interrupted learn leaves the model
     unchanged and continues with --resume.
 
-    Example: lmrc learn pets.lmrc week1/ --val 0.1
+    Example: lmrc learn pets.lmrc week1/
     """
     from lmrc.practice.lazy_imports import import_lazily
 

@@ -167,13 +167,13 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
     if resume and saved is None:
         raise UsageError(f"{place} has no unfinished task to resume: give a folder to learn")
     if saved is not None and not resume:
-        content, _ = saved
+        content, tensors = saved
         source = _saved_request(place, saved).source
-        epochs = content.get("epochs", len(content.get("records", [])))  # of all members
-        epochs += len(content.get("adaptation", []))
-        if not epochs:
+        if not tensors:
             unfinished.discard(place)
             return None
+        epochs = content.get("epochs", len(content.get("records", [])))  # of all members
+        epochs += len(content.get("adaptation", []))
         raise UsageError(
             f"learning {source} was interrupted, {count(epochs, 'epoch')} saved: continue with "
             f"{store.learn_command(place)} --resume, or discard it with --discard"

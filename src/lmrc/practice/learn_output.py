@@ -19,7 +19,7 @@ IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
 ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
 #: Multiply-adds of larger backbones for images of their own size, relative to the default.
 TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
-ONLY_ONE = "a model of one class predicts it for every image: teach it a second one"
+ONLY_ONE = "a model of one class predicts it for every image, without --unknown: teach another"
 DRIFT_CHECKED = 100  # images of a known class
 DIFFERENT = 0.5  # share of them that are recognised, below which they differ
 
@@ -87,9 +87,8 @@ def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: 
         if f"{name}_accuracy" in note:
             tested = count(note[f"{name}_tested"], noun_of(model.input_shape_))
             accuracy = percent(note[f"{name}_accuracy"])
-            on = f"accuracy on {name} classes"
-            on = f"{on}, each left out in turn" if note.get("left_out") else f"validation {on}"
-            say(f"{on}: {accuracy} ({tested})")
+            kind = "leave-one-out" if note.get("left_out") else "validation"
+            say(f"{kind} accuracy on {name} classes: {accuracy} ({tested})")
     n_exemplars, versions = len(model.memory_) if model.memory_ else 0, store.versions(place)
     exemplars = count(n_exemplars, "exemplar") if n_exemplars else "no exemplars"
     if not n_exemplars and (earlier := earlier_with_exemplars(versions)):

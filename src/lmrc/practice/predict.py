@@ -158,28 +158,34 @@ def find_images(arguments: Sequence[str]) -> Iterator[Input]:
     without images gives a `Prediction` with an error.
     """
     for argument in arguments:
-        path = Path(argument)
         if argument == STANDARD_INPUT:
             yield from _standard_input()
-        elif path.is_dir():
-            found = [str(path / name) for name in walk_images(path, SUFFIXES | NOT_READ)]
-            yield from found  # those of formats that are not read give an error each
-            if not found:
-                yield Prediction(argument, [], error=f"{path} contains no images")
-        elif path.suffix.lower() == ".npz" and path.exists():
-            rows = load_arrays(path, "X")["X"]
-            yield from ((f"{argument}[{i}]", row) for i, row in enumerate(rows))
-            if not len(rows):
-                yield Prediction(argument, [], error=f"X of {path} is empty")
-        elif not path.exists() and glob.has_magic(argument):
+        elif not Path(argument).exists() and glob.has_magic(argument):
             matching = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207  # absolute, too
-            if "**" in argument:  # it matches folders and their files
-                matching = [match for match in matching if not Path(match).is_dir()]
-            yield from find_images(matching)
+            above = {folder for match in matching for folder in Path(match).parents}
+            for match in matching:
+                if Path(match) not in above:  # else it is what "**" matches besides
+                    yield from _inputs_at(match)
             if not matching:
                 yield Prediction(argument, [], error=f"no file matches {argument}")
         else:
-            yield argument
+            yield from _inputs_at(argument)
+
+
+def _inputs_at(argument: str) -> Iterator[Input]:
+    path = Path(argument)
+    if path.is_dir():
+        found = [str(path / name) for name in walk_images(path, SUFFIXES | NOT_READ)]
+        yield from found  # those of formats that are not read give an error each
+        if not found:
+            yield Prediction(argument, [], error=f"{path} contains no images")
+    elif path.suffix.lower() == ".npz" and path.exists():
+        rows = load_arrays(path, "X")["X"]
+        yield from ((f"{argument}[{i}]", row) for i, row in enumerate(rows))
+        if not len(rows):
+            yield Prediction(argument, [], error=f"X of {path} is empty")
+    else:
+        yield argument
 
 
 def _standard_input() -> Iterator[str | tuple[str, bytes]]:

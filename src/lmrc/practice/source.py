@@ -234,7 +234,7 @@ def _read_csv(source: Path) -> Files:
         with source.open(encoding="utf-8-sig", newline="") as file:
             head = file.readline(1000)  # of Excel, in many countries, with ";"
             file.seek(0)
-            rows = csv.DictReader(file, delimiter=";" if ";" in head and "," not in head else ",")
+            rows = csv.DictReader(file, delimiter=";" if head.count(";") > head.count(",") else ",")
             _refuse_predictions(source, rows.fieldnames)
             path_column = _column(source, rows.fieldnames, _PATH_COLUMNS)
             label_column = _column(source, rows.fieldnames, _LABEL_COLUMNS)

@@ -125,6 +125,19 @@ async def remove_image(
     return await _report([], job)
 
 
+@router.patch("/jobs/{job}/images", response_model=schema.AddedImages, dependencies=CHANGES)
+async def move_images(job: TheJob, jobs: TheJobs, moved: schema.MovedImages) -> dict[str, Any]:
+    """Move images of a job to another class, or remove them; those that it has not are ignored."""
+    images = jobs.collecting(job.id).images
+    for image in images.keys() & set(moved.images):
+        if moved.label is None:
+            del images[image]
+        else:
+            images[image].label = moved.label
+    job.update()
+    return await _report([], job)
+
+
 async def _report(added: list[dict[str, Any]], job: Job) -> dict[str, Any]:
     found = await asyncio.to_thread(findings, list(job.images.values()))
     return {"added": added, "findings": found, "job": job.describe()}
@@ -185,6 +198,7 @@ async def _add(
         most = settings.max_pictures
         raise ApiError(413, "too_many", f"a task may have {most:,} images at most")
     found = await decode([u for _, u in uploads], CHECKED_SIZE, "RGB", settings.max_pixels)
+    job.check_collects()  # and was not cancelled meanwhile
     added: list[dict[str, Any]] = []
     for (label, upload), pixels in zip(uploads, found, strict=True):
         if isinstance(pixels, dict):
@@ -201,7 +215,7 @@ async def _add(
 def _start(jobs: Jobs, job: Job, options: schema.Options) -> None:
     """Start to learn a job."""
     path = job.served.path
-    if unfinished.is_there(path):
+    if unfinished.has_progress(path):
         raise ApiError(
             409,
             "unfinished",

@@ -74,6 +74,11 @@ class Job:
         """Whether a process learns it, or holds the result."""
         return self.state in (LEARNING, WAITING)
 
+    def check_collects(self) -> None:
+        """Refuse images once they are being learnt, or the job has ended."""
+        if self.state != COLLECTING:
+            raise ApiError(409, "not_collecting", f"the job is {self.state}: create a new one")
+
     def update(self, **values: Any) -> None:
         """Change attributes, and wake those who follow the job."""
         for name, value in values.items():
@@ -141,8 +146,7 @@ class Jobs:
     def collecting(self, job_id: str) -> Job:
         """Return a job that still collects images."""
         job = self.get(job_id)
-        if job.state != COLLECTING:
-            raise ApiError(409, "not_collecting", f"the job is {job.state}: create a new one")
+        job.check_collects()
         return job
 
     def _drop_old(self) -> None:
@@ -181,7 +185,8 @@ class Jobs:
             text = "no decision came in time" if late else "learning took too long"
             job.update(state=DISCARDED if late else FAILED, error=_error("timeout", text))
         except Exception as error:
-            job.update(state=FAILED, error=_error("failed", job.served.plain(error)))
+            if job.is_active:
+                job.update(state=FAILED, error=_error("failed", job.served.plain(error)))
         finally:
             await _end(job)
 

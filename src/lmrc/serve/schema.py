@@ -130,6 +130,14 @@ class Options(BaseModel):
     epochs: int | None = Field(None, ge=1, le=1000)
 
 
+class MovedImages(BaseModel):
+    """Images of a job by their ids, and the class that they are of; null removes them."""
+
+    model_config = ConfigDict(extra="forbid")
+    images: list[str] = Field(max_length=100_000)
+    label: ClassName | None = Field(alias="class")
+
+
 class ClassRequest(BaseModel):
     """Names a class."""
 

@@ -78,9 +78,18 @@ def is_there(folder: Path) -> bool:
         return True
 
 
+def has_progress(folder: Path) -> bool:
+    """Tell whether there is a checkpoint that holds more than the request, or a damaged one."""
+    try:
+        found = _read_json(folder)
+    except ModelFileError:
+        return True
+    return found is not None and found[1] is not None
+
+
 def refuse(folder: Path) -> None:
     """Refuse to change a model while a task is unfinished: its checkpoint would be lost."""
-    if is_there(folder):
+    if has_progress(folder):
         command = learn_command(folder)
         raise ModelFileError(
             f"a task of {folder} is unfinished: continue it with {command} --resume, or discard "

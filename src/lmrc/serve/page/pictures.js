@@ -5,23 +5,31 @@ const MOST = 640;  // pixels of the longer side: larger pictures are scaled down
 const READ = /\.(bmp|gif|jfif|jpe|jpe?g|png|tiff?|webp)$/i;
 const NOT_READ = /\.(arw|avif|cr2|cr3|dng|hei[cf]|jp2|jxl|nef|psd)$/i;
 
+const ASIDE = ["test", "val", "valid", "validation"];
+
 // Sort the files of a folder by class, as the command line does: the names of its sub-folders, or of
 // those of train/; without any, its own name. Also count the pictures that are left out.
 export function byClass(files) {
   const hidden = (part) => part.startsWith(".") || part === "__MACOSX";
   const all = [...files].map((file) => [file, file.webkitRelativePath.normalize("NFC").split("/")]);
-  const seen = all.filter(([, path]) => !path.slice(1).some(hidden));
-  const train = seen.filter(([, path]) => path.length > 3 && path[1].toLowerCase() === "train");
-  const found = train.length ? train.map(([file, path]) => [file, path.slice(1)]) : seen;
-  const nested = found.some(([file, path]) => path.length > 2 && READ.test(file.name));
+  const found = all.filter(([, path]) => !path.slice(1).some(hidden));
+  const pictures = found.filter(([file]) => READ.test(file.name));
+  const top = (path) => path[1].toLowerCase();
+  const below = new Set(found.filter(([, path]) => path.length > 3).map(([, path]) => top(path)));
+  const others = found.some(([, path]) => path.length > 2 && !["train", ...ASIDE].includes(top(path)));
+  const split = below.has("train") && (!others || ASIDE.some((name) => below.has(name)));
+  const at = split ? 2 : 1;  // place of the class
+  const nested = pictures.some(([, path]) => path.length > at + 1);
   const classes = new Map(), unread = new Map();
   let beside = 0;
-  for (const [file, path] of found) {
+  for (const [file, path] of pictures) {
+    const name = path[nested ? at : 0];
+    if (nested && (path.length <= at + 1 || (split && top(path) !== "train"))) beside += 1;
+    else classes.set(name, [...(classes.get(name) ?? []), file]);
+  }
+  for (const [file] of found) {
     const [suffix] = file.name.toLowerCase().match(NOT_READ) ?? [];
-    const name = path[nested ? 1 : 0];
     if (suffix) unread.set(suffix, (unread.get(suffix) ?? 0) + 1);
-    else if (READ.test(file.name) && nested && path.length === 2) beside += 1;
-    else if (READ.test(file.name)) classes.set(name, [...(classes.get(name) ?? []), file]);
   }
   return { classes, beside, unread };
 }
@@ -31,12 +39,12 @@ export async function shrink(file) {
   try {
     bitmap = await createImageBitmap(file, { imageOrientation: "from-image" });
   } catch {
-    return file;  // the server says what is wrong with it
+    return copy(file);  // the server says what is wrong with it
   }
   const scale = MOST / Math.max(bitmap.width, bitmap.height);
   if (scale >= 1) {
     bitmap.close();
-    return file;
+    return copy(file);
   }
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.round(bitmap.width * scale));
@@ -49,6 +57,9 @@ export async function shrink(file) {
   bitmap.close();
   return toFile(canvas, file.name);
 }
+
+// The file on the disk may be gone when it is sent.
+const copy = async (file) => new File([await file.arrayBuffer()], file.name, { type: file.type });
 
 async function toFile(canvas, name) {
   const blob = await new Promise((resolve) => { canvas.toBlob(resolve, "image/jpeg", 0.92); });

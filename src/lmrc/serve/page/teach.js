@@ -1,10 +1,11 @@
 // Teach: collect pictures of classes, learn them, keep or discard the result.
 
-import { call, follow, form } from "./api.js";
+import { ApiError, call, follow, form } from "./api.js";
 import { attempt, count, find, make, percent, say } from "./dom.js";
 import { acceptDrops, byClass, Camera, pasted, shrink } from "./pictures.js";
 
 const AT_ONCE = 8;  // pictures of a request
+const REFUSED = ["too_many", "too_large", "invalid_request", "bad_class"];  // for what they are
 const STAGES = {
   starting: "Starting…", preparing: "Reading the pictures…", "computing features": "Processing the pictures…",
   learning: "Learning…", writing: "Saving…", discarding: "Discarding…",
@@ -13,10 +14,13 @@ const STAGES = {
 export function startTeach(state) {
   const cards = [];
   let job = null;  // the task that collects pictures
+  let period = 0;  // counts the changes of model
+  let turn = Promise.resolve();  // the last request
+  let sending = false;  // before the task is learnt
   let following = null;
   let findings = [];
-  let turn = Promise.resolve();  // the last request
   const gone = new Set();  // what the server still has of the pictures that were removed
+  const own = new Set();  // the tasks that this page had learnt
 
   // ---- pictures ----
 
@@ -31,10 +35,12 @@ export function startTeach(state) {
     return done;
   }
 
+  const all = () => cards.flatMap((card) => card.pictures);
+
   function forget() {
     job = null;
     gone.clear();
-    for (const picture of cards.flatMap((card) => card.pictures)) picture.id = picture.label = null;
+    for (const picture of all()) picture.id = picture.label = null;
   }
 
   function abandon() {
@@ -44,54 +50,74 @@ export function startTeach(state) {
 
   const upload = () => attempt(null, () => inTurn(sync));
 
-  // Give the server the pictures that it lacks, or has of another class; take back what was removed.
+  async function task() {
+    const now = period;
+    const id = job ?? (await call("POST", `${state.address}/jobs`)).id;
+    if (now !== period) {  // it is of the model before
+      call("DELETE", `/v1/jobs/${id}`).catch(() => {});
+      throw new ApiError("no_job", "the model was changed");
+    }
+    job = id;
+    return id;
+  }
+
+  // Bring the server's pictures up to date: remove, rename, add.
   async function sync() {
     await state.ready;
-    const unsent = (card) => card.pictures.filter((p) => card.label && p.label !== card.label);
+    await clear();
+    for (const card of [...cards]) {
+      const renamed = card.pictures.filter((p) => p.id && card.label && p.label !== card.label);
+      if (!renamed.length) continue;
+      const { label } = card;
+      await move(renamed.map((p) => p.id), label);
+      for (const picture of renamed) picture.label = label;
+    }
+    const unsent = (card) => card.pictures.filter((p) => card.label && !p.id && !p.learning);
     for (let card; (card = cards.find((c) => unsent(c).length));) {
-      await send(card, unsent(card).slice(0, AT_ONCE));
+      await send(card, unsent(card).slice(0, AT_ONCE), unsent(card));
     }
-    for (const id of job ? gone : []) {
-      const left = await call("DELETE", `/v1/jobs/${job}/images/${id}`).catch((error) => {
-        if (error.code !== "no_image") throw error;
-        return { findings };
-      });
-      gone.delete(id);
-      note(left.findings);
-    }
+    await clear();  // of what was removed while it was sent
   }
 
-  async function task() {
-    job ??= (await call("POST", `${state.address}/jobs`)).id;
-    return job;
+  async function clear() {
+    if (!job || !gone.size) return;
+    const images = [...gone];
+    await move(images, null);
+    for (const id of images) gone.delete(id);
   }
 
-  async function send(card, pictures) {
+  async function move(images, label) {
+    note((await call("PATCH", `/v1/jobs/${await task()}/images`, { images, class: label })).findings);
+  }
+
+  async function send(card, pictures, left) {
     const { label } = card;
+    const id = await task();
     let answer;
     try {
-      answer = await call("POST", `/v1/jobs/${await task()}/images?label=${encodeURIComponent(label)}`,
+      answer = await call("POST", `/v1/jobs/${id}/images?label=${encodeURIComponent(label)}`,
         form("image", pictures.map((p) => p.file)));
     } catch (error) {
-      if (!["no_connection", "no_job", "not_collecting"].includes(error.code)) {
-        for (const picture of card.pictures.filter((p) => !p.id)) card.hide(picture);
-      }
-      throw error;
+      if (!REFUSED.includes(error.code)) throw error;
+      left.forEach(card.hide);
+      card.tell(`${count(left.length, "picture")}: ${error.message}`);
+      return;
     }
+    if (id !== job) return;
     answer.added.forEach((added, i) => {
       const picture = pictures[i];
-      if (picture.id) gone.add(picture.id);  // that of another class
-      picture.id = added.id;
-      picture.label = label;
-      if (added.error) card.refuse(picture, added.error.message);
-      else if (!cards.includes(card) || !card.pictures.includes(picture)) gone.add(added.id);
+      Object.assign(picture, { id: added.id, label });
+      if (added.error) {
+        card.hide(picture);
+        card.tell(`${picture.file.name}: ${added.error.message}`);
+      } else if (!card.pictures.includes(picture)) gone.add(added.id);  // removed in the meantime
     });
     note(answer.findings);
   }
 
   function remove(pictures) {
     for (const picture of pictures) if (picture.id) gone.add(picture.id);
-    upload();
+    if (gone.size) upload();
   }
 
   function note(found) {
@@ -113,8 +139,9 @@ export function startTeach(state) {
   }
 
   function ready() {
-    find("#learn").disabled = !full().length || missing() || cards.some((card) => card.busy);
-    find("#learn-hint").textContent = missing();
+    const busy = sending || cards.some((card) => card.busy);
+    find("#learn").disabled = !full().length || missing() || busy;
+    find("#learn-hint").textContent = sending ? "Sending the pictures…" : missing();
   }
 
   // ---- classes ----
@@ -160,18 +187,26 @@ export function startTeach(state) {
         card.busy += 1;
         ready();
         for (let i = 0; i < found.length; i += AT_ONCE) {
-          (await Promise.all(found.slice(i, i + AT_ONCE).map(shrink))).forEach(show);
+          const part = found.slice(i, i + AT_ONCE);
+          const files = await Promise.all(part.map((file) => shrink(file).catch(() => null)));
+          files.forEach((file, n) => (file ? show(file) : card.tell(`${part[n].name}: it cannot be read`)));
           await upload();
         }
         card.busy -= 1;
         ready();
       },
-      refuse(picture, message) {
-        hide(picture);
-        problems.append(make("li", { textContent: `${picture.file.name}: ${message}` }));
+      tell(problem) {
+        problems.append(make("li", { textContent: problem }));
         problems.hidden = false;
       },
       flag: (ids) => card.pictures.forEach((p) => p.element.classList.toggle("flagged", ids.has(p.id))),
+      drop() {
+        cards.splice(cards.indexOf(card), 1);
+        element.remove();
+        card.pictures = [];  // some may be on their way
+        if (!cards.length) addClass();
+        ready();
+      },
       stop() {
         camera.stop();
         live.hidden = shoot.hidden = true;
@@ -186,12 +221,14 @@ export function startTeach(state) {
     }
 
     function show(file) {
-      const picture = { file, id: null, label: null };  // as the server has it
+      // Id and class are as the server has it.
+      const picture = { file, id: null, label: null, learning: false };
       const address = URL.createObjectURL(file);
       const image = make("img", { src: address, alt: file.name });
       image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
       const cross = make("button", { type: "button", textContent: "×", "aria-label": `Remove ${file.name}` });
       cross.addEventListener("click", () => {
+        (picture.element.nextSibling?.querySelector("button") ?? files).focus();
         hide(picture);
         remove([picture]);
       });
@@ -222,11 +259,8 @@ export function startTeach(state) {
     });
     removeClass.addEventListener("click", () => {
       card.stop();
-      cards.splice(cards.indexOf(card), 1);
-      element.remove();
       remove(card.pictures);
-      if (!cards.length) addClass();
-      ready();
+      card.drop();
     });
     record.addEventListener("click", () => attempt(record, async () => {
       if (camera.stream) {
@@ -252,7 +286,7 @@ export function startTeach(state) {
       (spare ?? addClass(name)).take(files);
     }
     const told = [...unread].map(([suffix, n]) => `Left out ${count(n, `${suffix} file`)}: convert to JPEG or PNG.`);
-    if (beside) told.push(`Left out ${count(beside, "picture")} beside the folders of classes.`);
+    if (beside) told.push(`Left out ${count(beside, "picture")} outside of the folders of classes.`);
     if (!classes.size) told.unshift("There are no pictures in this folder.");
     if (told.length) say(told.join(" "));
   });
@@ -261,20 +295,34 @@ export function startTeach(state) {
 
   find("#learn").addEventListener("click", (event) => attempt(event.target, async () => {
     for (const card of cards) card.stop();
-    const { id } = await inTurn(async () => {
+    const now = period;
+    sending = true;
+    ready();
+    const learnt = await inTurn(async () => {
+      if (now !== period) return null;
       await sync();
       if (missing()) throw new Error(missing());  // pictures were refused
-      return call("POST", `/v1/jobs/${await task()}/learn`, {});
-    });
-    forget();
-    attempt(null, () => watch(id, true));
+      const id = await task();
+      own.add(id);
+      const pictures = all();
+      for (const picture of pictures) picture.learning = true;
+      try {
+        await call("POST", `/v1/jobs/${id}/learn`, {});
+      } catch (error) {
+        for (const picture of pictures) picture.learning = false;
+        throw error;
+      }
+      forget();
+      return id;
+    }).finally(() => { sending = false; });
+    if (learnt && now === period) attempt(null, () => watch(learnt));
   }).then(ready));
   find("#cancel").addEventListener("click", (event) => attempt(event.target, () => call("DELETE", `/v1/jobs/${following}`)));
   for (const decision of ["keep", "discard"]) {
     find(`#${decision}`).addEventListener("click", (event) => attempt(event.target, () => call("POST", `/v1/jobs/${following}/${decision}`)));
   }
 
-  async function watch(id, own = false) {
+  async function watch(id) {
     if (following === id) return;
     following = id;
     let last = null;
@@ -283,20 +331,28 @@ export function startTeach(state) {
       last = found;
       showJob(found);
     }
+    if (following !== id) return;
     following = null;
     showPart("edit");
-    if (last?.state === "kept") say("");
-    if (last?.state === "kept" && own) {
-      abandon();
-      cards.splice(0).forEach((card) => card.element.remove());
-      addClass();
-      note([]);
-    } else if (last?.error) {
+    const kept = last?.state === "kept";
+    if (last?.state !== "failed") find("#warnings").replaceChildren();
+    if (kept) say("");
+    else if (last?.error) {
       say(`${last.error.message}. The model is as it was; the pictures are still on this page.`);
-    } else if (!last || !["kept", "discarded", "cancelled"].includes(last.state)) {
+    } else if (!["discarded", "cancelled"].includes(last?.state)) {
       say("The server does not know this task any more. The model is as it was.");
     }
-    upload();  // the pictures, if there still are some, go into a new task
+    if (own.has(id)) {
+      for (const card of [...cards]) {
+        const learnt = card.pictures.filter((p) => p.learning);
+        for (const picture of learnt) picture.learning = false;
+        if (!kept) continue;
+        learnt.forEach(card.hide);
+        if (learnt.length && !card.pictures.length) card.drop();
+      }
+      upload();  // what is left goes into a new task
+    }
+    if (kept) note([]);
     await state.refresh();
     if (last?.state === "kept" && state.view === "teach") state.open("classify");
   }
@@ -343,7 +399,6 @@ export function startTeach(state) {
     find("#teach-edit").hidden = part !== "edit";
     find("#progress").hidden = part !== "progress";
     find("#result").hidden = part !== "result";
-    find("#warnings").hidden = part === "edit";
   }
 
   addClass();
@@ -360,6 +415,7 @@ export function startTeach(state) {
     hide: () => cards.forEach((card) => card.stop()),
     reset() {
       following = null;
+      period += 1;
       abandon();
       cards.splice(0).forEach((card) => card.element.remove());
       addClass();
