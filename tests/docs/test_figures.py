@@ -332,6 +332,19 @@ def test_unknown_among_few_photographs():
             assert cell == ", ".join(f"{100 * part:.0f}" for part in found)
 
 
+def test_leave_one_out_accuracy():
+    lines = lines_of("results/trust/few-images.jsonl")
+    shown = []
+    for key in ("left_out_accuracy", "new_accuracy"):
+        of = {
+            n: [x[key] for x in lines if x["settings"]["per_class"] == n] for n in (5, 10, 20, 60)
+        }
+        *first, last = (f"{100 * fmean(values):.1f}" for values in of.values())
+        shown.append(f"{', '.join(first)} and {last} %")
+    page = "docs/how-to/few-images.md"
+    says(page, f"{shown[0]} with 5, 10, 20 and 60", f"new classes have {shown[1]}")
+
+
 def test_seconds_for_photographs():
     """Of the output that the page of benchmarks shows: 200 photographs, a task each."""
     section = (ROOT / "benchmarks/README.md").read_text("utf-8").partition("(`learn.py`)")[2]
