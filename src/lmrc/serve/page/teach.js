@@ -18,7 +18,6 @@ export function startTeach(state) {
   let turn = Promise.resolve();  // the last request
   let sending = false;  // before the task is learnt
   let following = null;
-  let findings = [];
   const gone = new Set();  // what the server still has of the pictures that were removed
   const own = new Set();  // the tasks that this page had learnt
 
@@ -121,7 +120,6 @@ export function startTeach(state) {
   }
 
   function note(found) {
-    findings = found;
     const flagged = new Set(found.flatMap((f) => f.images));
     for (const card of cards) card.flag(flagged);
     find("#findings ul").replaceChildren(...found.slice(0, 20).map((f) => make("li", { textContent: f.message })));
