@@ -93,8 +93,8 @@ def best(found: Mapping[str, Spread]) -> dict[str, float]:
 
     >>> best({"a": Spread(0.70, 0.01), "b": Spread(0.72, 0.06), "c": Spread(0.60, 0.01)})
     {'b': 0.72, 'a': 0.7}
-    >>> best({"a": Spread(0.70, 0.0), "b": Spread(0.705, 0.0)})
-    {'b': 0.705}
+    >>> best({"a": Spread(0.70, 0.0), "b": Spread(0.705, 0.0), "c": Spread(0.705, 0.0)})
+    {'b': 0.705, 'c': 0.705}
     """
     ranked = sorted(found, key=lambda method: -found[method].mean)
 
@@ -105,7 +105,7 @@ def best(found: Mapping[str, Spread]) -> dict[str, float]:
         known = [found[m].deviation for m in (ranked[0], method)]
         return max(ASSUMED_DEVIATION if d is None else d for d in known)
 
-    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) < deviation(m)}
+    return {m: found[m].mean for m in ranked if m == ranked[0] or lead(m) <= deviation(m)}
 
 
 def name_best(shares: Mapping[str, float]) -> tuple[str, str]:
