@@ -212,9 +212,9 @@ def measure_new(
     """Return the accuracy on the newest classes, of test images and of images left out in turn."""
     new = np.isin(y, learnt)
     right = model.classes_[scored.outputs.similarities[new].argmax(axis=1)] == y[new]
-    counts = np.array(list(model.left_out_.values())).reshape(-1, 2).sum(axis=0)
-    left_out = float(counts[0] / counts[1]) if counts[1] else None
-    return {"new_accuracy": float(right.mean()), "left_out_accuracy": left_out}
+    _, left_out = model.left_out_
+    share = float(left_out.mean()) if len(left_out) else None
+    return {"new_accuracy": float(right.mean()), "left_out_accuracy": share}
 
 
 def few(dataset: Dataset, per_class: int, seed: int) -> Dataset:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import lmrc
 from lmrc.data.folders import held_out
-from lmrc.practice.source import read_source
+from lmrc.practice.source import form_of_inputs, read_source
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"  # they look the same
 FAST = ("--backbone", "mlp", "--epochs", "3", "--batch-size", "16", "--device", "cpu")
@@ -113,6 +113,13 @@ def test_empty_arrays_are_refused(place, model, call):
     code, _, err = call("predict", model, "none.npz")
     assert code == 1
     assert "X of none.npz is empty" in err
+
+
+def test_only_reading_the_images_warns_of_a_folder(place):
+    shutil.copy(place / "week1/one/000.png", place / "week1/beside.png")
+    assert form_of_inputs(place / "week1") == ((1, 8, 8), 60)
+    with pytest.warns(UserWarning, match="beside the sub-folders"):
+        read_source(place / "week1")
 
 
 @pytest.mark.parametrize("separator", [",", ";"])

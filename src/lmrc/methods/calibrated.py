@@ -84,7 +84,7 @@ class Calibrated(WithClassStatistics):
         """Update the statistics, and calibrate by images that were held out."""
         if not self.n_tasks_ or self.statistics == "none":
             self.calibration_: dict[str, Tensor] = {}
-        self.left_out_: dict[Any, tuple[int, int]] = {}
+        self.left_out_ = self.classes_[:0], np.zeros(0, dtype=bool)
         samples, held_out = self._hold_out(samples)
         earlier = self.scatter_ if self.n_tasks_ else {}
         fit = self._update(network, samples)
@@ -151,9 +151,7 @@ class Calibrated(WithClassStatistics):
         # A backbone that was adapted to these images knows each of them.
         if self.prediction_rule_ in scores and (self.n_tasks_ or self._freeze is True):
             right = scores[self.prediction_rule_].argmax(dim=1) == left_out.y
-            for row in torch.unique(left_out.y).tolist():
-                of_class = right[left_out.y == row]
-                self.left_out_[self.classes_[row]] = int(of_class.sum()), len(of_class)
+            self.left_out_ = self.classes_[left_out.y.numpy()], right.numpy()
         units = {rule: found / basis.units[rule] for rule, found in scores.items()}
         return calibration.summed(units, off, left_out.y, basis.weights)
 

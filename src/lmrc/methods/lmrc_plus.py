@@ -74,9 +74,10 @@ class LMRCPlusClassifier(WithMembers):
     snapshots_ : dict of Tensor
         With ``predict_with="snapshots"``: class statistics on the features of these encoders, and
         classifiers.
-    left_out_ : dict of (int, int)
-        By class, how many images of the last task are classified correctly by the model without
-        them, each left out in turn, of how many; empty if statistics are not exact. Not saved.
+    left_out_ : tuple of two arrays
+        Leave-one-out: the labels of images of the last task, at most 100 of a class, and whether
+        the model without the image classifies it correctly. Empty if statistics are not exact. Not
+        saved.
     members_ : list of LMRCPlusClassifier
         With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict

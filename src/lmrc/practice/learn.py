@@ -290,7 +290,7 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
 def _leaves_out(model: LMRCClassifier) -> bool:
     """Return whether each image will be tested by the model without it."""
     exact = getattr(model, "statistics", "none") != "none" and model._freeze is True
-    return exact and model.predict_with in ("auto", *EXACT) and model.members == 1
+    return exact and model.predict_with in ("auto", *EXACT)
 
 
 def _read(request: Request, model: LMRCClassifier, images: Files | None) -> LabelledSamples:
@@ -349,8 +349,8 @@ def _train(
     try:
         model.partial_fit(samples.X, samples.y)
     except KeyboardInterrupt:
-        state = "the model is unchanged" if store.holds_model(place) else "there is no model yet"
         command = store.learn_command(place)
+        state = "the model is unchanged" if store.holds_model(place) else "there is no model yet"
         warn(f"{state}: continue with {command} --resume, or discard the task with --discard")
         raise
     except Exception as error:
@@ -382,16 +382,15 @@ def _note(
         "seconds": round(seconds, 1),
     }
     if len(samples.y_val):
-        right = model.predict(samples.X_val) == samples.y_val
-        found = [(label, right[samples.y_val == label]) for label in np.unique(samples.y_val)]
-        tested = {label: (int(part.sum()), len(part)) for label, part in found}
-    elif tested := getattr(model, "left_out_", {}) if _leaves_out(model) else {}:
-        note["left_out"] = True
-    for name, is_old in (("new", False), ("old", True)):
-        counts = [pair for label, pair in tested.items() if (label in known) == is_old]
-        if counts:
-            n_right, n = map(sum, zip(*counts, strict=True))
-            note[f"{name}_accuracy"], note[f"{name}_tested"] = n_right / n, n
+        labels, right = samples.y_val, model.predict(samples.X_val) == samples.y_val
+    else:
+        labels, right = getattr(model, "left_out_", (known[:0], np.zeros(0, dtype=bool)))
+        if len(labels):
+            note["left_out"] = True
+    old = np.isin(labels, known)
+    for name, part in (("new", right[~old]), ("old", right[old])):
+        if len(part):
+            note[f"{name}_accuracy"], note[f"{name}_tested"] = float(part.mean()), len(part)
     return note
 
 

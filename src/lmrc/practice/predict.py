@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from lmrc.data.arrays import load_arrays
-from lmrc.data.images import (
-    NOT_READ,
-    SUFFIXES,
-    UnreadableImageError,
-    read_image,
-    walk_images,
-)
+from lmrc.data.images import NOT_READ, SUFFIXES, UnreadableImageError, read_image, walk_images
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.models import outputs_by_image, unknown_threshold
 from lmrc.practice.source import image_form

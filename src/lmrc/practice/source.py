@@ -2,6 +2,7 @@
 
 import csv
 import os
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -167,7 +168,8 @@ def form_of_inputs(
         n, *shape = shape_of_samples(source)
         colour = len(shape) == 3 and shape[-1] == 3
         return ((3, *shape[:2]) if colour else tuple(shape)), n
-    files, _, _ = labelled_files(source, (*VALIDATION, "test"), images)
+    with warnings.catch_warnings(action="ignore"):  # `read_source` will tell
+        files, _, _ = labelled_files(source, (*VALIDATION, "test"), images)
     found, mode = _common_form(files, size, colour=False)
     sides = (found, found) if isinstance(found, int) else found
     return (3 if mode == "RGB" else 1, *sides), sum(len(paths) for paths in files.values())

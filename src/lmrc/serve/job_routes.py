@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
@@ -112,17 +112,6 @@ async def add_images(
     uploads = await read_uploads(request, settings)
     added = await _add(jobs.collecting(job.id), [(label, u) for u in uploads], settings)
     return await _report(added, job)
-
-
-@router.delete("/jobs/{job}/images/{image}", response_model=schema.AddedImages)
-async def remove_image(
-    job: TheJob, jobs: TheJobs, image: Annotated[str, Path(max_length=64)]
-) -> dict[str, Any]:
-    """Remove an image from a job."""
-    if jobs.collecting(job.id).images.pop(image, None) is None:
-        raise ApiError(404, "no_image", "the job has no such image")
-    job.update()
-    return await _report([], job)
 
 
 @router.patch("/jobs/{job}/images", response_model=schema.AddedImages, dependencies=CHANGES)

@@ -5,7 +5,7 @@ import { attempt, count, find, make, percent, say } from "./dom.js";
 import { acceptDrops, byClass, Camera, pasted, shrink } from "./pictures.js";
 
 const AT_ONCE = 8;  // pictures of a request
-const REFUSED = ["too_many", "too_large", "invalid_request", "bad_class"];  // for what they are
+const REFUSED = ["too_many", "too_large", "invalid_request"];  // for what they are
 const STAGES = {
   starting: "Starting…", preparing: "Reading the pictures…", "computing features": "Processing the pictures…",
   learning: "Learning…", writing: "Saving…", discarding: "Discarding…",
