@@ -24,7 +24,7 @@ from torch import Tensor
 from lmrc import LMRCClassifier, LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
 from lmrc.nets import network
-from lmrc.training import compiling, graphed, prefetch
+from lmrc.training import graphed, prefetch
 from lmrc.training.batches import Batches
 from lmrc.training.prefetch import Parts
 from lmrc.training.step import Step
@@ -65,12 +65,6 @@ METHODS: dict[str, tuple[type[Untold], dict[str, Any]]] = {
 }
 
 # --- The plain form of each piece -----------------------------------------------------------------
-
-
-@contextmanager
-def not_overlapped(*_: Any, **__: Any) -> Iterator[None]:
-    """Leave weight gradients to autograd, and casts of the weights to autocast."""
-    yield None
 
 
 class InStep:
@@ -116,7 +110,6 @@ def _fold_nothing(*_: Any) -> None:
 
 
 PIECES: dict[str, list[Any]] = {
-    "overlap": [mock.patch.object(compiling, "overlapped", not_overlapped)],
     "prefetch": [
         mock.patch.object(graphed, "Prefetcher", InStep),
         # The next epoch is not sampled while steps still read this one.
@@ -125,10 +118,9 @@ PIECES: dict[str, list[Any]] = {
     "fold": [mock.patch.object(network, "fold", _fold_nothing)],
     "graph": [mock.patch.object(m, "Graph", Launched) for m in (graphed, prefetch)],
 }
-ALL_OFF = ("overlap", "prefetch", "fold", "graph")
+ALL_OFF = ("prefetch", "fold", "graph")
 ROWS: list[tuple[str, Sequence[str]]] = [
     ("all on", ()),
-    ("without overlap", ("overlap",)),
     ("without prefetch", ("prefetch",)),
     ("all on, once more", ()),
     ("without fold", ("fold",)),

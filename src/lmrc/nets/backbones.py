@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmrc.nets.auto import pick
-from lmrc.nets.convolution import Conv2d
 from lmrc.nets.ecosystem import PACKAGES, split_name
 from lmrc.nets.packaged import PACKAGED, packaged
 
@@ -65,14 +64,14 @@ class BasicBlock(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(n_out)
-        self.conv2 = Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(n_out)
         self.downsample: nn.Module | None = None
         if stride != 1 or n_in != n_out:
             self.downsample = nn.Sequential(
-                Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,8 +144,7 @@ class ResNet(nn.Module):
 def is_plain(module: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Tell whether it is a convolution without groups and dilation, with zero padding."""
     return (
-        type(module) in (nn.Conv2d, Conv2d)
-        and isinstance(module, nn.Conv2d)
+        type(module) is nn.Conv2d
         and (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
         and not isinstance(module.padding, str)
     )

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lmrc.training.batches import MiniBatch
 from lmrc.training.compiling import uncompiled
-from lmrc.training.overlap import OverlappedGradients
 from lmrc.training.prefetch import Parts, Prefetcher
 from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
@@ -31,56 +30,23 @@ class GraphedStep(Step):
 
     The first steps of a size run eagerly, so results are those of `Step`. A step that cannot be
     captured runs eagerly throughout, with a warning. `prepare` adds to a mini-batch what can be
-    computed before its step. Weight gradients are overlapped from the second step on, unless the
-    losses call autograd themselves.
+    computed before its step.
     """
 
     def __init__(
         self,
         *args: Any,
         prepare: Callable[[MiniBatch], MiniBatch] = _identity,
-        overlap: OverlappedGradients | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
-        self.prepare, self.overlap = prepare, overlap
-        self.is_watched = overlap is None
+        self.prepare = prepare
         self.usual_size = self.batches.sizes[0]
         self.n_eager = dict.fromkeys(self.batches.sizes, 0)
         self.captured: dict[int, CapturedStep] = {}
         self.capturable = True
-        self.stream = open_stream(self.batches.device, urgency=2)
+        self.stream = open_stream(self.batches.device, urgency=1)
         self.side_stream = open_stream(self.batches.device)
-
-    def __call__(self, batch: MiniBatch) -> None:
-        """Take one step."""
-        if not self.is_watched:
-            self._watched_step(batch)
-            return
-        if self.overlap:
-            self.overlap.begin()
-        super().__call__(batch)
-
-    def _watched_step(self, batch: MiniBatch) -> None:
-        """Take a plain step, as all are then if the losses call autograd themselves."""
-        overlap, self.overlap, self.is_watched = self.overlap, None, True
-        assert overlap is not None
-        with uncompiled(), overlap.watched() as passes:
-            loss = self.loss(batch)
-            calls_autograd = bool(passes)
-            self.learn(batch, loss)
-        if calls_autograd:
-            overlap.disable()
-        else:
-            self.overlap = overlap
-
-    def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the sum of the loss terms."""
-        if self.overlap:
-            self.overlap.discard()
-        super().backward(loss)
-        if self.overlap:
-            self.overlap.join()
 
     def steps(self, rates: Sequence[float]) -> None:
         """Take all steps of an epoch, on a stream of its own as capture requires."""
@@ -121,11 +87,10 @@ class GraphedStep(Step):
     def _eager_step(self, size: int, start: int) -> None:
         wait(self.stream, self.side_stream)  # which may still read inputs that are replaced now
         self.batches.load_next()
-        is_watched = self.is_watched  # else it is the watched step, whose algorithms are others
         positions = torch.arange(start, start + size, device=self.batches.device)
         self(self.batches.at(positions))
         wait(self.side_stream, self.stream)
-        self.n_eager[size] += is_watched
+        self.n_eager[size] += 1
 
     def _is_captured(self, size: int) -> bool:
         """Tell whether the step of a size is captured; capture it after the warm-up."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from lmrc.training import cutmix
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.compiling import accelerate, uncompiled
+from lmrc.training.compiling import compiled, uncompiled
 from lmrc.training.device import Execution
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
@@ -102,7 +102,7 @@ def train(
     """
     execution = execution or Execution(batches.device, bf16=False, graph=False, compiled=False)
     optimiser = _sgd(network, optimisation, batches.device)
-    with accelerate(network, old, batches, execution) as overlap:
+    with compiled(network, old) if execution.compiled else nullcontext():
         step: Step
         if batches.ranks.is_distributed:
             step = DistributedStep(network, losses, batches, optimiser, bf16=execution.bf16)
@@ -110,7 +110,6 @@ def train(
             step = GraphedStep(
                 *(losses, batches, optimiser),
                 bf16=execution.bf16,
-                overlap=overlap,
                 **({"prepare": prepare} if prepare else {}),
             )
         else:

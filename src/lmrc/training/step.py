@@ -53,18 +53,11 @@ class Step:
 
     def __call__(self, batch: MiniBatch) -> None:
         """Take one step."""
-        self.learn(batch, self.loss(batch))
-
-    def loss(self, batch: MiniBatch) -> Tensor:
-        """Return each term of the loss, by a forward pass."""
         with torch.autocast(self.batches.device.type, torch.bfloat16, enabled=self.bf16):
-            return self.terms(batch)
-
-    def learn(self, batch: MiniBatch, loss: Tensor) -> None:
-        """Update the weights by the gradients of a loss."""
+            loss = self.terms(batch)
         self.optimiser.zero_grad(set_to_none=True)
-        self.backward(loss)
-        self.update()
+        loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
+        self.optimiser.step()
         if not len(self.sums):
             self.sums = torch.zeros_like(loss.detach())
         # In place: a captured step adds there.
@@ -76,14 +69,6 @@ class Step:
         check(terms, len(batch.y))
         self.names = tuple(terms)
         return means(terms, self.mean)
-
-    def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the sum of the loss terms."""
-        loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
-
-    def update(self) -> None:
-        """Update the weights by their gradients."""
-        self.optimiser.step()
 
     def mean(self, term: Tensor) -> Tensor:
         """Return the mean of a term over the mini-batch."""
