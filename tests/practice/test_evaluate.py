@@ -21,7 +21,7 @@ def test_evaluate_prints_classes_and_writes_a_report(place, model, call):
     predicted = lmrc.load(place / model).predict(samples.X)
     pairs = Counter(zip(samples.y.tolist(), predicted.tolist(), strict=True))
     (true, other), n = next(found for found in pairs.most_common() if len({*found[0]}) > 1)
-    assert f"most frequent mistakes: {n} of 10 {true} taken for {other}" in out
+    assert f"Most frequent mistakes: {n} of 10 {true} taken for {other}" in out
     page = place / "runs" / "evaluate-m" / "report.html"
     assert f"Report: {page.relative_to(place)}" in out
     text = page.read_text("utf-8")

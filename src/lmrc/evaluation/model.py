@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from lmrc.evaluation import metrics
 
+NAMED = 3  # most frequent mistakes
+
 
 @dataclass(frozen=True)
 class ModelScore:
@@ -46,6 +48,15 @@ class ModelScore:
     #: "taken", the unknown images that look most known: a list of [name, true class (empty for
     #: unknown), predicted class, confidence, thumbnail].
     images: dict[str, list[list[Any]]] = field(default_factory=dict)
+
+    def most_frequent_mistakes(self) -> str:
+        """Return the mistakes that are made most often in words; empty if there are none."""
+        images = {label: n for label, n, _ in self.per_class}
+        named = [
+            f"{n:,} of {images.get(true, n):,} {true} taken for {taken}"
+            for true, taken, n in self.mistakes[:NAMED]
+        ]
+        return f"Most frequent mistakes: {'; '.join(named)}." if named else ""
 
     def to_json(self) -> str:
         """Return the score as one line of JSON, without its end of line."""

@@ -1,7 +1,6 @@
 """``lmrc evaluate``: accuracy of a model on labelled images."""
 
 import shlex
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -51,7 +50,6 @@ from lmrc.text import shorten
 
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
 SIMILARITY = "maximum similarity"
-NAMED = 3  # most frequent mistakes
 LOOKED_AT = 24  # images in each list of the page
 CERTAIN = 0.99  # the probability from which a hit is not doubtful
 MIN_BALANCED_ACCURACY = 0.65  # of a useful threshold; 0.5 is the random level
@@ -140,7 +138,7 @@ def evaluate(
     words = shlex.join(map(str, [*command, "--out", out]))
     page, contents = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     table = contents.markdown.split("\n")
-    for line in (*table, *_mistakes(y, seen.labels), *lines, *notes, f"Report: {page}"):
+    for line in (*table, *contents.findings, *lines, *notes, f"Report: {page}"):
         say(line)
     return {**metrics, "page": str(page)}
 
@@ -180,17 +178,6 @@ class _Predicted(NamedTuple):
             ]
             for i in rows.tolist()
         ]
-
-
-def _mistakes(y: Any, labels: Any) -> list[str]:
-    """Say which classes are most often taken for which."""
-    wrong = labels != y
-    found = Counter(zip(y[wrong].tolist(), labels[wrong].tolist(), strict=True))
-    most = [
-        f"{n:,} of {(y == label).sum():,} {label} taken for {other}"
-        for (label, other), n in found.most_common(NAMED)
-    ]
-    return [f"most frequent mistakes: {'; '.join(most)}"] if most else []
 
 
 def _to_look_at(sure: Any, correct: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_lines
 from lmrc.report.sections import MANY_CLASSES, TASK_MEASURES
 from lmrc.report.settings import in_effect, settings_list
-from lmrc.report.summary import Spread, as_markdown, csv_text
+from lmrc.report.summary import Spread, as_markdown, csv_text, percent_of
 
 EXPERIMENT = "model"
 MAX_MISTAKES = 20  # rows of the table of mistakes
@@ -32,7 +32,7 @@ def build(description: Description, score: ModelScore) -> Contents:
         task_confusion(score.task_confusion, [str(i + 1) for i in range(len(score.heads))]),
         "Predicted task by true task, in percent.",
     )
-    parts = [_result(score), _classes(score)]
+    parts = [_classes(score)]
     if score.mistakes:
         parts.append(_mistakes(score))
     on_trust, trust_drawings = trust.sections(score)
@@ -41,7 +41,7 @@ def build(description: Description, score: ModelScore) -> Contents:
         parts.append(_heads(score, drawing))
     return Contents(
         headline=f"{100 * score.accuracy:.1f} % of {score.n:,} images are classified correctly.",
-        findings=[_finding(score)],
+        findings=[named] if (named := score.most_frequent_mistakes()) else [],
         sections=parts,
         settings=settings_list(_settings(score)),
         environment=html.note(
@@ -50,19 +50,6 @@ def build(description: Description, score: ModelScore) -> Contents:
         markdown=_markdown(score),
         drawings={"confusion": drawing, **trust_drawings},
         tables={"classes": csv_text(["class", "images", "accuracy"], score.per_class)},
-    )
-
-
-def _finding(score: ModelScore) -> str:
-    if len(score.heads) < 2:
-        n = len(score.heads[0])
-        return f"The model has learnt one task of {n} class{'es' * (n > 1)}."
-    task_id = f"{100 * score.task_id_accuracy:.1f} %"
-    if task_id == "100.0 %":
-        return f"The task-ID accuracy is {task_id}."
-    return (
-        f"The task-ID accuracy is {task_id}; with the task known, accuracy would be "
-        f"{100 * score.task_aware_accuracy:.1f} %."
     )
 
 
@@ -76,21 +63,6 @@ def _cell(share: float, kind: str = "") -> Markup:
     return html.cell(Spread(share, None), kind)
 
 
-def _result(score: ModelScore) -> Section:
-    rows = [
-        [name, _cell(share)]
-        for name, share in (
-            ("accuracy", score.accuracy),
-            *([("top-5 accuracy", score.top5)] if len(score.per_class) > 5 else []),
-            ("task-ID accuracy", score.task_id_accuracy),
-            ("task-aware accuracy", score.task_aware_accuracy),
-        )
-    ]
-    caption = f"Over {score.n:,} images, in percent."
-    note = html.note(f"A task is one learn that brought new classes. {TASK_MEASURES}")
-    return Section("result", "All images", html.table(caption, ["measure", "%"], rows) + note)
-
-
 def _classes(score: ModelScore) -> Section:
     rows = [
         [label, html.td(f"{n:,}"), _cell(share, "share")] for label, n, share in score.per_class
@@ -98,6 +70,8 @@ def _classes(score: ModelScore) -> Section:
     many = len(rows) > MANY_CLASSES
     kind = "classes named compact" if many else "classes named"
     caption = "Images and accuracy in percent, in order of arrival."
+    if len(rows) > 5:
+        caption += f" Top-5 accuracy: {percent_of(score.top5)} %."
     table = html.table(caption, ["class", "images", "accuracy"], rows, kind)
     body = html.collapsible(f"All {len(rows)} classes", table) if many else table
     return Section("classes", "Accuracy per class", body)
@@ -120,9 +94,13 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
     tasks = html.definitions(
         (f"task {i}", ", ".join(head)) for i, head in enumerate(score.heads, start=1)
     )
-    text = Markup(
-        "<p>A row holds the images of one task's classes; a column says to which task the "
-        "predicted class belongs. Shares of a row, in percent.</p>"
+    text = html.note(
+        f"A task is one learn that brought new classes. The task-ID accuracy is "
+        f"{percent_of(score.task_id_accuracy)} %, the task-aware accuracy "
+        f"{percent_of(score.task_aware_accuracy)} %. {TASK_MEASURES}"
+    ) + html.note(
+        "A row holds the images of one task's classes; a column says to which task the predicted "
+        "class belongs. Shares of a row, in percent."
     )
     grid = Markup('<div class="grid"><figure>{}</figure></div>').format(drawing.to_svg("confusion"))
     return Section("confusion", "Confusion between tasks", text + grid + tasks)
