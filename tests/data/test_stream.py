@@ -98,7 +98,7 @@ def test_in_a_blurry_stream_a_share_of_each_class_comes_with_the_other_tasks():
     assert [task.tolist() for task in stream.tasks] == [[3], [1], [0], [2]]
     assert set(stream[0].y_test) == {3}
     assert sorted(stream.seen(0)) == [0, 1, 2, 3]
-    assert set(stream.task_of.values()) == {0}
+    assert stream.task_of == {3: 0, 1: 1, 0: 2, 2: 3}
     half = ClassStream(data, 4, blurry=0.2, disjoint=0.5)
     counts = np.array([np.bincount(task.y_train, minlength=4) for task in half])
     assert sorted(counts.max(axis=0)) == [24, 24, 30, 30]
@@ -106,6 +106,8 @@ def test_in_a_blurry_stream_a_share_of_each_class_comes_with_the_other_tasks():
     for wrong in ({"blurry": 1.0}, {"blurry": -0.1}, {"blurry": 0.1, "disjoint": 2}):
         with pytest.raises(ValueError, match="must be a share from 0 to below 1"):
             ClassStream(data, 4, **wrong)
+    with pytest.raises(ValueError, match="set blurry, too"):
+        ClassStream(data, 4, disjoint=0.5)
 
 
 def test_torch_datasets_are_streamed_as_partial_fit_takes_them(as_dataset):

@@ -269,6 +269,13 @@ def test_a_learner_without_partial_fit_is_refused(six):
         next(evaluate(two_tasks(six), object()))
 
 
+def test_other_objects_than_a_stream_and_a_classifier_are_refused(six):
+    with pytest.raises(TypeError, match="not a class: pass GaussianNB"):
+        list(evaluate(ClassStream(six, 2), GaussianNB))
+    with pytest.raises(TypeError, match="needs a ClassStream first, not a Dataset"):
+        list(evaluate(six, GaussianNB()))
+
+
 def test_a_batch_without_test_samples_is_refused_before_training(six):
     learner = Script(["a"] * 6)
     stream = ClassStream(replace_labels(six, "aab"), [["a", "c"], ["b"], ["d"]])

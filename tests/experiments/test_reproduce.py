@@ -88,6 +88,30 @@ def test_the_first_task_may_be_larger(tmp_path):
         main("incremental", "digits", tmp_path, **SMALL, methods=["lm"], tasks=4)
 
 
+def test_a_method_whose_code_has_changed_is_not_mixed_with_its_records(tmp_path, monkeypatch):
+    code = tmp_path / "changing.py"
+    code.write_text("from lmrc import FineTuneClassifier\nclass Own(FineTuneClassifier): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = SMALL | {"tasks": 2}
+    out = tmp_path / "runs"
+    main("incremental", "digits", out, **changes, methods=["changing.Own", "lm"])
+    before = (out / "run.json").read_bytes()
+    with code.open("a") as file:
+        file.write("# another algorithm\n")
+    with pytest.raises(FileExistsError, match=r"changing\.Own has changed since"):
+        main("incremental", "digits", out, **changes, methods=["changing.Own"])
+    assert (out / "run.json").read_bytes() == before
+    main("incremental", "digits", out, **changes, methods=["finetune"])  # which others are free of
+
+
+def test_wrong_pixels_are_refused_once_and_before_any_run(tmp_path):
+    digits = load_dataset("digits", limit=12)
+    np.savez(tmp_path / "wrong.npz", X=digits.X_train * 1.0, y=digits.y_train)
+    with pytest.raises(ValueError, match="float images must lie in 0…1"):
+        main("incremental", f"npz:{tmp_path / 'wrong.npz'}", tmp_path / "runs", **SMALL, tasks=2)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_task_boundaries_may_be_blurry(tmp_path):
     changes = SMALL | {"limit": 30, "seeds": 2, "methods": ["finetune"], "tasks": 2}
     main("incremental", "digits", tmp_path, **changes, blurry=0.2)

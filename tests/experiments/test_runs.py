@@ -2,14 +2,16 @@
 
 import json
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from lmrc import LMRCClassifier
 from lmrc.evaluation.metrics import task_aware_accuracy
-from lmrc.experiments import runs
+from lmrc.experiments import runs, workers
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import load_recipe
 from lmrc.methods.catalog import find_method, make_learner
@@ -334,6 +336,48 @@ def test_the_model_of_a_finished_run_is_removed_after_a_kill(tmp_path, monkeypat
     assert runs.unfinished(recipe, [whole, half], tmp_path) == [half]
     left = sorted(path.name for path in (tmp_path / "models").iterdir())
     assert left == ["lm-s0", "lm-s0.lock"]
+
+
+def test_the_model_of_a_finished_run_is_not_read_while_another_process_removes_it(
+    tmp_path, monkeypatch
+):
+    recipe = load_recipe("incremental", "digits", methods=["lmrc"], seeds=1)
+    monkeypatch.setattr(runs, "finished", lambda *_: TASKS)
+    (run_,) = runs.plan(recipe)
+    path = runs.model_path(tmp_path, run_)
+    path.mkdir(parents=True)
+    (path / "manifest.json").write_text("half of it")
+    assert runs.resume_point(recipe, run_, tmp_path) == (TASKS, None)
+
+
+def test_a_process_says_what_it_waits_for(tmp_path, monkeypatch):
+    told, said = threading.Event(), []
+    monkeypatch.setattr(runs, "say", lambda text, **_: (said.append(text), told.set()))
+    (run_,) = runs.plan(load_recipe("incremental", "digits", methods=["lmrc"], seeds=1))
+
+    def second():
+        with runs.locked_run(tmp_path, run_):
+            said.append("its turn")
+
+    waiting = threading.Thread(target=second)
+    with runs.locked_run(tmp_path, run_):
+        waiting.start()
+        assert told.wait(60)
+        said.append("first done")
+    waiting.join()
+    waits = "lmrc-s0: waiting for another process that works on it"
+    assert said == [waits, "first done", "its turn"]
+
+
+def test_only_failures_in_other_code_have_a_traceback(capsys):
+    (run_,) = runs.plan(load_recipe("incremental", "digits", methods=["lmrc"], seeds=1))
+    for work in (lambda: LMRCClassifier().partial_fit([[0.0]], [0, 1]), lambda: int("own code")):
+        try:
+            work()
+        except ValueError as error:
+            workers._print_failure(run_, error)
+        shown = capsys.readouterr().err
+        assert ("Traceback" in shown) == ("own code" in shown)
 
 
 # --- What a record holds --------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def test_error_says_what_was_found_and_adds_nothing():
         "nothing was added",
         "dim=50, threshold=0.15",
         "holds about 43",
-        f"To hold 100, raise the threshold to {error.advised_threshold:g}",
+        f"To almost surely hold 100, raise the threshold to {error.advised_threshold:g}",
     ]:
         assert part in str(error)
     np.testing.assert_array_equal(mapping.vectors, before)

@@ -475,6 +475,26 @@ def test_a_task_whose_statistics_are_no_numbers_leaves_the_model_as_it_was(monke
     np.testing.assert_array_equal(model.similarities(X), before)
 
 
+def test_what_is_random_after_a_task_is_seeded():
+    class Own(FineTuneClassifier):
+        def after_task(self, network, samples):
+            drawn.append(torch.rand(1).item())
+
+    drawn = []
+    for seed in (0, 0, 1):
+        Own(epochs=1, random_state=seed).fit(X, Y)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_scores_of_a_wrong_shape_are_named():
+    class Own(FineTuneClassifier):
+        def scores(self, network, x):
+            return network(x)[:, :1]
+
+    with pytest.raises(ValueError, match=r"Own\.scores returned the shape \(40, 1\) for 40 inputs"):
+        Own(epochs=1, random_state=0).fit(X, Y).predict(X)
+
+
 # --- On disk --------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,14 @@
 """Methods are found by short name, entry point and dotted path."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from lmrc import LMRCClassifier
+from lmrc.methods import catalog
 from lmrc.methods.catalog import METHODS, find_method, make_learner
+from lmrc.methods.parameters import parameter
 
 MODULE = """
 class OwnClassifier:
@@ -50,6 +53,14 @@ def test_short_names(name):
     learner = make_learner(method, {"epochs": 3, "unknown": 4}, random_state=7)
     assert type(learner) is method.cls
     assert (learner.epochs, learner.random_state) == (3, 7)
+
+
+def test_a_default_that_a_class_declares_is_its_own_though_ours_is_the_same(monkeypatch):
+    class Own(LMRCClassifier):
+        epochs = parameter(default=70)
+
+    monkeypatch.setattr(catalog, "find_method", lambda *_: SimpleNamespace(cls=Own))
+    assert catalog.own_defaults("own.Own") == {"epochs": 70}
 
 
 def test_what_makes_a_method_beats_the_settings():

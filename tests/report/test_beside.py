@@ -42,6 +42,10 @@ def test_a_single_method_is_beside_those_of_the_same_stream(folder, records):
     folder("unfinished", [r for r in records if r.record.task < 2])
     (folder("damaged", mine) / "records.jsonl").write_text("no record\n")
     folder("fewer", mine)
+    more = [replace(r, method="LwF.MT") for r in lost]
+    folder("shorter", [*mine, *lost, *joint, *more], settings={"epochs": 5})
+    folder("smaller", [*mine, *lost, *joint, *more], settings={"backbone": "mlp"})
+    folder("mixed", [*mine, *lost, *joint, *more], blurry=0.1)
     folder("theirs", [*mine, *(replace(r, method="LMRC") for r in lost), *joint])
     _, contents = read_contents(page)
     assert contents.headline == (
@@ -49,7 +53,7 @@ def test_a_single_method_is_beside_those_of_the_same_stream(folder, records):
         "joint training (keeps all data): 63.9 %."
     )
     _, section, *_ = contents.sections
-    assert "theirs: same classes, tasks, seeds." in section.body
+    assert "the folder theirs beside this one: same classes, tasks, seeds" in section.body
     assert section.body.count("<tr>") == 1 + 5  # with chance
 
 

@@ -137,6 +137,18 @@ def test_terms_that_are_not_one_value_per_sample_are_named():
         run(network, lambda batch: {"wide": network(batch.x)})
     with pytest.raises(TypeError, match="returned a Tensor: return a dict"):
         run(network, lambda batch: network(batch.x).mean())
+    with pytest.raises(TypeError, match="returned no terms"):
+        run(network, lambda batch: {})
+    with pytest.raises(TypeError, match="the term 'old' is a int: return a tensor"):
+        run(network, lambda batch: {"new": network(batch.x)[:, 0], "old": 0})
+    with pytest.raises(ValueError, match="no term can be named 'loss'"):
+        run(network, lambda batch: {"loss": network(batch.x)[:, 0]})
+
+
+def test_terms_that_change_from_step_to_step_are_named():
+    network, names = nn.Linear(2, 1), iter("ab")
+    with pytest.raises(ValueError, match="the terms b, and a in an earlier step"):
+        run(network, lambda batch: {next(names): network(batch.x)[:, 0]})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own

@@ -23,6 +23,8 @@ def assign_samples(
     """
     _check_share("blurry", blurry)
     _check_share("disjoint", disjoint)
+    if disjoint and not blurry:
+        raise ValueError("disjoint has an effect on blurry streams only: set blurry, too")
     classes = np.unique(np.concatenate(tasks))
     if not blurry and len(classes) == sum(map(len, tasks)):
         return None

@@ -156,9 +156,9 @@ class ClassStream:
 
     @property
     def task_of(self) -> Mapping[Any, int]:
-        """The index of the task in which each class arrives, by label."""
+        """The index of each class's task: the first that has it, as a major class if blurry."""
         found: dict[Any, int] = {}
-        for i, labels in enumerate(self._present):
+        for i, labels in enumerate(self._tasks):
             for label in labels.tolist():
                 found.setdefault(label, i)
         return found

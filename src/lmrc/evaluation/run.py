@@ -240,6 +240,10 @@ def summarize(records: Iterable[TaskRecord]) -> dict[str, Any]:
 
 def _check(stream: ClassStream, learner: Learner) -> None:
     """Fail before hours of training, not after."""
+    if not isinstance(stream, ClassStream):
+        raise TypeError(f"evaluate needs a ClassStream first, not a {type(stream).__name__}")
+    if isinstance(learner, type):
+        raise TypeError(f"evaluate needs a classifier, not a class: pass {learner.__name__}()")
     missing = [name for name in ("partial_fit", "predict") if not hasattr(learner, name)]
     if missing:
         raise TypeError(f"{learner!r} has no {' and no '.join(missing)}; evaluate needs both.")

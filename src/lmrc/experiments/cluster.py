@@ -65,7 +65,7 @@ def run_on_ray(
         remote = ray.remote(_run).options(
             num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=MAX_RETRIES
         )
-        left = {run: resume_point(out, run) for run in waiting}
+        left = {run: resume_point(recipe, run, out) for run in waiting}
         working = {remote.remote(recipe, run, data_dir, where, *left[run]): run for run in waiting}
         done = {run: records for run, (records, _) in left.items()}
         while working:

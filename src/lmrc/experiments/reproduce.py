@@ -16,7 +16,7 @@ from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import copy_records
-from lmrc.experiments.runs import Run, check_settings, finished, plan, trained_path
+from lmrc.experiments.runs import Run, check_code, check_settings, finished, plan, trained_path
 from lmrc.experiments.workers import default_jobs, run_in_parallel, run_sequentially
 from lmrc.report.capacity import read_capacity_records
 from lmrc.report.live import Countdown, show
@@ -296,6 +296,7 @@ def _comparable(before: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any
 def _prepare(recipe: Recipe, runs: Sequence[Run], source: Path | None, out: Path) -> None:
     """Open the run folder, and copy records that another one has."""
     plain = json.loads(json.dumps(asdict(recipe)))
+    check_code(recipe, runs, out)
     description = _open_folder(out, recipe.experiment, plain, paper=paper_values(recipe))
     if recipe.experiment in READERS:
         _read_from(recipe, runs, source, out, description)

@@ -8,9 +8,10 @@ import multiprocessing
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import signature
@@ -29,12 +30,13 @@ from lmrc.experiments.outputs import mean_outputs
 from lmrc.experiments.recipe import Recipe, is_plain
 from lmrc.lock import locked
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.catalog import find_method, make_learner, takes
+from lmrc.methods.catalog import code_digest, find_method, make_learner, takes
 from lmrc.methods.persistence import model_from
 from lmrc.nets.backbones import check_name
 from lmrc.report.records import (
     EXECUTION,
     NOT_SETTINGS,
+    RECORDS,
     RunRecord,
     append_record,
     by_method_and_seed,
@@ -42,6 +44,7 @@ from lmrc.report.records import (
 )
 from lmrc.report.summary import with_exemplars
 from lmrc.store.folder import MANIFEST, Model, read
+from lmrc.text import say
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
 
@@ -88,7 +91,7 @@ def title_of(recipe: Recipe, method: str, memory: int) -> str:
 
 def finished(folder: Path, run: Run) -> int:
     """Count the tasks of a run in the folder's records, up to the first that is missing."""
-    if not (folder / "records.jsonl").exists():
+    if not (folder / RECORDS).exists():
         return 0
     runs = by_method_and_seed(read_records(folder))
     return len(runs.get(run.title, {}).get(run.seed, []))
@@ -125,7 +128,7 @@ def _resume(
 ) -> Iterator[RunRecord]:
     ranks = current()
     # The first of several processes reads for all: the others may have no access to its folder.
-    done, left = ranks.broadcast(lambda: resume_point(folder, run))
+    done, left = ranks.broadcast(lambda: resume_point(recipe, run, folder))
     for entry, model in measure(recipe, run, dataset, done, left, **where):
         ends = entry.record.task + 1 == recipe.tasks
         if model is not None and ends and ranks.is_first:
@@ -170,10 +173,11 @@ def measure(
         yield entry, learner if wanted and isinstance(learner, IncrementalClassifier) else None
 
 
-def resume_point(folder: Path, run: Run) -> tuple[int, Model | None]:
-    """Return how many records of a run there are, and the content of its model, if there is one."""
-    path = model_path(folder, run)
-    return finished(folder, run), read(path) if (path / MANIFEST).exists() else None
+def resume_point(recipe: Recipe, run: Run, folder: Path) -> tuple[int, Model | None]:
+    """Return how many records of a run there are, and what its model holds if it goes on."""
+    path, done = model_path(folder, run), finished(folder, run)
+    goes_on = done < recipe.tasks and (path / MANIFEST).exists()
+    return done, read(path) if goes_on else None  # that of a finished run is being removed
 
 
 def check_settings(
@@ -210,6 +214,19 @@ def check_settings(
                     check_name(learner.backbone)
             except ValueError as error:
                 raise UsageError(str(error)) from error
+
+
+def check_code(recipe: Recipe, runs: Iterable[Run], folder: Path) -> None:
+    """Refuse to add to records of a method whose code has changed, or to show them for it."""
+    lines = read_records(folder) if (folder / RECORDS).exists() else []
+    for run in runs:
+        now = code_digest(find_method(run.method, recipe.variants).cls)
+        then = {line.extra.get("code") for line in lines if line.method == run.title}
+        if now is not None and then - {None, now}:  # older records have none
+            raise FileExistsError(
+                f"the code of {run.method} has changed since its records in {folder} were made: "
+                "choose another folder with --out"
+            )
 
 
 def settings_of(recipe: Recipe, run: Run) -> dict[str, Any]:
@@ -270,7 +287,12 @@ def locked_run(folder: Path, run: Run) -> Iterator[None]:
     """Wait until no other process works on this run, and lock it."""
     lock = _lock(folder, run)
     lock.parent.mkdir(exist_ok=True)
-    with lock.open("ab") as file, locked(file):
+    with lock.open("ab") as file, ExitStack() as held:
+        try:
+            held.enter_context(locked(file, wait=False))
+        except BlockingIOError:
+            say(f"{run.name}: waiting for another process that works on it", file=sys.stderr)
+            held.enter_context(locked(file))
         yield
 
 
@@ -313,6 +335,8 @@ def _extra(
     recipe: Recipe, stream: ClassStream, learner: Any, task: int, rules: RuleScores
 ) -> dict[str, Any]:
     extra: dict[str, Any] = {}
+    if code := code_digest(type(learner)):
+        extra["code"] = code
     if isinstance(learner, IncrementalClassifier):
         extra["execution"] = learner.execution_.described()
         extra["augmentation"] = learner.augmentation_

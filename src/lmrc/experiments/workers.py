@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lmrc.data.datasets import Dataset
 from lmrc.data.folders import size_of
+from lmrc.data.validation import is_image_batch, read_images
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
+from lmrc.methods.base import IncrementalClassifier
 from lmrc.report.records import RECORDS, RunRecord, read_records
 from lmrc.text import in_one_line, say, shorten
 from lmrc.training.device import pick_device
@@ -70,6 +73,10 @@ def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | No
     if rotated and path != recipe.dataset:  # before any image is decoded: it may take long
         _check_square(recipe.size or size_of(path, recipe.limit))
     dataset = open_dataset(recipe, data_dir)
+    images = dataset.X_train
+    ours = any(isinstance(learner, IncrementalClassifier) for learner in learners)
+    if ours and isinstance(images, np.ndarray) and is_image_batch(images):
+        read_images(images[:100])
     if rotated:
         _check_square(dataset.X_train.shape[1:3])
     open_stream(recipe, waiting[0].seed, dataset)
@@ -154,10 +161,18 @@ def _work(
         sys.exit(1)
 
 
+def _is_refused(error: Exception) -> bool:
+    """Tell whether it is a value that a check of ours has refused: its message says what to do."""
+    module = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+    return isinstance(error, ValueError) and module.startswith("lmrc.")
+
+
 def _print_failure(run: Run, error: Exception) -> None:
     """Print why a run failed: in one line, unless the cause is in a method's code."""
     expected = isinstance(error, (OSError, MemoryError))  # a full disk, say
-    if expected or type(error).__module__.startswith("lmrc."):
+    if expected or type(error).__module__.startswith("lmrc.") or _is_refused(error):
         message = " ".join(str(error).split()) or type(error).__name__
         say(shorten(f"{run.name}: {message}"), file=sys.stderr)
     else:

@@ -59,7 +59,7 @@ class CapacityError(ValueError):
             f"found only {self.found} of the {self.requested} label vectors requested{added}, so "
             f"nothing was added: a mapping with dim={self.dim}, threshold={self.threshold:g} and "
             f"max_tries={self.max_tries} holds about {self.holds}. "
-            f"To hold {self.size + self.requested}, {' or '.join(remedies)}"
+            f"To almost surely hold {self.size + self.requested}, {' or '.join(remedies)}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

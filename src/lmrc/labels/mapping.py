@@ -1,4 +1,4 @@
-"""Label Mapping (Algorithm 1): random unit vectors as class labels, nearly orthogonal in pairs."""
+"""Label Mapping (Algorithm 1): random unit vectors, whose cosines are at most T."""
 
 import operator
 from typing import Any, Literal

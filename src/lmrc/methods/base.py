@@ -26,7 +26,7 @@ from lmrc.methods.frozen import FrozenFeatures
 from lmrc.methods.parameters import fixed
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_task
-from lmrc.methods.rng import EPOCH, NETWORK, derived_seed, seed_from
+from lmrc.methods.rng import EPOCH, NETWORK, STATISTICS, derived_seed, seed_from
 from lmrc.methods.saving import save
 from lmrc.methods.state import exemplars_in_force, refuse_diverged
 from lmrc.nets.loading import is_pretrained
@@ -262,7 +262,7 @@ class IncrementalClassifier(
         records = self._train(trained, before, samples, n_known)
         for record in progress.epochs(records, self._epochs) if self._epochs else records:
             self.history_ = [*self.history_, {"task": self.n_tasks_, **record}]
-        with progress.of("what is kept of it"):
+        with progress.of("what is kept of it"), self._seeded(STATISTICS):
             self.after_task(trained.eval(), samples)
         self.network_ = network.eval()
         self._remember(x, targets)

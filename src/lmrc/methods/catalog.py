@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -137,7 +139,7 @@ def nearest(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyT
 def own_defaults(
     name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return the defaults in which a class of one's own differs from the class of ours above it.
+    """Return the defaults that a class of one's own declares, or has other than ours above it.
 
     Of a class that is not derived from ours, all.
     """
@@ -149,12 +151,29 @@ def own_defaults(
     ours = {*classes().values(), IncrementalClassifier}
     above = next((base for base in cls.__mro__ if base in ours), None)
     theirs = inspect.signature(above).parameters if above else {}
+    own_classes = takewhile(lambda base: base is not above, cls.__mro__)
+    declared = {name for base in own_classes for name in vars(base).get("_own", ())}
     return {
         parameter: own.default
         for parameter, own in inspect.signature(cls).parameters.items()
         if own.default is not own.empty
-        and (parameter not in theirs or theirs[parameter].default != own.default)
+        and (
+            parameter in declared
+            or parameter not in theirs
+            or theirs[parameter].default != own.default
+        )
     }
+
+
+def code_digest(cls: type) -> str | None:
+    """Return a checksum of the source files of a class of one's own; None for one of ours."""
+    package = cls.__module__.partition(".")[0]
+    modules = {base.__module__ for base in cls.__mro__}
+    own = sorted(name for name in modules if name.partition(".")[0] == package)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in own]
+    if package == "lmrc" or not all(files):
+        return None
+    return sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
 
 
 def make_learner(method: Method, settings: dict[str, Any], **overrides: Any) -> Any:

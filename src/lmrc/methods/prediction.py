@@ -70,6 +70,11 @@ class Prediction(ClassifierMixin):
                 with torch.inference_mode(), autocast:
                     found = scores(network, part.to(device))
                 values = found.float().cpu().numpy()
+                if scores == self.scores and values.shape != (len(part), len(self.classes_)):
+                    raise ValueError(
+                        f"{type(self).__name__}.scores returned the shape {values.shape} for "
+                        f"{len(part)} inputs and {len(self.classes_)} classes"
+                    )
                 if not np.isfinite(values).all():  # the first class would win, whatever X is
                     raise ValueError(
                         "the network's outputs for X are not finite numbers: X holds values far "

@@ -218,7 +218,7 @@ def _seconds(row: Row) -> str:
 
 
 def _markdown(rows: Sequence[Row]) -> str:
-    head = ["row", "average incremental accuracy (%)", "after the last task (%)"]
+    head = ["row", "average incremental accuracy (%)", "last accuracy (%)"]
     head += ["task-ID accuracy (%)", "training (s)", "stored (kB per class)"]
     lines = []
     for row in rows:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -30,8 +30,9 @@ from lmrc.report.summary import (
     summarize_methods,
 )
 
-#: Recipes that agree in these have the same data.
-SAME = ("dataset", "size", "limit", "validate", "classes", "metric")
+#: Recipes that agree in these have the same data, and in these settings a comparable training.
+SAME = ("dataset", "size", "limit", "validate", "classes", "metric", "blurry", "disjoint")
+SAME_SETTINGS = ("backbone", "epochs")
 
 
 class Beside(NamedTuple):
@@ -66,9 +67,7 @@ def find_beside(
             ):
                 continue
             other = read_description(place)
-            if other.experiment != "incremental" or any(
-                other.recipe.get(name) != description.recipe.get(name) for name in SAME
-            ):
+            if other.experiment != "incremental" or differs(other.recipe, description.recipe):
                 continue
             lines = read_records(place)
         except (OSError, ValueError):  # another user's or program's, or damaged
@@ -83,6 +82,14 @@ def find_beside(
         if kept:
             found.append(Beside(place.name, kept))
     return max(found, key=lambda one: len({r.method for r in one.records}), default=None)
+
+
+def differs(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two recipes have other data, or other settings of what methods share."""
+    settings = [one.get("settings") or {} for one in (recipe, other)]
+    return any(recipe.get(name) != other.get(name) for name in SAME) or any(
+        settings[0].get(name) != settings[1].get(name) for name in SAME_SETTINGS
+    )
 
 
 def _stream(run: Sequence[RunRecord]) -> list[list[str]]:
@@ -122,7 +129,10 @@ def compared(
     caption = f"Average incremental and last {metric_name(metric)}, in percent"
     text = f"Chance: {'five' if most > 1 else 'one'} of the classes seen so far, at random."
     if others:
-        text = f"The other methods are those of {folder}: same classes, tasks, seeds. {text}"
+        text = (
+            f"The other methods are those of the folder {folder} beside this one: same classes, "
+            f"tasks, seeds, backbone and epochs. {text}"
+        )
     table = html.table(f"{caption}; {html.over_seeds(shown)}.", ["method", "average", "last"], rows)
     section = Section("beside", "In comparison", table + html.note(text))
     named = dict.fromkeys([split_title(own.method)[0], "LMRC", UPPER_BOUND])

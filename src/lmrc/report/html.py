@@ -87,7 +87,9 @@ def value(thing: Any) -> Markup:
     if isinstance(thing, float):
         return Markup("{:.4g}").format(thing)
     if isinstance(thing, list | tuple):
-        return Markup(", ").join(value(item) for item in thing)
+        # "; " between the tasks of an order that names the classes of each.
+        between = "; " if any(isinstance(item, list | tuple) for item in thing) else ", "
+        return Markup(between).join(value(item) for item in thing)
     return breakable(str(thing))
 
 

@@ -258,7 +258,7 @@ def markdown_table(
     kind = metric_name(metric)
     head = ["method", f"average incremental {kind} (%)"]
     head += ["in the paper (%)"] if paper else []
-    head += [f"{kind} after the last task (%)"]
+    head += [f"last {kind} (%)"]
     rows = []
     for s in summaries:
         printed = [percent_of(paper.get(s.method))] if paper else []

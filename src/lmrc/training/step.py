@@ -16,11 +16,23 @@ def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tenso
     return torch.stack([mean(term) for term in terms.values()])
 
 
+#: Names of other values in the record of an epoch.
+RESERVED = ("epoch", "learning_rate", "cutmix", "loss")
+
+
 def check(terms: Losses, n: int) -> None:
-    """Reject terms that are neither one value per input nor a scalar."""
-    if not isinstance(terms, Mapping):
-        raise TypeError(f"losses returned a {type(terms).__name__}: return a dict of its terms")
+    """Reject terms that are neither one value per input nor a scalar, and names that are taken."""
+    if not isinstance(terms, Mapping) or not terms:
+        found = "no terms" if isinstance(terms, Mapping) else f"a {type(terms).__name__}"
+        raise TypeError(f"losses returned {found}: return a dict of its terms")
     for name, term in terms.items():
+        if name in RESERVED:
+            raise ValueError(f"losses: no term can be named {name!r}: records have that")
+        if not isinstance(term, Tensor):
+            raise TypeError(
+                f"losses: the term {name!r} is a {type(term).__name__}: return a tensor, or leave "
+                "the term out in all steps of the task"
+            )
         if term.ndim and term.shape != (n,):
             raise ValueError(
                 f"losses: the term {name!r} has the shape {tuple(term.shape)}: return one value "
@@ -67,6 +79,11 @@ class Step:
         """Return each term of the loss, averaged over the mini-batch."""
         terms = self.losses(batch)
         check(terms, len(batch.y))
+        if self.names and self.names != tuple(terms):
+            raise ValueError(
+                f"losses returned the terms {', '.join(terms)}, and {', '.join(self.names)} in an "
+                "earlier step: return the same ones in all steps of a task, 0 · another if need be"
+            )
         self.names = tuple(terms)
         return means(terms, self.mean)
 
