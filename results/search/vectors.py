@@ -2,9 +2,10 @@
 
     python results/search/vectors.py --out results/search/vectors.jsonl
 
-LMRC+ on scikit-learn's iris, wine and digits, two classes at a time, every fourth sample for
-testing. Writes a JSON line for each run, and prints the accuracy on all classes after the last
-task: the mean over seeds, which also permute the classes.
+LMRC+ on scikit-learn's iris, wine and digits, and on the first principal components of the digits;
+one or two classes at a time, every fourth sample for testing. Adds a JSON line for each run, and
+prints the accuracy on all classes after the last task: the mean over seeds, which also permute the
+classes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,23 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn import datasets
+from sklearn.decomposition import PCA
 
 from lmrc import LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
 
-SETS = {"iris": datasets.load_iris, "wine": datasets.load_wine, "digits": datasets.load_digits}
+SETS = {
+    "iris": datasets.load_iris(return_X_y=True),
+    "wine": datasets.load_wine(return_X_y=True),
+    "digits": (digits := datasets.load_digits(return_X_y=True)),
+    **{
+        f"digits-{n}": (PCA(n, random_state=0).fit_transform(digits[0]), digits[1])
+        for n in (5, 7, 9)
+    },
+}
 WAYS: dict[str, dict[str, Any]] = {
     "identity": {"backbone": "identity"},
+    "homogeneous": {"backbone": "homogeneous"},
     "mlp": {"backbone": "mlp", "freeze": False},
 }
 
@@ -33,33 +44,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
+    parser.add_argument("--classes", type=int, nargs="+", default=[1, 2], help="of a task")
     options = parser.parse_args()
     how = {"versions": versions(), "hardware": hardware(torch.device("cpu"))}
-    lines = []
-    for name, load in SETS.items():
-        print(name, end="")
-        for way, settings in WAYS.items():
-            last = []
-            for seed in range(options.seeds):
-                X, y = load(return_X_y=True)
-                found = accuracies(X, y, seed, settings)
-                last.append(found[-1])
-                line = {"data": name, "backbone": way, "seed": seed, "accuracy": found}
-                lines.append(line | how)
-            print(f"  {way} {100 * np.mean(last):.1f}", end="", flush=True)
-        print()
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in options.sets:
+        for n in options.classes:
+            print(f"{name}, {n} at a time:", end="")
+            for way in options.ways:
+                last = []
+                for seed in range(options.seeds):
+                    found = accuracies(*SETS[name], n, seed, WAYS[way])
+                    last.append(found[-1])
+                    line = {"data": name, "classes": n, "backbone": way, "seed": seed}
+                    with options.out.open("a") as file:
+                        file.write(json.dumps(line | {"accuracy": found} | how) + "\n")
+                print(f"  {way} {100 * np.mean(last):.1f}", end="", flush=True)
+            print()
 
 
-def accuracies(X: Any, y: Any, seed: int, settings: dict[str, Any]) -> list[float]:
-    """Return the accuracy on all classes seen, after each task."""
+def accuracies(X: Any, y: Any, n: int, seed: int, settings: dict[str, Any]) -> list[float]:
+    """Return the accuracy on all classes seen, after each task of n classes."""
     model = LMRCPlusClassifier(random_state=seed, device="cpu", **settings)
     classes = np.random.default_rng(seed).permutation(np.unique(y))
     test, found = np.arange(len(y)) % 4 == 0, []
-    for start in range(0, len(classes), 2):
-        task = np.isin(y, classes[start : start + 2]) & ~test
+    for start in range(0, len(classes), n):
+        task = np.isin(y, classes[start : start + n]) & ~test
         model.partial_fit(X[task], y[task])
-        seen = np.isin(y, classes[: start + 2]) & test
+        seen = np.isin(y, classes[: start + n]) & test
         found.append(float(model.score(X[seen], y[seen])))
     return found
 

@@ -68,15 +68,15 @@ class TrainingParameters(Parameters):
     )
     backbone: str | nn.Module | Factory = parameter(
         default="auto",
-        help="Backbone network: auto (by the input's shape), identity, mlp, cnn, resnet18, "
-        "resnet34, resnet18-wide (twice the channels), or one that brings weights trained on "
-        "ImageNet: efficientnet-lite0, efficientnet-lite1, efficientnet-lite2. Those have images "
-        "resized to their own size, or to another: `efficientnet-lite0@160`. `hf:NAME_OR_FOLDER`, "
-        "`timm:NAME` and `torchvision:NAME` load from these libraries. A module is copied and "
-        "trained; a factory that has a parameter `input_shape` is given it. In LMRC+, auto is "
-        "efficientnet-lite0 for colour images of 64 pixels a side or more, and identity for "
-        "vectors of ten features or more, which are features themselves, unless `freeze=False`, "
-        "`weights` or `rotations` are given.",
+        help="Backbone network: auto (by the input's shape), identity, homogeneous (identity and a "
+        "constant), mlp, cnn, resnet18, resnet34, resnet18-wide (twice the channels), or one that "
+        "brings weights trained on ImageNet: efficientnet-lite0, efficientnet-lite1, "
+        "efficientnet-lite2. Those have images resized to their own size, or to another: "
+        "`efficientnet-lite0@160`. `hf:NAME_OR_FOLDER`, `timm:NAME` and `torchvision:NAME` load "
+        "from these libraries. A module is copied and trained; a factory that has a parameter "
+        "`input_shape` is given it. In LMRC+, auto is efficientnet-lite0 for colour images of 64 "
+        "pixels a side or more, and homogeneous for vectors of nine features or more, which are "
+        "features themselves, unless `freeze=False`, `weights` or `rotations` are given.",
         option="--backbone",
         fixed=True,
     )

@@ -6,7 +6,7 @@ from torch import nn
 
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.nets.auto import IDENTITY, pick_frozen
+from lmrc.nets.auto import HOMOGENEOUS, pick_frozen
 from lmrc.nets.loading import is_pretrained
 from lmrc.statistics.prediction_rules import EXACT
 from lmrc.training.augment import flips
@@ -46,14 +46,14 @@ class Resolved(LMRCPlusParameters, LMRCClassifier):
             frozen = not given and self.rotations in ("auto", "none")
         found = pick_frozen(getattr(self, "input_shape_", (1, 0, 0))) if frozen else None
         by_statistics = self.predict_with in ("auto", *EXACT)
-        learns = found == IDENTITY and (self.freeze == "later" or not by_statistics)
+        learns = found == HOMOGENEOUS and (self.freeze == "later" or not by_statistics)
         return "auto" if found is None or learns else found
 
     @property
     def _freeze(self) -> Any:
         """What ``freeze`` comes to: "auto" is True for a backbone that needs no training."""
         if self.freeze == "auto":
-            return self._backbone == IDENTITY or is_pretrained(self._backbone)
+            return self._backbone in ("identity", HOMOGENEOUS) or is_pretrained(self._backbone)
         return self.freeze
 
     @property

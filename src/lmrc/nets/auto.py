@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 PRETRAINED = "efficientnet-lite0"  # for photographs, in LMRC+
-IDENTITY = "identity"  # for vectors, in LMRC+
-# Features of a vector, at least: fewer do not tell classes apart once they are of unit length. Two
-# classes at a time, statistics of the vectors against an MLP that learns: iris (4 features) 90 and
-# 98 %, wine (13) 98 and 99 %, digits (64) 99 and 73 % (results/search/vectors.py).
-MANY_FEATURES = 10
+HOMOGENEOUS = "homogeneous"  # for vectors, in LMRC+
+#: Features of a vector, at least; of fewer an MLP that learns is more accurate
+#: (results/search/vectors.py).
+MANY_FEATURES = 9
 PHOTOGRAPH = 64  # pixels a side, at least
 
 
@@ -32,8 +31,8 @@ def pick_frozen(input_shape: Sequence[int]) -> str | None:
     """Return the backbone that needs no training, for inputs of a shape for which that is best.
 
     >>> pick_frozen((3, 64, 64)), pick_frozen((300,)), pick_frozen((2,)), pick_frozen((1, 28, 28))
-    ('efficientnet-lite0', 'identity', None, None)
+    ('efficientnet-lite0', 'homogeneous', None, None)
     """
     if len(input_shape) == 1:
-        return IDENTITY if input_shape[0] >= MANY_FEATURES else None
+        return HOMOGENEOUS if input_shape[0] >= MANY_FEATURES else None
     return PRETRAINED if are_photographs(input_shape) else None

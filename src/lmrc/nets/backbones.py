@@ -38,6 +38,20 @@ def identity(input_shape: InputShape) -> nn.Module:
     return nn.Flatten()
 
 
+class Homogeneous(nn.Flatten):
+    """The inputs themselves and a constant, for vectors that are features already.
+
+    Features are scaled to unit length for their statistics. With a constant of the usual length of
+    standardised inputs, what tells classes apart by their length stays, and random projections
+    have a bias.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of shape (batch, inputs + 1)."""
+        flat = super().forward(x)
+        return F.pad(flat, (0, 1), value=flat.shape[1] ** 0.5)
+
+
 def cnn(input_shape: InputShape) -> nn.Module:
     """Two 3×3 convolutions (32, 64) with 2×2 max-pooling and a hidden layer of 128.
 
@@ -158,6 +172,7 @@ def pad_channels(x: Tensor) -> Tensor:
 
 BACKBONES: dict[str, Callable[[InputShape], nn.Module]] = {
     "identity": identity,
+    "homogeneous": lambda shape: Homogeneous(),
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": lambda shape: ResNet(shape, (2, 2, 2, 2)),
@@ -195,7 +210,7 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     if isinstance(backbone, str):
         check_name(backbone)
         name = pick(input_shape) if backbone == "auto" else backbone
-        if name not in ("identity", "mlp"):
+        if name not in ("identity", "homogeneous", "mlp"):
             refuse_vectors(name, input_shape)
         return BACKBONES[name](input_shape)
     if not callable(backbone):

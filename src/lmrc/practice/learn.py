@@ -14,7 +14,7 @@ from lmrc.data.folders import Files
 from lmrc.data.images import Size
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.state import pack
-from lmrc.nets.auto import IDENTITY, pick_frozen
+from lmrc.nets.auto import HOMOGENEOUS, pick_frozen
 from lmrc.nets.loading import own_size
 from lmrc.nets.packaged import packaged
 from lmrc.nets.pretrained import channels_of
@@ -250,10 +250,10 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
             _say_how_long(place, request, n_images, say)
         return request
     backbone = pick_frozen(shape) if shape else None
-    if backbone is None or (backbone == IDENTITY and freeze == "later"):  # which learns at first
+    if backbone is None or (backbone == HOMOGENEOUS and freeze == "later"):  # which learns at first
         return request
     otherwise = "(choose another way with --from-scratch, --backbone or --method)"
-    if backbone == IDENTITY:
+    if backbone == HOMOGENEOUS:
         say(f"vectors: LMRC+ with exact statistics of the vectors themselves {otherwise}")
         return replace(request, method="lmrc+")
     request = replace(request, method="lmrc+", settings={**request.settings, "backbone": backbone})

@@ -88,8 +88,8 @@ def value(thing: Any) -> Markup:
         return Markup("{:.4g}").format(thing)
     if isinstance(thing, list | tuple):
         # "; " between the tasks of an order that names the classes of each.
-        between = "; " if any(isinstance(item, list | tuple) for item in thing) else ", "
-        return Markup(between).join(value(item) for item in thing)
+        nested = any(isinstance(item, list | tuple) for item in thing)
+        return (Markup("; ") if nested else Markup(", ")).join(value(item) for item in thing)
     return breakable(str(thing))
 
 
