@@ -55,7 +55,8 @@ def main() -> None:
             for way in options.ways:
                 last = []
                 for seed in range(options.seeds):
-                    found = accuracies(*SETS[name], n, seed, WAYS[way])
+                    X, y = SETS[name]
+                    found = accuracies(X, y, n, seed, WAYS[way])
                     last.append(found[-1])
                     line = {"data": name, "classes": n, "backbone": way, "seed": seed}
                     with options.out.open("a") as file:

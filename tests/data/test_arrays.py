@@ -42,6 +42,7 @@ def test_a_test_part_of_its_own_is_taken(save, part):
     [
         ({"X": X}, "cannot be read as an .npz file with X and y: .*y"),
         ({"X": X, "y": Y[:5]}, "20 samples but y_train 5 labels"),
+        ({"X": X, "y": Y.astype(object)}, r"store text as text, y\.astype\(str\)"),
         ({"X": X[:0], "y": Y[:0]}, "0 samples"),
         ({"X": X[:11], "y": Y[:11]}, "class 'b' of .* has a single sample"),
         ({"X": np.zeros((20, 0, 8, 3), np.uint8), "y": Y}, r"X has the shape \(20, 0, 8, 3\)"),

@@ -1,13 +1,16 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from lmrc import LMRCPlusClassifier
 from lmrc.nets.auto import pick
 from lmrc.nets.backbones import BACKBONES, ResNet, build
 from lmrc.nets.network import Encoder, build_encoder
 
 SHAPES = {
     "identity": (7,),
+    "homogeneous": (7,),
     "mlp": (7,),
     "cnn": (1, 8, 8),
     "resnet18": (3, 32, 32),
@@ -25,6 +28,16 @@ def encoder_of(backbone, shape):
 def test_maps_a_batch_to_feature_vectors(name):
     encoder, width = encoder_of(name, SHAPES[name])
     assert encoder(torch.rand(3, *SHAPES[name])).shape == (3, width)
+
+
+@pytest.mark.parametrize("backbone", ["homogeneous", "auto"])
+def test_vectors_are_told_apart_by_their_length(backbone):
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    X = rng.normal(size=(200, 9))
+    X /= np.linalg.norm(X, axis=1, keepdims=True) / (1 + 2 * y)[:, None]
+    model = LMRCPlusClassifier(backbone=backbone, random_state=0).partial_fit(X[:100], y[:100])
+    assert model.score(X[100:], y[100:]) > 0.9
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 9), (4, 70, 33)])

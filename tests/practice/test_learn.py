@@ -408,6 +408,12 @@ def test_a_pretrained_model_stays_one(photographs, learn):
 # --- Interruptions ------------------------------------------------------------
 
 
+def test_vectors_of_few_features_are_said_to_be_forgotten(place, call):
+    np.savez(place / "few.npz", X=np.arange(40.0).reshape(10, 4), y=np.arange(10) % 2)
+    said = call("learn", "v", "few.npz", "--epochs", "1")[1]
+    assert said.startswith("vectors of only 4 features: LMRC trains a network, which forgets")
+
+
 def test_vectors_are_learnt_by_exact_statistics(place, call):
     rng = np.random.default_rng(0)
     for name, labels in (("first", ["a", "b"]), ("later", ["c", "d"])):

@@ -143,6 +143,8 @@ def test_csv(place, learn, separator):
         ("path,label\n", "lists no images"),
         ("path,label\na.png,one\n", "none of the 1 image(s) of class 'one'"),
         ("", "no column 'path'"),
+        ("5.1,3.5,1.4,iris\n", "Numbers belong into an .npz file"),
+        ("path\tlabel\n", r"('path\tlabel')"),
         (b"path,label\n\xff\xfe,one\n", "UTF-8"),
         ("x" * 10**4 + "\n", "x … x"),
         ("path,label\n" + "gone.png,one\n" * 1000, "none of the first 1,000 images of"),

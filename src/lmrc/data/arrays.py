@@ -92,6 +92,8 @@ def load_arrays(source: Path, *needed: str, more: Sequence[str] = ()) -> dict[st
 
 
 def _words(error: Any) -> str:
+    if "Object arrays" in str(error):
+        return "it holds Python objects: store text as text, y.astype(str), and X as numbers"
     return shorten(str(error) or type(error).__name__, 300)
 
 

@@ -395,6 +395,7 @@ class IncrementalClassifier(
         """Write the model to a folder, for `lmrc.load`, in place of one that was there, at once.
 
         But not over what another program has made of the model since it was loaded from there.
+        Earlier versions, which ``lmrc learn --keep`` keeps, are deleted.
 
         Weights go into safetensors files, all else into JSON; nothing is pickled. Of each class
         no more samples are in it than ``memory_per_class`` says now.

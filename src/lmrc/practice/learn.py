@@ -129,9 +129,15 @@ def learn(
             if ranks.is_first and images is None:
                 unfinished.write(place, content, {})
         elif saved[0].get("digest") != content["digest"]:
+            begun = saved[0].get("request", {}).get("source", request.source)
+            wrong = (
+                f"{request.source} has changed since the interrupted learn: restore it"
+                if begun == request.source
+                else f"{request.source} does not hold the samples of the interrupted learn, which "
+                f"came from {begun}: continue with those"
+            )
             raise ModelFileError(
-                f"{request.source} has changed since the interrupted learn: restore it, or discard "
-                f"the unfinished task ({store.learn_command(path)} --discard)"
+                f"{wrong}, or discard the unfinished task ({store.learn_command(path)} --discard)"
             )
         checkpoint = FolderCheckpoint(
             place,
@@ -251,6 +257,11 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
         return request
     backbone = pick_frozen(shape) if shape else None
     if backbone is None or (backbone == HOMOGENEOUS and freeze == "later"):  # which learns at first
+        if len(shape) == 1 and not request.method:
+            say(
+                f"vectors of only {shape[0]} features: LMRC trains a network, which forgets "
+                f"some of the old classes (--method lmrc+ --backbone {HOMOGENEOUS} does not)"
+            )
         return request
     otherwise = "(choose another way with --from-scratch, --backbone or --method)"
     if backbone == HOMOGENEOUS:

@@ -278,8 +278,9 @@ def _column(source: Path, names: Sequence[str] | None, wanted: Sequence[str]) ->
             return name
     found = shorten(", ".join(names or ["empty"]), 200)
     raise ValueError(
-        f"{source} has no column {wanted[0]!r} in its header ({found}): it needs the columns path "
-        "(or file, filename, image) and label (or class)"
+        f"{source} has no column {wanted[0]!r} in its header ({found!r}): a CSV file lists images, "
+        "in the columns path (or file, filename, image) and label (or class), separated by commas "
+        "or semicolons. Numbers belong into an .npz file: np.savez(file, X=table, y=labels)"
     )
 
 

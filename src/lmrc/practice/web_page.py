@@ -43,8 +43,8 @@ def export_page(path: Path, out: Path, package: Path | None = None, *, say: Say 
     """
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: name a folder for the web page")
-    runtime = _read_package(package) if package else _fetched_package(say)  # before the long part
-    model, content = convert(path, out)
+    model, content = convert(path, out)  # before a download that a model may have no use for
+    runtime = _read_package(package) if package else _fetched_package(say)
     files = {**_page_files(), **runtime, **_licences()}
     files["model.js"] = _script("MODEL", describe(path.absolute().name, content))
     out.mkdir(parents=True, exist_ok=True)
