@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from sklearn.exceptions import NotFittedError
 
 from lmrc import LMRCClassifier, LMRCPlusClassifier, ModelFileError, load
 from lmrc.methods import calibrated
@@ -244,12 +243,6 @@ def test_held_out_images_are_not_learnt(monkeypatch):
 def test_who_will_have_probabilities_of_a_pretrained_backbone(freeze, has):
     model = LMRCPlusClassifier(backbone="efficientnet-lite0", freeze=freeze)
     assert hasattr(model, "predict_proba") == has
-
-
-def test_probabilities_are_promised_by_default_and_need_a_fit():
-    assert hasattr(LMRCPlusClassifier(), "predict_proba")
-    with pytest.raises(NotFittedError):
-        LMRCPlusClassifier().predict_proba(X)
 
 
 def test_who_has_no_probabilities():

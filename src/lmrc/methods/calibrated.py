@@ -44,8 +44,6 @@ def _may_be_calibrated(model: Calibrated) -> bool:
     """Tell whether a model has probabilities, or will have once it is fitted."""
     if "network_" in vars(model):
         return model.is_calibrated_
-    if model.freeze == "auto" and model.backbone == "auto" and model.statistics != "none":
-        return True  # it depends on the inputs: photographs and vectors have them
     return model.statistics != "none" and (model.calibration_share > 0 or model._freezes)
 
 
