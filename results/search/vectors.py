@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from sklearn import datasets
 from sklearn.decomposition import PCA
+from torch import nn
+from torch.nn import functional as F
 
 from lmrc import LMRCPlusClassifier
 from lmrc.experiments.environment import hardware, versions
@@ -32,9 +34,25 @@ SETS = {
         for n in (5, 7, 9)
     },
 }
+
+
+class Constant(nn.Flatten):
+    """As "homogeneous", with another constant."""
+
+    def __init__(self, constant: float) -> None:
+        super().__init__()
+        self.constant = constant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features of shape (batch, inputs + 1)."""
+        return F.pad(super().forward(x), (0, 1), value=self.constant)
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "identity": {"backbone": "identity"},
     "homogeneous": {"backbone": "homogeneous"},
+    "constant-1": {"backbone": Constant(1.0), "freeze": True},
+    "constant-2": {"backbone": Constant(2.0), "freeze": True},
     "mlp": {"backbone": "mlp", "freeze": False},
 }
 
