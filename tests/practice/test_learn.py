@@ -408,7 +408,7 @@ def test_a_pretrained_model_stays_one(photographs, learn):
 # --- Interruptions ------------------------------------------------------------
 
 
-def test_vectors_of_few_features_are_said_to_be_forgotten(place, call):
+def test_a_network_that_learns_from_few_features_is_said_to_forget(place, call):
     np.savez(place / "few.npz", X=np.arange(40.0).reshape(10, 4), y=np.arange(10) % 2)
     said = call("learn", "v", "few.npz", "--epochs", "1")[1]
     assert said.startswith("vectors of only 4 features: LMRC trains a network, which forgets")
@@ -432,5 +432,7 @@ def test_vectors_are_learnt_by_exact_statistics(place, call):
     for name in ("first", "later"):
         with np.load(place / f"{name}.npz") as parts:
             assert model.score(parts["X"], parts["y"]) == 1
+    said = call("learn", "later", "first.npz", "--set", "freeze=later", "--epochs", "1")[1]
+    assert "vectors of only" not in said
     assert call("learn", "own", "first.npz", "--from-scratch", "--epochs", "1")[0] == 0
     assert not lmrc.load("own").network_.encoder.is_frozen

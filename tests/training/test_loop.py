@@ -141,8 +141,9 @@ def test_terms_that_are_not_one_value_per_sample_are_named():
         run(network, lambda batch: {})
     with pytest.raises(TypeError, match="the term 'old' is a int: return a tensor"):
         run(network, lambda batch: {"new": network(batch.x)[:, 0], "old": 0})
-    with pytest.raises(ValueError, match="no term can be named 'loss'"):
-        run(network, lambda batch: {"loss": network(batch.x)[:, 0]})
+    for name in ("loss", "task"):
+        with pytest.raises(ValueError, match=f"no term can be named '{name}'"):
+            run(network, lambda batch, name=name: {name: network(batch.x)[:, 0]})
 
 
 def test_terms_that_change_from_step_to_step_are_named():

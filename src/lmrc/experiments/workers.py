@@ -76,7 +76,7 @@ def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | No
     images = dataset.X_train
     ours = any(isinstance(learner, IncrementalClassifier) for learner in learners)
     if ours and isinstance(images, np.ndarray) and is_image_batch(images):
-        read_images(images[:100])
+        read_images(images[:100])  # once, not in each run
     if rotated:
         _check_square(dataset.X_train.shape[1:3])
     open_stream(recipe, waiting[0].seed, dataset)
@@ -163,9 +163,8 @@ def _work(
 
 def _is_refused(error: Exception) -> bool:
     """Tell whether it is a value that a check of ours has refused: its message says what to do."""
-    module = ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        module = frame.f_globals.get("__name__", "")
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    module = frame.f_globals.get("__name__", "")
     return isinstance(error, ValueError) and module.startswith("lmrc.")
 
 

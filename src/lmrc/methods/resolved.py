@@ -6,7 +6,7 @@ from torch import nn
 
 from lmrc.methods.declared import LMRCPlusParameters
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.nets.auto import HOMOGENEOUS, pick_frozen
+from lmrc.nets.auto import HOMOGENEOUS, OF_VECTORS, pick_frozen
 from lmrc.nets.loading import is_pretrained
 from lmrc.statistics.prediction_rules import EXACT
 from lmrc.training.augment import flips
@@ -53,7 +53,7 @@ class Resolved(LMRCPlusParameters, LMRCClassifier):
     def _freeze(self) -> Any:
         """What ``freeze`` comes to: "auto" is True for a backbone that needs no training."""
         if self.freeze == "auto":
-            return self._backbone in ("identity", HOMOGENEOUS) or is_pretrained(self._backbone)
+            return self._backbone in OF_VECTORS or is_pretrained(self._backbone)
         return self.freeze
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 PRETRAINED = "efficientnet-lite0"  # for photographs, in LMRC+
 HOMOGENEOUS = "homogeneous"  # for vectors, in LMRC+
+OF_VECTORS = ("identity", HOMOGENEOUS)  # backbones without weights
 #: Features of a vector, at least; of fewer an MLP that learns is more accurate
 #: (results/search/vectors.py).
 MANY_FEATURES = 9

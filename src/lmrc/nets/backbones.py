@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmrc.nets.auto import pick
+from lmrc.nets.auto import OF_VECTORS, pick
 from lmrc.nets.ecosystem import PACKAGES, split_name
 from lmrc.nets.packaged import PACKAGED, packaged
 
@@ -210,7 +210,7 @@ def build(backbone: str | nn.Module | Factory, input_shape: InputShape) -> nn.Mo
     if isinstance(backbone, str):
         check_name(backbone)
         name = pick(input_shape) if backbone == "auto" else backbone
-        if name not in ("identity", "homogeneous", "mlp"):
+        if name not in (*OF_VECTORS, "mlp"):
             refuse_vectors(name, input_shape)
         return BACKBONES[name](input_shape)
     if not callable(backbone):

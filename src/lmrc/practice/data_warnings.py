@@ -9,7 +9,7 @@ from lmrc.data import folders
 from lmrc.data.duplicates import copies, pixel_digest
 from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.nets.auto import HOMOGENEOUS, pick
+from lmrc.nets.auto import OF_VECTORS, pick
 from lmrc.nets.loading import is_pretrained
 from lmrc.practice.source import LabelledSamples
 from lmrc.practice.usage import count, noun_of, warn
@@ -40,7 +40,7 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
     _warn_about_duplicates(samples)
     _warn_about_slow_training(samples, model)
     pretrained = model.weights is not None or is_pretrained(model._backbone)
-    pretrained = pretrained or model._backbone in ("identity", HOMOGENEOUS)
+    pretrained = pretrained or model._backbone in OF_VECTORS
     if model._freezes and not pretrained and not hasattr(model, "classes_"):
         warn("--freeze without --weights: the backbone keeps its random initial weights")
 

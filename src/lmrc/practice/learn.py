@@ -256,12 +256,12 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
             _say_how_long(place, request, n_images, say)
         return request
     backbone = pick_frozen(shape) if shape else None
+    if backbone is None and len(shape) == 1 and not request.method:
+        say(
+            f"vectors of only {shape[0]} features: LMRC trains a network, which forgets "
+            f"some of the old classes (--method lmrc+ --backbone {HOMOGENEOUS} does not)"
+        )
     if backbone is None or (backbone == HOMOGENEOUS and freeze == "later"):  # which learns at first
-        if len(shape) == 1 and not request.method:
-            say(
-                f"vectors of only {shape[0]} features: LMRC trains a network, which forgets "
-                f"some of the old classes (--method lmrc+ --backbone {HOMOGENEOUS} does not)"
-            )
         return request
     otherwise = "(choose another way with --from-scratch, --backbone or --method)"
     if backbone == HOMOGENEOUS:

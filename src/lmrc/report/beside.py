@@ -67,7 +67,7 @@ def find_beside(
             ):
                 continue
             other = read_description(place)
-            if other.experiment != "incremental" or differs(other.recipe, description.recipe):
+            if other.experiment != "incremental" or _differs(other.recipe, description.recipe):
                 continue
             lines = read_records(place)
         except (OSError, ValueError):  # another user's or program's, or damaged
@@ -84,7 +84,7 @@ def find_beside(
     return max(found, key=lambda one: len({r.method for r in one.records}), default=None)
 
 
-def differs(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _differs(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Tell whether two recipes have other data, or other settings of what methods share."""
     settings = [one.get("settings") or {} for one in (recipe, other)]
     return any(recipe.get(name) != other.get(name) for name in SAME) or any(

@@ -79,7 +79,11 @@ def joined(parts: Iterable[str]) -> Markup:
 
 
 def value(thing: Any) -> Markup:
-    """Return a setting's value as HTML; – for none."""
+    """Return a setting's value as HTML; – for none.
+
+    >>> print(value([1, 0.25, True, None]), value([[0, 1], [2]]))
+    1, 0.25, yes, – 0, 1; 2
+    """
     if thing is None:
         return Markup("–")
     if isinstance(thing, bool):

@@ -17,7 +17,7 @@ def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tenso
 
 
 #: Names of other values in the record of an epoch.
-RESERVED = ("epoch", "learning_rate", "cutmix", "loss")
+RESERVED = ("task", "epoch", "learning_rate", "cutmix", "loss")
 
 
 def check(terms: Losses, n: int) -> None:
