@@ -70,6 +70,16 @@ TABLES = [
         },
     ),
     (
+        "docs/results.md",
+        "### Other splits",
+        {
+            "10 of 10 classes": (PLUS, "LMRC+"),
+            "20 of 5": ("results/beyond/tasks-20", "LMRC+"),
+            "50 classes, then 10 of 5": ("results/beyond/first-50", "LMRC+"),
+            "5 of 20": ("results/beyond/tasks-5", "LMRC+"),
+        },
+    ),
+    (
         "README.md",
         "EfficientNet-Lite0 with ImageNet weights:",
         {
