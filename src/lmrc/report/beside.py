@@ -48,12 +48,13 @@ def find_beside(
     """Return the folder beside this one with the most methods on the same stream.
 
     None where the page has several methods of its own, or nothing is comparable. Comparable are
-    runs of the experiment "incremental" with the same seeds, whose tasks have the same classes.
+    methods of the experiment "incremental" with all seeds that are complete here, whose tasks have
+    the same classes.
     """
-    runs = by_method_and_seed(records)
-    if len(runs) != 1:
+    methods = list(by_method_and_seed(records).values())
+    if len(methods) != 1:
         return None
-    streams = {seed: _stream(run) for seed, run in next(iter(runs.values())).items()}
+    streams = {seed: stream for seed, run in methods[0].items() if (stream := _stream(run))}
     found = []
     own = folder.resolve()
     try:
@@ -74,10 +75,10 @@ def find_beside(
             continue
         kept = [
             line
-            for seeds in by_method_and_seed(lines).values()
-            for seed, run in seeds.items()
-            if streams.get(seed) == _stream(run) and is_complete([r.record for r in run])
-            for line in run
+            for runs in by_method_and_seed(lines).values()
+            if all(_stream(runs.get(seed, ())) == stream for seed, stream in streams.items())
+            for seed in streams
+            for line in runs[seed]
         ]
         if kept:
             found.append(Beside(place.name, kept))
@@ -93,7 +94,9 @@ def _differs(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _stream(run: Sequence[RunRecord]) -> list[list[str]]:
-    return [list(map(str, line.record.classes)) for line in run]
+    """Return the classes of each task of a run; none if it is not complete."""
+    complete = bool(run) and is_complete([line.record for line in run])
+    return [list(map(str, line.record.classes)) for line in run] if complete else []
 
 
 def summaries_beside(
