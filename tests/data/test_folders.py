@@ -221,6 +221,14 @@ def test_one_folder_too_many_is_reported(pets, recwarn):
         folder(pets.parent)
 
 
+def test_the_parent_of_folders_for_training_and_testing_is_refused(pets, tmp_path):
+    shutil.copytree(pets, tmp_path / "photos" / "mine" / "train")
+    shutil.copytree(pets, tmp_path / "photos" / "mine" / "test")
+    with pytest.raises(ValueError, match=rf"too high: .* give {tmp_path}/photos/mine$"):
+        folder(tmp_path / "photos")
+    assert folder(tmp_path / "photos" / "mine").classes.tolist() == ["cat", "dog"]
+
+
 def test_a_linked_class_folder_is_a_class(pets, tmp_path):
     for i in range(2):
         paint(tmp_path / "elsewhere" / f"{i}.png", 77)

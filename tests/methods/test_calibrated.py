@@ -216,9 +216,9 @@ def test_accuracy_on_images_that_are_left_out_in_turn(rule):
         without[y[i]] += int(model.predict(X[[i]])[0] == y[i])
     first.partial_fit(X[new], y[new])
     assert sum(without.values()) < (first.predict(X[new]) == y[new]).sum()  # not those it learnt
-    labels, right = first.left_out_
+    labels, predicted = first.left_out_
     assert len(labels) == 30
-    assert {label: right[labels == label].sum() for label in (2, 3)} == without
+    assert {i: (predicted[labels == i] == i).sum() for i in (2, 3)} == without
 
 
 def test_held_out_images_are_not_learnt(monkeypatch):

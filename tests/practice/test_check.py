@@ -74,6 +74,19 @@ def test_planted_mistakes_are_found(folder, checked, tmp_path):
     assert "http" not in page
 
 
+def test_an_empty_folder_is_a_finding_beside_the_others(folder, checked, call, tmp_path):
+    (folder / "red" / "3.png").rename(folder / "green" / "wrong.png")
+    (folder / "void").mkdir()
+    code, out, _, rows = checked(folder)
+    assert code == 1
+    assert "classes with few images: 1, such as void, with no images\n" in out
+    found = {(row["kind"], row["class"], row["other_class"]) for row in rows}
+    assert found >= {("few", "void", ""), ("label", "green", "red")}
+    code, _, err = call("learn", str(tmp_path / "m"), str(folder))
+    assert code == 1
+    assert "no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of void" in err
+
+
 def test_copies_in_the_test_and_validation_folders_are_found(folder, checked):
     (folder / "train").mkdir()
     for label in COLOURS:
@@ -186,4 +199,5 @@ def test_learn_warns_of_the_same_image_in_two_classes(folder, call, tmp_path):
     words = ("--backbone", "cnn", "--epochs", "1", "--method", "lmrc", "-q")
     code, _, err = call("learn", str(tmp_path / "m"), str(folder), *words)
     assert code == 0
-    assert "1 of 25 images is a duplicate, once labelled green and once red: lmrc check" in err
+    told = f"1 of 25 images is a duplicate, once labelled green and once red: lmrc check {folder} "
+    assert told in err

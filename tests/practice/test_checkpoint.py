@@ -107,7 +107,7 @@ def test_an_interrupted_learn_can_be_discarded(place, learn, killed):
     killed("m", "week1", *FAST, epochs=1)
     assert learn("--discard")[1] == "the unfinished task of m is discarded\n"
     assert not (place / "m").exists()
-    assert learn("--discard")[1] == ""
+    assert learn("--discard")[1] == "m has no unfinished task\n"
     killed("m", "week1", *FAST, epochs=1)
     learn("week2", "--discard", fast=True)
     assert lmrc.load("m").classes_.tolist() == ["three", "two"]
@@ -166,6 +166,25 @@ def test_ctrl_c_leaves_the_model_and_the_checkpoint(place, learn, monkeypatch):
     kept = json.loads((place / "m" / "unfinished.json").read_text())["content"]
     assert len(kept["records"]) == 1
     learn("--resume")
+
+
+def test_what_is_interrupted_before_training_can_be_resumed(place, learn, monkeypatch):
+    """To look at new images of known classes takes long with a pre-trained backbone."""
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    learn("week1", "-q", fast=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("lmrc.practice.learn.print_drift", stop)
+        assert "continue with lmrc learn m --resume" in learn("week1", code=130)[2]
+        assert "discarded" not in learn("week1", code=130)[2]
+    assert learn("--resume")[1].startswith("2 known classes: one (30), zero (30)\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("lmrc.practice.learn.print_drift", stop)
+        learn("week1", code=130)
+    told = f"the interrupted learn of {place / 'week1'}, of which nothing was saved, is discarded"
+    assert told in learn("week2")[2]
 
 
 def test_checkpoints_are_saved_at_the_given_interval(place, learn, monkeypatch):

@@ -1,5 +1,4 @@
 import json
-import re
 import shutil
 from collections import Counter
 
@@ -119,6 +118,16 @@ def test_unknown_classes_are_left_out(place, model, call):
     assert "has none of the model's classes, only four" in err
 
 
+def test_known_classes_without_test_images_are_named(place, model, call):
+    for name in ("one", "two"):
+        shutil.rmtree(place / "test" / name)
+    code, out, err = call("evaluate", model, "test")
+    assert (code, err) == (0, "")
+    told = "no test images of 2 known classes: one, two"
+    assert f"{told}\n" in out
+    assert f'<p class="caveat">{told}</p>' in (place / "runs/evaluate-m/report.html").read_text()
+
+
 def test_test_images_are_preferred(place, model, call):
     shutil.copytree(place / "week1", place / "mixed" / "train")
     shutil.copytree(place / "test", place / "mixed" / "test")
@@ -139,8 +148,10 @@ def test_probabilities_and_the_unknown_are_measured(place, calibrated, call):
     words = ("evaluate", calibrated, "test", "--unknown", "other")
     code, out, err = call(*words)
     assert (code, err) == (0, "")
-    assert re.search(r"probabilities are off by \d+\.\d % on average", out)
     figures = json.loads(call(*words, "--json")[1])
+    assert f" on average (expected calibration error {figures['ece']:.3f})\n" in out
+    page = (place / "runs/evaluate-m/report.html").read_text("utf-8")
+    assert f"The expected calibration error, the mean gap, is {figures['ece']:.3f}." in page
     model = lmrc.load(calibrated)
     known, others = (read_source(place / name, shape=(1, 8, 8)) for name in ("test", "other"))
     scores, of_others = model.unknown_scores(known.X), model.unknown_scores(others.X)

@@ -54,6 +54,15 @@ def test_info_reports_exemplars_in_earlier_versions(place, learn, call):
     assert "earlier version" not in call("info", "m")[1]
 
 
+def test_info_tells_no_seed_that_forget_has_chosen(model, call):
+    before = json.loads(call("info", model, "--json")[1])
+    assert call("forget", model, "three")[0] == 0
+    after = json.loads(call("info", model, "--json")[1])
+    assert after["settings"]["random_state"] != before["settings"]["random_state"]
+    assert after["settings_not_default"] == before["settings_not_default"]
+    assert "random_state" not in call("info", model)[1]
+
+
 def test_log_lists_versions_and_rollback_deletes_the_newest(model, call):
     newest, oldest = call("log", model)[1].splitlines()
     assert newest.startswith("version 2  2")

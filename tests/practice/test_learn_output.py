@@ -24,7 +24,21 @@ def test_new_images_of_known_classes_that_differ_are_named(place, learn):
     shutil.copytree(place / "week1" / "zero", place / "wrong" / "one")
     _, out, err = learn("wrong")
     assert re.search(r"recognised already: one [0-4]?\d\.\d %\n", out)
-    assert "one: its new images differ from those it was learnt from" in err
+    told = r"only (.+) % of its new images would have been recognised, and (.+) % taken for zero:"
+    assert sum(map(float, re.search(told, err).groups())) == 100
+
+
+def test_a_new_class_that_is_taken_for_another_is_named(tmp_path, monkeypatch, learn):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(80, 12))
+    X[20:40] += 5
+    X[60:] -= 5
+    np.savez("first.npz", X=X[:40], y=np.repeat(["a", "b"], 20))
+    np.savez("later.npz", X=X[40:], y=np.repeat(["again a", "c"], 20))
+    assert learn("first.npz")[2] == ""
+    (line,) = learn("later.npz")[2].splitlines()
+    end = "both are one class, lmrc rollback takes it back, and give it one name"
+    assert re.fullmatch(rf"lmrc: .+ % of the vectors of again a are taken for a: if {end}", line)
 
 
 def test_vectors_are_not_called_images(tmp_path, monkeypatch, learn, call):
@@ -37,6 +51,6 @@ def test_vectors_are_not_called_images(tmp_path, monkeypatch, learn, call):
     _, out, err = learn("wrong.npz")
     said = out + err + call("log", "m")[1]
     assert "new vectors of known classes that are recognised already: a " in out
-    assert "a: its new vectors differ from those it was learnt from" in err
+    assert "% of its new vectors would have been recognised, and" in err
     assert "2 new in 8 vectors" in said
     assert "image" not in said

@@ -33,6 +33,15 @@ def test_measures_of_tasks_are_told_where_there_are_several(description, score):
     assert "task-ID accuracy" not in assemble(description, build(description, one))
 
 
+def test_classes_without_test_images_are_named(description, score):
+    assert build(description, score).notes == ["no test images of 1 known class: dog"]
+    many = replace(score, heads=[["cat", "fox"], [str(i) for i in range(11)]])
+    vectors = replace(description, recipe={"input shape": [64]})
+    told = "no test vectors of 11 known classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"
+    assert build(vectors, many).notes == [told]
+    assert build(description, replace(score, heads=[["cat"], ["fox"]])).notes == []
+
+
 def test_the_settings_are_those_in_effect(description, score):
     settings = {"schedule": "cosine", "halve_at": [0.5], "weights": None, "random_state": 7}
     settings["strong_augment"] = True

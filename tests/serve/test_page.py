@@ -95,10 +95,17 @@ def teach(page, number, label, files):
     return card
 
 
+def classify(page, files):
+    page.get_by_role("tab", name="Classify").click()
+    page.locator("#classify-files").set_input_files(files)
+    sync_api.expect(page.locator(".prediction .scores")).to_have_count(len(files))
+
+
 def test_teach_ask_roll_back_forget(page, site, place, pictures):
     """Three classes are learnt and predicted; then rolled back, renamed, forgotten."""
     address, _ = site(place)
     page.goto(address)
+    classify(page, named(pictures, "five", 1))
     page.get_by_role("tab", name="Teach").click()
     sync_api.expect(page.locator("#teach .hint").first).to_contain_text("never written to its disk")
     page.get_by_role("button", name="Add a class").click()
@@ -111,6 +118,7 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     sync_api.expect(page.get_by_role("tab", name="Classify")).to_have_attribute(
         "aria-selected", "true"
     )
+    sync_api.expect(page.locator(".prediction")).to_have_count(0)  # it was of the version before
     page.locator("#classify-files").set_input_files([named(pictures, n, 1)[0] for n in TAUGHT])
     answers = page.locator(".prediction h3")
     sync_api.expect(answers).to_have_text([re.compile("^[a-z]+$")] * 3)
@@ -283,6 +291,78 @@ def test_folders_are_classes_as_on_the_command_line(page, site, tmp_path, pictur
     press_learn(page)
     assert learnt == [{"four": 9, "five": 9, "six": 9, "train": 1}]
     assert len(list(app.state.jobs)) == 1  # no other holds pictures
+
+
+def test_of_a_folder_with_a_test_part_only_train_is_taken(page, quick, tmp_path, pictures, learnt):
+    for part, n in (("train", 6), ("Test", 3), ("val", 1)):
+        for label in ("five", "six"):
+            folder = tmp_path / "photos" / part / label
+            folder.mkdir(parents=True)
+            for i, content in enumerate(pictures[label][:n]):
+                (folder / f"{i}.png").write_bytes(content)
+    (tmp_path / "photos/beside.png").write_bytes(pictures["one"][0])
+    page.goto(quick)
+    page.get_by_role("tab", name="Teach").click()
+    page.locator("#add-folder").set_input_files(tmp_path / "photos")
+    message = page.locator("#message")
+    sync_api.expect(message).to_contain_text(
+        "Took the pictures in train; left out those for testing:"
+    )
+    sync_api.expect(message).to_contain_text("6 in Test")
+    sync_api.expect(message).to_contain_text("2 in val")
+    sync_api.expect(message).to_contain_text(
+        "Left out 1 picture outside of the folders of classes."
+    )
+    press_learn(page)
+    assert learnt == [{"five": 6, "six": 6}]
+
+
+@pytest.mark.parametrize("action", ["Rename one", "Forget one", "Roll back"])
+def test_results_are_cleared_when_the_model_changes(page, quick, pictures, action):
+    page.goto(quick)
+    classify(page, named(pictures, "one", 2))
+    page.get_by_role("tab", name="Model").click()
+    rows = page.locator("#class-list")
+    sync_api.expect(rows.locator("li")).to_have_count(4)
+    sync_api.expect(page.locator(".prediction")).to_have_count(2)  # nothing has changed
+    page.get_by_role("button", name=action).click()
+    if action == "Rename one":
+        page.get_by_label("New name").fill("uno")
+    page.locator("#dialog-yes").click()
+    sync_api.expect(page.locator(".prediction")).to_have_count(0)
+    classify(page, named(pictures, "one", 1))
+
+
+def test_leaving_asks_only_while_pictures_would_be_lost(page, quick, pictures):
+    asked = []
+
+    def leave(dialog):
+        asked.append(dialog.type)
+        dialog.accept()
+
+    def add():
+        page.get_by_role("tab", name="Teach").click()
+        card = teach(page, 0, "five", named(pictures, "five"))
+        sync_api.expect(card.locator(".count")).to_have_text("12 pictures")
+        return card
+
+    page.on("dialog", leave)
+    page.goto(quick)
+    add()
+    page.reload()
+    assert asked == ["beforeunload"]
+    add().get_by_role("button", name="Remove class").click()
+    page.reload()
+    add()
+    press_learn(page)
+    page.reload()
+    page.get_by_role("tab", name="Teach").click()
+    page.get_by_role("button", name="Keep").click()
+    sync_api.expect(page.get_by_role("tab", name="Classify")).to_have_attribute(
+        "aria-selected", "true"
+    )
+    page.reload()
+    assert asked == ["beforeunload"]
 
 
 @pytest.mark.parametrize(("name", "suffixes"), [("READ", SUFFIXES), ("NOT_READ", NOT_READ)])

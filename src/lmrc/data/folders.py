@@ -129,13 +129,15 @@ def _form(train: Files, test: Files, limit: int | None) -> tuple[tuple[int, int]
     return common_form(file for files in of_classes for file in files[:limit])
 
 
-def image_files(root: Path, parts: Sequence[str] = SET_ASIDE) -> tuple[Files, Files, str]:
+def image_files(
+    root: Path, parts: Sequence[str] = SET_ASIDE, *, allow_empty: bool = False
+) -> tuple[Files, Files, str]:
     """Return the images of each class in a folder: all, or those to learn from and to test with.
 
     The folder has one sub-folder per class, or ``train`` and maybe ``test`` (or ``val``) with one
     sub-folder per class in each. `parts` are those of `SET_ASIDE` to test with, the preferred one
     first. The last value is the name of the sub-folder that they are in; without one, it is empty,
-    and so are the images to test with.
+    and so are the images to test with. A class without images is refused, unless `allow_empty`.
     """
     if not root.is_dir():
         raise FileNotFoundError(
@@ -144,8 +146,9 @@ def image_files(root: Path, parts: Sequence[str] = SET_ASIDE) -> tuple[Files, Fi
     train, aside = folders_of_classes(root)
     for name in parts:
         if name in aside:
-            return _classes(train), _classes(aside[name]), aside[name].name
-    return _classes(train), {}, ""
+            held = _classes(aside[name], allow_empty)
+            return _classes(train, allow_empty), held, aside[name].name
+    return _classes(train, allow_empty), {}, ""
 
 
 def folders_of_classes(root: Path) -> tuple[Path, dict[str, Path]]:
@@ -186,7 +189,7 @@ def class_name(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _classes(folder: Path) -> dict[str, Sequence[Path]]:
+def _classes(folder: Path, allow_empty: bool = False) -> dict[str, Sequence[Path]]:
     classes: dict[str, Sequence[Path]] = {}
     for path in _subfolders(folder):
         name, files = class_name(path.name), Names(path)
@@ -196,7 +199,7 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
             f"{folder} has no sub-folders; move the images of each class into one of its own."
         )
     empty = [name for name, files in classes.items() if not files]
-    if empty:
+    if empty and not (allow_empty and len(empty) < len(classes)):
         others = next(walk_images(folder, NOT_READ), "")
         advice = f"convert others, such as {others}, " if others else "add some, "
         raise ValueError(
@@ -209,8 +212,16 @@ def _classes(folder: Path) -> dict[str, Sequence[Path]]:
 
 
 def _warn_of_nested_classes(folder: Path) -> None:
-    """Warn if every class is made of sub-folders: these are probably the classes."""
+    """Warn if every class is made of sub-folders: these are probably the classes.
+
+    Refuse a single folder with sub-folders for training and testing.
+    """
     found = _subfolders(folder)
+    if len(found) == 1 and folders_of_classes(found[0])[0] != found[0]:
+        raise ValueError(
+            f"{folder} is one level too high: its only folder, {found[0].name}, has the classes in "
+            f"a folder for training; give {found[0]}"
+        )
     if all(map(_is_made_of_folders, found)):
         first, second, *_ = _subfolders(found[0])
         named = ", ".join(path.name for path in found[:5]) + ", …" * (len(found) > 5)

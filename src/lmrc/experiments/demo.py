@@ -73,9 +73,8 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
     command = _command(out, seeds, epochs)
     description = Description("demo", TITLE, QUESTION, [Command(command)])
     clear_folder(out, description)
-    total = seeds * len(RUNS) * TASKS
     records = []
-    with show(list(RUNS), tasks=TASKS, total=total, quiet=quiet) as progress:
+    with show(dict.fromkeys(RUNS, seeds * TASKS), tasks=TASKS, quiet=quiet) as progress:
         for record in run(seeds=seeds, epochs=epochs):
             append_record(out, record)
             records.append(record)

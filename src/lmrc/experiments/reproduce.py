@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -27,6 +28,7 @@ from lmrc.report.records import (
     RECORDS,
     Command,
     Description,
+    by_method_and_seed,
     name_runs,
     read_description,
     read_records,
@@ -99,13 +101,12 @@ def main(
             list(run_sequentially(recipe, runs, out, data_dir, where, failed))
             return
         records = read_records(out) if (out / RECORDS).exists() else []
-        wanted = {(run.title, run.seed) for run in runs}
-        # The folder may hold other seeds and methods, too.
-        others = sum((record.method, record.seed) not in wanted for record in records)
+        known, to_run = by_method_and_seed(records), Counter[str]()
+        for run in runs:
+            to_run[run.title] += recipe.tasks - len(known.get(run.title, {}).get(run.seed, []))
         with show(
-            list(dict.fromkeys(run.title for run in runs)),
+            to_run,
             tasks=recipe.tasks,
-            total=len(runs) * recipe.tasks + others,
             done=len(records),
             metric=recipe.metric,
             quiet=quiet,

@@ -84,7 +84,7 @@ class Calibrated(WithClassStatistics):
         """Update the statistics, and calibrate by images that were held out."""
         if not self.n_tasks_ or self.statistics == "none":
             self.calibration_: dict[str, Tensor] = {}
-        self.left_out_ = self.classes_[:0], np.zeros(0, dtype=bool)
+        self.left_out_ = self.classes_[:0], self.classes_[:0]
         samples, held_out = self._hold_out(samples)
         earlier = self.scatter_ if self.n_tasks_ else {}
         fit = self._update(network, samples)
@@ -150,8 +150,8 @@ class Calibrated(WithClassStatistics):
         scores = leave_one_out.scores(left_out, fit, width)
         # A backbone that was adapted to these images knows each of them.
         if self.prediction_rule_ in scores and (self.n_tasks_ or self._freeze is True):
-            right = scores[self.prediction_rule_].argmax(dim=1) == left_out.y
-            self.left_out_ = self.classes_[left_out.y.numpy()], right.numpy()
+            predicted = scores[self.prediction_rule_].argmax(dim=1)
+            self.left_out_ = self.classes_[left_out.y.numpy()], self.classes_[predicted.numpy()]
         units = {rule: found / basis.units[rule] for rule, found in scores.items()}
         return calibration.summed(units, off, left_out.y, basis.weights)
 

@@ -75,9 +75,8 @@ class LMRCPlusClassifier(WithMembers):
         With ``predict_with="snapshots"``: class statistics on the features of these encoders, and
         classifiers.
     left_out_ : tuple of two arrays
-        Leave-one-out: the labels of images of the last task, at most 100 of a class, and whether
-        the model without the image classifies it correctly. Empty if statistics are not exact. Not
-        saved.
+        Leave-one-out: the labels of images of the last task, at most 100 of a class, and what the
+        model without the image predicts. Empty if statistics are not exact. Not saved.
     members_ : list of LMRCPlusClassifier
         With ``members``: each network by itself. All other attributes are the first's.
     history_ : list of dict

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from lmrc.data.duplicates import PLAIN, Thumbprint, duplicates, thumbprint
-from lmrc.data.folders import FEW_IMAGES, class_name, folders_of_classes
+from lmrc.data.folders import FEW_IMAGES, class_name, folders_of_classes, image_files
 from lmrc.data.image_files import ImageFiles, in_workers, progress
 from lmrc.data.images import (
     NOT_READ,
@@ -73,7 +73,10 @@ KINDS = {
         "The model recognises few of them. A wrong folder, or has the class changed?",
     ),
     "confused": ("Classes that will be hard to tell apart", "More images help, or merge them."),
-    "few": ("Classes with few images", f"{FEW_IMAGES} or more make a class more reliable."),
+    "few": (
+        "Classes with few images",
+        f"{FEW_IMAGES} or more make a class more reliable. Remove empty folders.",
+    ),
 }
 
 
@@ -155,9 +158,14 @@ def check(
 
 
 def _files(source: Path) -> list[tuple[str, str, Sequence[ImageFile]]]:
-    """Return the label, the part (empty for training images) and the files of each class."""
-    aside = folders_of_classes(source)[1] if source.is_dir() else {}
-    read = [labelled_files(source, (part,)) for part in aside or ("",)]
+    """Return the label, the part (empty for training images) and the files of each class.
+
+    A class may have none.
+    """
+    if not source.is_dir():
+        return [(label, "", names) for label, names in labelled_files(source, ())[0].items()]
+    aside = folders_of_classes(source)[1] or ("",)
+    read = [image_files(source, (part,), allow_empty=True) for part in aside]
     files = [(label, "", names) for label, names in read[0][0].items()]
     return files + [(label, part, names) for _, held, part in read for label, names in held.items()]
 
@@ -184,7 +192,7 @@ def _read(source: Path, device: str) -> _Images:
             features.append(extract(encoder, x, 1, flip=False, bf16=False).numpy())
             pixels.clear()
 
-    findings = _not_read(source)
+    findings = _not_read(source) + _empty(classes)
     every = ImageFiles([files for _, _, files in classes], (SIZE, SIZE), "RGB")
     of_file = [(label, part) for label, part, files in classes for _ in files]
     decoded = in_workers(partial(_read_with_size, every), len(every))
@@ -237,6 +245,15 @@ def _not_read(source: Path) -> list[Finding]:
             f"{name}: {Path(name).suffix.lower()} files are not read, convert it to JPEG or PNG",
         )
         for name in found
+    ]
+
+
+def _empty(classes: list[tuple[str, str, Sequence[ImageFile]]]) -> list[Finding]:
+    """Find folders of classes without images."""
+    return [
+        Finding("few", (), label, "", 1.0, f"{Path(part, label)}, with no images")
+        for label, part, files in classes
+        if not files
     ]
 
 

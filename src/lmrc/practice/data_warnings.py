@@ -1,5 +1,6 @@
 """Warnings about the data of a task, before it is learnt."""
 
+import shlex
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,12 @@ DARK = 32  # of 255; even photographs taken at night have brighter pixels
 BRIGHTNESS_CHECKED = 20  # images of a class
 
 
-def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
-    """Warn of what may make the model poor, or training slow; a new one knows its input shape."""
-    _warn_about_names(samples, model)
+def warn_about(samples: LabelledSamples, model: LMRCClassifier, source: str = "") -> None:
+    """Warn of what may make the model poor, or training slow; a new one knows its input shape.
+
+    Commands are named where samples are read from a `source`.
+    """
+    _warn_about_names(samples, model, source)
     noun = noun_of(model.input_shape_)
     labels, counts = np.unique(samples.y, return_counts=True)
     fewest, most = labels[counts.argmin()], labels[counts.argmax()]
@@ -37,7 +41,7 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier) -> None:
         )
     _warn_about_few(labels, counts, model, noun)
     _warn_about_dark_images(samples)
-    _warn_about_duplicates(samples)
+    _warn_about_duplicates(samples, source)
     _warn_about_slow_training(samples, model)
     pretrained = model.weights is not None or is_pretrained(model._backbone)
     pretrained = pretrained or model._backbone in OF_VECTORS
@@ -64,7 +68,7 @@ def _warn_about_few(
     warn(f"{few}: {advice}")
 
 
-def _warn_about_duplicates(samples: LabelledSamples) -> None:
+def _warn_about_duplicates(samples: LabelledSamples, source: str) -> None:
     """Warn of images with the same pixels, above all of two classes; `lmrc check` finds more."""
     if samples.mode is None or not isinstance(samples.X, np.ndarray):
         return
@@ -77,7 +81,7 @@ def _warn_about_duplicates(samples: LabelledSamples) -> None:
         text = f"{twice:,} of {len(samples.y):,} images {verb}"
         if two:
             text += f", once labelled {' and once '.join(two[:2])}"
-        warn(f"{text}: lmrc check SOURCE lists them")
+        warn(text + (f": lmrc check {shlex.quote(source)} lists them" if source else ""))
 
 
 def _warn_about_slow_training(samples: LabelledSamples, model: LMRCClassifier) -> None:
@@ -109,7 +113,7 @@ def _warn_about_dark_images(samples: LabelledSamples) -> None:
             return
 
 
-def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier) -> None:
+def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier, source: str) -> None:
     """Warn of new classes whose names differ from others only in case or white space."""
     known = getattr(model, "classes_", samples.y[:0]).tolist()
     by_key, found = {_key(label): label for label in known}, []
@@ -120,7 +124,7 @@ def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier) -> None:
             found.append(f"the new class {label!r} has nearly the same name as {which} {other!r}")
     if found:  # one line, since there may be many, such as all letters in both cases
         more = f" (and {count(len(found) - 1, 'more such pair')})" if len(found) > 1 else ""
-        undo = " (lmrc rollback undoes this learn)" if known else ""
+        undo = " (lmrc rollback undoes this learn)" if known and source else ""
         warn(f"{found[0]}{more}: if they are the same class, give them the same name{undo}")
 
 

@@ -17,12 +17,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def non_default(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that differ from the defaults of a classifier.
 
-    Without the backbone, which is printed anyway, and without what a model does not store.
+    Without the backbone, which is printed anyway, without what a model does not store, and without
+    the seed, which `lmrc forget` replaces.
     """
     usual = DEFAULTS[method]
-    left_out = {"backbone", "weights", "device", "verbose"}
-    if not settings["random_state"]:  # 0 is the default of the commands
-        left_out.add("random_state")
+    left_out = {"backbone", "weights", "device", "verbose", "random_state"}
     return {
         name: value
         for name, value in sorted(settings.items())

@@ -114,7 +114,8 @@ def evaluate(
         score = replace(score, ece=ece, reliability=bins)
         metrics["ece"] = ece
         lines.append(
-            f"probabilities are off by {percent(ece)} on average (expected calibration error)"
+            f"probabilities are off by {percent(ece)} on average (expected calibration error "
+            f"{ece:.3f})"
         )
     if unknown is not None:
         others = _Predicted.by(model, *_read_unknown(model, unknown))
@@ -138,7 +139,7 @@ def evaluate(
     words = shlex.join(map(str, [*command, "--out", out]))
     page, contents = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
     table = contents.markdown.split("\n")
-    for line in (*table, *contents.findings, *lines, *notes, f"Report: {page}"):
+    for line in (*table, *contents.notes, *contents.findings, *lines, *notes, f"Report: {page}"):
         say(line)
     return {**metrics, "page": str(page)}
 

@@ -2,8 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ from lmrc.nets.pretrained import channels_of
 from lmrc.practice.checkpoint import FolderCheckpoint
 from lmrc.practice.data_warnings import warn_about
 from lmrc.practice.defaults import format_settings
-from lmrc.practice.learn_output import print_drift, print_result, print_samples, seconds_for
+from lmrc.practice.learn_output import (
+    print_drift,
+    print_result,
+    print_samples,
+    seconds_for,
+    warn_of_confusion,
+)
 from lmrc.practice.models import open_model, spelt_as_known
 from lmrc.practice.settings import (
     METHODS,
@@ -101,8 +107,10 @@ def learn(
         if discard and ranks.is_first:
             if unfinished.is_there(place):
                 say(f"the unfinished task of {path} is discarded")
+            elif request is None:
+                say(f"{path} has no unfinished task")
             unfinished.discard(place)
-        saved = ranks.broadcast(lambda: _interrupted(place, resume))
+        saved = ranks.broadcast(lambda: _interrupted(place, request, resume))
         if saved is not None:
             request = _resumed_request(place, saved, request)
         if request is None:
@@ -119,10 +127,6 @@ def learn(
         print_samples(samples, known, say)
         if len(known) and (kept := settings_kept(model, request.settings)):
             say(f"settings kept from before: {format_settings(kept)}")
-        if saved is None:  # else it warned when the task began
-            _warn(model, samples, request, say)
-        if not len(known):
-            _fit_batches(model, samples, request)
         content = {"request": asdict(request), "digest": samples.digest()}
         ranks.check_same(content, f"the content of {request.source}")
         if saved is None:
@@ -139,23 +143,38 @@ def learn(
             raise ModelFileError(
                 f"{wrong}, or discard the unfinished task ({store.learn_command(path)} --discard)"
             )
-        checkpoint = FolderCheckpoint(
-            place,
-            content,
-            saved,
-            every=checkpoint_every if images is None else math.inf,
-            epochs=model._epochs,
-            members=getattr(model, "members", 1),
-        )
-        if checkpoint.epochs_saved:
-            say(f"resuming after {checkpoint.epochs_saved} of {count(checkpoint.epochs, 'epoch')}")
-        if checkpoint.adapted:
-            say(f"resuming after {count(checkpoint.adapted, 'epoch')} of the adaptation")
-        silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
-        checkpoint.progress = progress or progress_lines(silent)
-        _train(model, samples, checkpoint, place, quiet)
+        # In the browser there are no commands.
+        source, undo = (request.source, "lmrc rollback takes it back")
+        if images is not None:
+            source, undo = "", "discard this"
+        with _resumable(place):
+            if saved is None:  # else it warned when the task began
+                planned = for_inputs(model, samples.X)
+                if warning := without_effect(planned, request.settings):
+                    warn(warning)
+                warn_about(samples, planned, source)
+                if len(known) > 1:  # a single class is always right
+                    print_drift(samples, model, say, undo)
+            if not len(known):
+                _fit_batches(model, samples, request)
+            checkpoint = FolderCheckpoint(
+                place,
+                content,
+                saved,
+                every=checkpoint_every if images is None else math.inf,
+                epochs=model._epochs,
+                members=getattr(model, "members", 1),
+            )
+            if n := checkpoint.epochs_saved:
+                say(f"resuming after {n} of {count(checkpoint.epochs, 'epoch')}")
+            if checkpoint.adapted:
+                say(f"resuming after {count(checkpoint.adapted, 'epoch')} of the adaptation")
+            silent = quiet or sys.stderr.isatty()  # a terminal has a progress bar
+            checkpoint.progress = progress or progress_lines(silent)
+            _train(model, samples, checkpoint, quiet)
         if not ranks.is_first:
             return
+        warn_of_confusion(model, known, undo)
         note = _note(model, samples, known, checkpoint.seconds)
         note["keep"] = request.keep or _keep_before(place)
         if not accept(note):
@@ -164,7 +183,9 @@ def learn(
         print_result(place, model, note, say)
 
 
-def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
+def _interrupted(
+    place: Path, request: Request | None, resume: bool
+) -> unfinished.Checkpoint | None:
     """Return the interrupted task to resume, if any.
 
     One that is not resumed is discarded if nothing of it was saved, else refused.
@@ -176,6 +197,8 @@ def _interrupted(place: Path, resume: bool) -> unfinished.Checkpoint | None:
         content, tensors = saved
         source = _saved_request(place, saved).source
         if not tensors:
+            if request is not None and request.source != source:
+                warn(f"the interrupted learn of {source}, of which nothing was saved, is discarded")
             unfinished.discard(place)
             return None
         epochs = content.get("epochs", len(content.get("records", [])))  # of all members
@@ -330,16 +353,6 @@ def _read(request: Request, model: LMRCClassifier, images: Files | None) -> Labe
     return samples
 
 
-def _warn(model: LMRCClassifier, samples: LabelledSamples, request: Request, say: Say) -> None:
-    """Warn of settings without effect, and of what the images tell."""
-    planned = for_inputs(model, samples.X)
-    if warning := without_effect(planned, request.settings):
-        warn(warning)
-    warn_about(samples, planned)
-    if len(getattr(model, "classes_", ())) > 1:  # a single class is always right
-        print_drift(samples, model, say)
-
-
 def _fit_batches(model: LMRCClassifier, samples: LabelledSamples, request: Request) -> None:
     """Have a first task of few images in small mini-batches, where it is trained."""
     # Exact statistics need no optimisation steps, and are what such a model predicts by.
@@ -348,17 +361,11 @@ def _fit_batches(model: LMRCClassifier, samples: LabelledSamples, request: Reque
         model.set_params(batch_size=SMALL_BATCH_SIZE)
 
 
-def _train(
-    model: LMRCClassifier,
-    samples: LabelledSamples,
-    checkpoint: FolderCheckpoint,
-    place: Path,
-    quiet: bool,
-) -> None:
-    model.set_params(verbose=0 if quiet else 1)
-    model.checkpoint = checkpoint
+@contextmanager
+def _resumable(place: Path) -> Iterator[None]:
+    """Say how to continue after an interruption; forget a task that cannot be continued."""
     try:
-        model.partial_fit(samples.X, samples.y)
+        yield
     except KeyboardInterrupt:
         command = store.learn_command(place)
         state = "the model is unchanged" if store.holds_model(place) else "there is no model yet"
@@ -366,12 +373,18 @@ def _train(
         raise
     except Exception as error:
         # Diverged training would diverge again; without a checkpoint there is nothing to resume.
-        hopeless = isinstance(error, TrainingError) or not (
-            checkpoint.epochs_saved or checkpoint.adapted
-        )
+        hopeless = isinstance(error, TrainingError) or not unfinished.has_progress(place)
         if hopeless and current().is_first and not is_lost(error):
             unfinished.discard(place)
         raise
+
+
+def _train(
+    model: LMRCClassifier, samples: LabelledSamples, checkpoint: FolderCheckpoint, quiet: bool
+) -> None:
+    model.set_params(verbose=0 if quiet else 1)
+    model.checkpoint = checkpoint
+    model.partial_fit(samples.X, samples.y)
     model.set_params(verbose=0)
     del model.checkpoint
 
@@ -395,7 +408,8 @@ def _note(
     if len(samples.y_val):
         labels, right = samples.y_val, model.predict(samples.X_val) == samples.y_val
     else:
-        labels, right = getattr(model, "left_out_", (known[:0], np.zeros(0, dtype=bool)))
+        labels, predicted = getattr(model, "left_out_", (known[:0], known[:0]))
+        right = labels == predicted
         if len(labels):
             note["left_out"] = True
     old = np.isin(labels, known)

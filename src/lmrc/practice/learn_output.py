@@ -1,5 +1,6 @@
 """What ``lmrc learn`` prints: how long it takes, images, known classes that differ, the result."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
 #: Multiply-adds of larger backbones for images of their own size, relative to the default.
 TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
 ONLY_ONE = "a model of one class predicts it for every image, without --unknown: teach another"
-DRIFT_CHECKED = 100  # images of a known class
+DRIFT_CHECKED, DRIFT_CHECKED_IN_ALL = 20, 240  # images of a known class; five at least
+CONFUSED, FEWEST_CONFUSED = 0.2, 2  # images of a new class taken for another: share, number
 DIFFERENT = 0.5  # share of them that are recognised, below which they differ
 
 
@@ -60,25 +62,47 @@ def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
     samples.warn_about_files()
 
 
-def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say) -> None:
-    """Say how many new images of known classes the model would have recognised."""
-    shares, noun = {}, noun_of(model.input_shape_)
-    for label in model.classes_:
-        if len(rows := np.flatnonzero(samples.y == label)[:DRIFT_CHECKED]):
-            shares[label] = float((model.predict(samples.X[rows]) == label).mean())
-    if not shares:
+def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say, undo: str) -> None:
+    """Say how many new images of known classes, some of each, the model would have recognised."""
+    found, noun = {}, noun_of(model.input_shape_)
+    known = [label for label in model.classes_ if label in samples.y]
+    for label in known:
+        rows = np.flatnonzero(samples.y == label)
+        most = min(DRIFT_CHECKED, max(5, DRIFT_CHECKED_IN_ALL // len(known)))
+        rows = rows[:: -(-len(rows) // most)]
+        found[label] = Counter(model.predict(samples.X[rows]).tolist()), len(rows)
+    if not found:
         return
-    listed = sorted(shares.items(), key=lambda item: item[1])
-    shown = ", ".join(f"{label} {percent(share)}" for label, share in listed[:10])
+    listed = sorted(
+        ((label, counts[label] / n, counts, n) for label, (counts, n) in found.items()),
+        key=lambda item: item[1],
+    )
+    shown = ", ".join(f"{label} {percent(share)}" for label, share, *_ in listed[:10])
     more = ", …" if len(listed) > 10 else ""
     say(f"new {noun}s of known classes that are recognised already: {shown}{more}")
-    for label, share in listed:
+    for label, share, counts, n in listed:
         if share < DIFFERENT:
+            other, most = next(item for item in counts.most_common() if item[0] != label)
             warn(
-                f"{label}: its new {noun}s differ from those it was learnt from, and only "
-                f"{percent(share)} of them would have been recognised: if the data is wrong, "
-                "lmrc rollback takes it back"
+                f"{label}: only {percent(share)} of its new {noun}s would have been recognised, "
+                f"and {percent(most / n)} taken for {other}: if the data is wrong, {undo}"
             )
+
+
+def warn_of_confusion(model: LMRCClassifier, known: Any, undo: str) -> None:
+    """Warn of a new class that is taken for another one: by images that were left out in turn."""
+    labels, predicted = getattr(model, "left_out_", (known[:0], known[:0]))
+    found = []
+    for label in sorted({*labels.tolist()} - {*known.tolist()}):
+        of = predicted[labels == label]
+        wrong = Counter(of[of != label].tolist()).most_common(1)
+        if wrong and wrong[0][1] >= max(FEWEST_CONFUSED, CONFUSED * len(of)):
+            found.append((wrong[0][1] / len(of), label, wrong[0][0]))
+    for share, label, other in sorted(found, reverse=True)[:3]:
+        warn(
+            f"{percent(share)} of the {noun_of(model.input_shape_)}s of {label} are taken for "
+            f"{other}: if both are one class, {undo}, and give it one name"
+        )
 
 
 def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:

@@ -88,7 +88,7 @@ def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, An
     Without those that are given now, are fixed or concern only the first task, and without the
     small batch size that `lmrc learn` chooses by itself.
     """
-    left_out = {*fixed(type(model)), "random_state", "first_epochs", "first_learning_rate"}
+    left_out = {*fixed(type(model)), "first_epochs", "first_learning_rate"}
     current = non_default(type(model).__name__, model.get_params(deep=False))
     settings = {n: v for n, v in current.items() if n not in {*given, *left_out}}
     if settings.get("batch_size") == SMALL_BATCH_SIZE:

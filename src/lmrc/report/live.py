@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -55,6 +57,26 @@ class Countdown:
         say(line, file=sys.stderr)
 
 
+class _TaskCountdown(Countdown):
+    """Counts tasks; a method's tasks are expected to take as long as those in this run."""
+
+    def __init__(self, to_run: Mapping[str, int], done: int) -> None:
+        super().__init__(done + sum(to_run.values()), done)
+        self.to_run, self.made = Counter(to_run), list[RunRecord]()
+
+    def time_left(self) -> str:
+        """Return the remaining time as text; empty before each method left has a record."""
+        seconds: dict[str, list[float]] = defaultdict(list)
+        for line in self.made:
+            seconds[line.method].append(line.record.train_seconds + line.record.test_seconds)
+        left = self.to_run - Counter(line.method for line in self.made)
+        if not left or not left.keys() <= seconds.keys():
+            return ""
+        share = sum(n * fmean(seconds[method]) for method, n in left.items())
+        share /= sum(map(sum, seconds.values()))  # several may run at a time
+        return f", about {duration(self.seconds * share)} left"
+
+
 def duration(seconds: float) -> str:
     """Return a time as text.
 
@@ -68,15 +90,18 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def show(
-    methods: Sequence[str],
+    to_run: Mapping[str, int],
     *,
     tasks: int,
-    total: int,
     done: int = 0,
     metric: str = "accuracy",
     quiet: bool = False,
 ) -> Iterator[Progress]:
-    """Open the display that fits: nothing, a live table of methods and tasks, or lines."""
+    """Open the display that fits: nothing, a live table of methods and tasks, or lines.
+
+    `to_run` is how many tasks of each method are still to run; `done` is how many records of any
+    method there are before.
+    """
     if quiet:
         yield Progress()
         return
@@ -85,10 +110,10 @@ def show(
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(tasks, Countdown(total, done), metric)
+        yield _Lines(tasks, _TaskCountdown(to_run, done), metric)
         return
     with Live(console=console, auto_refresh=False) as live:
-        display = _LiveTable(live, methods, tasks, Countdown(total, done), metric)
+        display = _LiveTable(live, list(to_run), tasks, _TaskCountdown(to_run, done), metric)
         display.update([])
         yield display
 
@@ -96,12 +121,13 @@ def show(
 class _Lines(Progress):
     """One line per record, for logs."""
 
-    def __init__(self, tasks: int, countdown: Countdown, metric: str) -> None:
+    def __init__(self, tasks: int, countdown: _TaskCountdown, metric: str) -> None:
         self.tasks, self.countdown, self.metric = tasks, countdown, metric
 
     def update(self, records: Sequence[RunRecord]) -> None:
         """Print the last record."""
         last, measured = records[-1], records[-1].record
+        self.countdown.made = list(records[self.countdown.before :])
         share = getattr(measured, self.metric)
         of = f"{measured.n_classes_seen} classes{' (top 5)' if self.metric == 'top5' else ''}"
         self.countdown.tell(
@@ -124,7 +150,7 @@ class _LiveTable(Progress):
         live: Live,
         methods: Sequence[str],
         tasks: int,
-        countdown: Countdown,
+        countdown: _TaskCountdown,
         metric: str,
     ) -> None:
         self.live, self.methods, self.tasks = live, methods, tasks
@@ -160,6 +186,7 @@ class _LiveTable(Progress):
     def _caption(self, records: Sequence[RunRecord]) -> str:
         if records:
             self.countdown.done = len(records)
+            self.countdown.made = list(records[self.countdown.before :])
         done, total = self.countdown.done, self.countdown.total
         if done == total:
             seeds = len({record.seed for record in records})

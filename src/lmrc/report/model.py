@@ -16,6 +16,7 @@ from lmrc.report.summary import Spread, as_markdown, csv_text, percent_of
 
 EXPERIMENT = "model"
 MAX_MISTAKES = 20  # rows of the table of mistakes
+NAMED = 10  # classes without test images
 
 
 def read_score(folder: Path) -> ModelScore:
@@ -50,7 +51,18 @@ def build(description: Description, score: ModelScore) -> Contents:
         markdown=_markdown(score),
         drawings={"confusion": drawing, **trust_drawings},
         tables={"classes": csv_text(["class", "images", "accuracy"], score.per_class)},
+        notes=_not_tested(description, score),
     )
+
+
+def _not_tested(description: Description, score: ModelScore) -> list[str]:
+    """Name the known classes without test images."""
+    tested = {label for label, *_ in score.per_class}
+    left = [label for head in score.heads for label in head if label not in tested]
+    noun = "vector" if len(description.recipe.get("input shape", ())) == 1 else "image"
+    classes = "class" if len(left) == 1 else "classes"
+    named = ", ".join(left[:NAMED]) + ", …" * (len(left) > NAMED)
+    return [f"no test {noun}s of {len(left):,} known {classes}: {named}"] if left else []
 
 
 def _settings(score: ModelScore) -> dict[str, Any]:

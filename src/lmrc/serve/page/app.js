@@ -10,6 +10,7 @@ import { startTeach } from "./teach.js";
 const TABS = ["classify", "teach", "model"];
 const panel = (view) => find(view === "model" ? "#model-view" : `#${view}`);
 const tab = (view) => find(`#tab-${view}`);
+const learnt = ({ versions, classes }) => JSON.stringify([versions, classes]);
 
 const state = {
   name: "", model: null, readOnly: false, view: "classify", chosen: false,
@@ -17,7 +18,9 @@ const state = {
   get address() { return `/v1/models/${encodeURIComponent(this.name)}`; },
   async refresh() {
     if (!this.name) return;  // the models are not known yet
+    const before = this.model;
     this.model = await call("GET", this.address);
+    if (before?.name === this.name && learnt(before) !== learnt(this.model)) views.classify.clear();
     find("#known").replaceChildren(...this.model.classes.map((c) => make("option", { value: String(c.name) })));
     await views[this.view].show(this.model);
   },
@@ -76,7 +79,7 @@ state.ready = attempt(null, async () => {
   choice.addEventListener("change", () => {
     state.name = choice.value;
     views.teach.reset();
-    find("#predictions").replaceChildren();
+    views.classify.clear();
     state.open(state.view);
   });
   state.name = models[0].name;

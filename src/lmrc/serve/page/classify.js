@@ -37,10 +37,11 @@ export function startClassify(predict) {
   document.addEventListener("paste", (event) => {
     if (!find("#classify").hidden && pasted(event).length) classify(pasted(event));
   });
-  find("#classify-clear").addEventListener("click", () => {
+  function clear() {
     list.replaceChildren();
     find("#classify-clear").hidden = true;
-  });
+  }
+  find("#classify-clear").addEventListener("click", clear);
 
   const stop = () => {
     camera.stop();
@@ -75,6 +76,7 @@ export function startClassify(predict) {
   }
 
   return {
+    clear,
     show(model) {
       find("#classify-empty").hidden = !model.empty;
       find("#classify-tools").hidden = model.empty;

@@ -20,18 +20,19 @@ export function byClass(files) {
   const split = below.has("train") && (!others || ASIDE.some((name) => below.has(name)));
   const at = split ? 2 : 1;  // place of the class
   const nested = pictures.some(([, path]) => path.length > at + 1);
-  const classes = new Map(), unread = new Map();
+  const classes = new Map(), aside = new Map(), unread = new Map();
   let beside = 0;
   for (const [file, path] of pictures) {
     const name = path[nested ? at : 0];
-    if (nested && (path.length <= at + 1 || (split && top(path) !== "train"))) beside += 1;
+    if (split && ASIDE.includes(top(path))) aside.set(path[1], (aside.get(path[1]) ?? 0) + 1);
+    else if (nested && (path.length <= at + 1 || (split && top(path) !== "train"))) beside += 1;
     else classes.set(name, [...(classes.get(name) ?? []), file]);
   }
   for (const [file] of found) {
     const [suffix] = file.name.toLowerCase().match(NOT_READ) ?? [];
     if (suffix) unread.set(suffix, (unread.get(suffix) ?? 0) + 1);
   }
-  return { classes, beside, unread };
+  return { classes, aside, beside, unread };
 }
 
 export async function shrink(file) {

@@ -276,7 +276,7 @@ export function startTeach(state) {
 
   find("#add-class").addEventListener("click", () => addClass().focus());
   find("#add-folder").addEventListener("change", (event) => {
-    const { classes, beside, unread } = byClass(event.target.files);
+    const { classes, aside, beside, unread } = byClass(event.target.files);
     event.target.value = "";
     for (const [name, files] of [...classes].sort(([a], [b]) => a.localeCompare(b))) {
       const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.pictures.length);
@@ -284,6 +284,10 @@ export function startTeach(state) {
       (spare ?? addClass(name)).take(files);
     }
     const told = [...unread].map(([suffix, n]) => `Left out ${count(n, `${suffix} file`)}: convert to JPEG or PNG.`);
+    if (aside.size) {
+      const places = [...aside].map(([name, n]) => `${n.toLocaleString("en")} in ${name}`).join(", ");
+      told.push(`Took the pictures in train; left out those for testing: ${places}.`);
+    }
     if (beside) told.push(`Left out ${count(beside, "picture")} outside of the folders of classes.`);
     if (!classes.size) told.unshift("There are no pictures in this folder.");
     if (told.length) say(told.join(" "));
@@ -398,6 +402,10 @@ export function startTeach(state) {
     find("#progress").hidden = part !== "progress";
     find("#result").hidden = part !== "result";
   }
+
+  window.addEventListener("beforeunload", (event) => {
+    if (all().some((picture) => !picture.learning)) event.preventDefault();  // the browser asks
+  });
 
   addClass();
   addClass();
