@@ -373,8 +373,8 @@ def _resumable(place: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # Diverged training would diverge again; without a checkpoint there is nothing to resume.
-        hopeless = isinstance(error, TrainingError) or not unfinished.has_progress(place)
-        if hopeless and current().is_first and not is_lost(error):
+        mine = current().is_first and not is_lost(error)
+        if mine and (isinstance(error, TrainingError) or not unfinished.has_progress(place)):
             unfinished.discard(place)
         raise
 
