@@ -203,7 +203,7 @@ def predict(
     import_lazily()
     from lmrc.methods.calibrated import UNKNOWN_SHARE
     from lmrc.practice import predict as work
-    from lmrc.practice.models import open_to_predict
+    from lmrc.practice.models import open_to_predict, unknown_threshold
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined: use one of them")
@@ -220,8 +220,9 @@ def predict(
             raise UsageError("no images: standard input is empty")
         found = chain([first], found)
     classifier = open_to_predict(model, device)
+    threshold = None if unknown_share is None else unknown_threshold(classifier, unknown_share)
     predictions = work.predict(
-        classifier, found, top=top, reject_below=reject_below, unknown_share=unknown_share
+        classifier, found, top=top, reject_below=reject_below, threshold=threshold
     )
     form = "json" if as_json else "csv" if as_csv else "text"
     width = work.max_width(classifier.classes_)
@@ -321,9 +322,9 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc info pets.lmrc
     """
-    from lmrc.practice import info as work
+    from lmrc.practice.info import describe, print_info
 
-    show(model, work.describe, work.print_info, as_json, quiet)
+    show(model, describe, print_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
@@ -331,9 +332,9 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc log pets.lmrc
     """
-    from lmrc.practice import log as work
+    from lmrc.practice.info import history, print_log
 
-    show(model, work.history, work.print_log, as_json, quiet)
+    show(model, history, print_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:

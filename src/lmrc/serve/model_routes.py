@@ -11,8 +11,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from lmrc.lock import LockedError
 from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.practice import maintenance
-from lmrc.practice.info import describe
-from lmrc.practice.log import history
+from lmrc.practice.info import describe, history
 from lmrc.serve import schema
 from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
