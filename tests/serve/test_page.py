@@ -53,7 +53,7 @@ def site():
     def stop():
         while running:
             server, thread = running.pop()
-            server.config.app.state.jobs.closing.set()
+            server.config.app.state.jobs.end_streams()
             server.should_exit = True
             thread.join()
 

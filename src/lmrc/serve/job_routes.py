@@ -103,26 +103,24 @@ async def cancel_job(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
 async def add_images(
     request: Request,
     job: TheJob,
-    jobs: TheJobs,
     settings: TheSettings,
     label: Annotated[schema.ClassName, Query(description="The class of the images.")],
 ) -> dict[str, Any]:
     """Add images of a class to a job; they stay in memory until it is learnt."""
-    jobs.collecting(job.id)
+    job.check_collects()
     uploads = await read_uploads(request, settings)
-    added = await _add(jobs.collecting(job.id), [(label, u) for u in uploads], settings)
-    return await _report(added, job)
+    return await _report(await _add(job, [(label, u) for u in uploads], settings), job)
 
 
 @router.patch("/jobs/{job}/images", response_model=schema.AddedImages, dependencies=CHANGES)
-async def move_images(job: TheJob, jobs: TheJobs, moved: schema.MovedImages) -> dict[str, Any]:
-    """Move images of a job to another class, or remove them; those that it has not are ignored."""
-    images = jobs.collecting(job.id).images
-    for image in images.keys() & set(moved.images):
+async def move_images(job: TheJob, moved: schema.MovedImages) -> dict[str, Any]:
+    """Move images of a job to another class, or remove them; unknown ids are ignored."""
+    job.check_collects()
+    for image in job.images.keys() & set(moved.images):
         if moved.label is None:
-            del images[image]
+            del job.images[image]
         else:
-            images[image].label = moved.label
+            job.images[image].label = moved.label
     job.update()
     return await _report([], job)
 
@@ -135,7 +133,8 @@ async def _report(added: list[dict[str, Any]], job: Job) -> dict[str, Any]:
 @router.post("/jobs/{job}/learn", status_code=202, response_model=schema.Job, dependencies=CHANGES)
 async def learn_job(job: TheJob, jobs: TheJobs, options: schema.Options) -> dict[str, Any]:
     """Learn the images of a job, in a process of its own."""
-    _start(jobs, jobs.collecting(job.id), options)
+    job.check_collects()
+    _start(jobs, job, options)
     return job.describe()
 
 
@@ -187,7 +186,7 @@ async def _add(
         most = settings.max_pictures
         raise ApiError(413, "too_many", f"a task may have {most:,} images at most")
     found = await decode([u for _, u in uploads], CHECKED_SIZE, "RGB", settings.max_pixels)
-    job.check_collects()  # and was not cancelled meanwhile
+    job.check_collects()  # it may have been cancelled meanwhile
     added: list[dict[str, Any]] = []
     for (label, upload), pixels in zip(uploads, found, strict=True):
         if isinstance(pixels, dict):
@@ -208,7 +207,7 @@ def _start(jobs: Jobs, job: Job, options: schema.Options) -> None:
         raise ApiError(
             409,
             "unfinished",
-            "a task of this model was interrupted on the command line: continue it with lmrc learn "
+            "lmrc learn was interrupted for this model: continue it on the command line with "
             "--resume, or discard it with --discard",
         )
     chosen = {"backbone": options.backbone, "epochs": options.epochs}

@@ -25,7 +25,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
         app = self.config.app
         if isinstance(app, FastAPI):
-            app.state.jobs.closing.set()
+            app.state.jobs.end_streams()
 
 
 def run(settings: Settings, say: Say) -> None:
