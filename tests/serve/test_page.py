@@ -107,7 +107,7 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     page.goto(address)
     classify(page, named(pictures, "five", 1))
     page.get_by_role("tab", name="Teach").click()
-    sync_api.expect(page.locator("#teach .hint").first).to_contain_text("never written to its disk")
+    sync_api.expect(page.locator("#teach .hint").first).to_contain_text("never written to disk")
     page.get_by_role("button", name="Add a class").click()
     for number, label in enumerate(TAUGHT):
         card = teach(page, number, label, named(pictures, label))
@@ -414,7 +414,7 @@ def test_dropped_connection_while_learning(page, site, place, pictures, tmp_path
     site.stop()
     sync_api.expect(page.locator("#left")).to_have_text("The connection is lost. Trying again…")
     site(place, port=port)
-    sync_api.expect(page.locator("#message")).to_contain_text("The model is as it was")
+    sync_api.expect(page.locator("#message")).to_contain_text("The model is unchanged")
     sync_api.expect(page.get_by_role("button", name="Learn")).to_be_enabled()
 
 
