@@ -49,7 +49,9 @@ class Batcher:
     def check_room(self, n: int) -> None:
         """Raise an ApiError if n more images cannot wait."""
         if len(self._queue) + n > self.max_queue:
-            raise ApiError(429, "busy", "too many images wait for a prediction", retry_after=1)
+            raise ApiError(
+                429, "busy", "too many images are waiting for a prediction", retry_after=1
+            )
 
     async def outputs(self, model: Any, images: list[NDArray[np.uint8]]) -> list[Any]:
         """Return the model's output for each image; it is the given model's, whatever follows."""

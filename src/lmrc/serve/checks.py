@@ -22,7 +22,7 @@ def findings(images: Sequence[Image]) -> list[dict[str, Any]]:
     for rows in copies(one.digest for one in prints):
         labels, ids = sorted({images[i].label for i in rows}), [images[i].id for i in rows]
         if len(labels) > 1:
-            text = f"the same image is in {' and in '.join(labels)}"
+            text = f"the same image is in {' and in '.join(labels)}: keep it in one of them only"
             found.append(_finding("two_classes", text, ids))
         else:
             text = f"{labels[0]} has the same image {len(rows)} times"

@@ -81,7 +81,9 @@ class Guard:
         if _is_address(name) and not is_loopback(self.settings.host):
             return  # no name that someone else's name server could give to this machine
         raise ApiError(
-            421, "bad_host", f"requests to the host {name!r} are not answered (--allow-host)"
+            421,
+            "bad_host",
+            f"the host name {name!r} is not this server's: allow it with --allow-host",
         )
 
     def _check_origin(self, method: str, path: str, headers: Headers) -> None:
@@ -92,7 +94,7 @@ class Guard:
         if origin is not None and method not in SAFE:
             crosses = crosses or _netloc(origin) != headers.get("host", "").lower()
         if crosses:
-            raise ApiError(403, "cross_site", "requests from other sites are not answered")
+            raise ApiError(403, "cross_site", "requests from other sites are refused")
 
     def _check_token(self, path: str, headers: Headers) -> None:
         token = self.settings.token

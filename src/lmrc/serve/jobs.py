@@ -141,7 +141,9 @@ class Jobs:
         try:
             return self._jobs[job_id]
         except KeyError:
-            raise ApiError(404, "no_job", "there is no such job, or it was dropped") from None
+            raise ApiError(
+                404, "no_job", "there is no such job; it may have been dropped"
+            ) from None
 
     def _drop_old(self) -> None:
         for job in list(self._jobs.values()):
@@ -223,7 +225,7 @@ class Jobs:
         if job.stage == "writing" and store.fingerprint(job.served.path) != before:
             job.update(state=KEPT, stage="")  # it died when the version was written
         else:
-            text = "the learning process has ended unexpectedly; the model is as it was"
+            text = "the learning process ended unexpectedly"
             job.update(state=FAILED, error=_error("learner_died", text))
 
     def decide(self, job: Job, decision: str) -> None:

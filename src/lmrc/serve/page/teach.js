@@ -347,7 +347,7 @@ export function startTeach(state) {
     for (const [key, name] of [["new", "new classes"], ["old", "known classes"]]) {
       if (`${key}_accuracy` in result) {
         rows.push([`Accuracy on ${result.left_out ? "" : "held-out "}pictures of ${name}`,
-          `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}${result.left_out ? ", each tested without it" : ""}`]);
+          `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}${result.left_out ? ", each tested by a model without it" : ""}`]);
       }
     }
     if (!rows.length) rows.push(["Accuracy", "not measured: too few pictures to hold some out"]);
