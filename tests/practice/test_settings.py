@@ -3,13 +3,11 @@
 import inspect
 import json
 import re
-import typing
 
 import numpy as np
 import pytest
 
 import lmrc
-from lmrc.methods.parameters import Parameter
 from lmrc.nets.backbones import BACKBONES
 from lmrc.nets.packaged import PACKAGED
 from lmrc.practice import commands, options
@@ -36,6 +34,7 @@ def test_choices_may_be_in_capitals(place, learn):
     model = lmrc.load("m")
     assert type(model) is lmrc.LMRCPlusClassifier
     assert (model.rotations, model.augment) == ("none", "none")
+    assert model.label_vectors_.shape == (2, 100)
 
 
 def test_settings_that_are_kept_are_printed(place, learn, call):
@@ -158,20 +157,3 @@ def test_a_parameter_of_another_method_is_refused(place, learn):
     assert "--rotations needs --method lmrc+" in learn("week1", "--rotations", "all", code=2)[2]
     said = learn("week1", "--set", "statistics=full", code=2)[2]
     assert "--set statistics needs --method lmrc+" in said
-
-
-@pytest.mark.parametrize(
-    ("kind", "choices", "found"),
-    [
-        ("bool", (True, False), bool),
-        ("Literal[1, 2]", (1, 2), ["1", "2"]),
-        ('Literal["auto", True, False]', ("auto", True, False), bool),
-        ("int | None", (), int),
-        ("str", ("a+b", "c"), ["a+b", "c"]),
-    ],
-)
-def test_a_parameter_of_any_type_can_have_an_option(monkeypatch, kind, choices, found):
-    declared = Parameter(None, help="What it is.", option="--new", choices=choices, type=kind)
-    monkeypatch.setattr(options, "_default", lambda _: False)
-    made = typing.get_args(options._option("new", declared).annotation.__origin__)[0]
-    assert (made if isinstance(found, type) else list(made)) == found

@@ -117,7 +117,7 @@ def _of_others(files: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def _statistics(files: dict[str, Any]) -> str:
-    """Name the exact statistics, which a model with a frozen backbone has, if there are any."""
+    """Return the kind of exact statistics in words; empty for a model without any."""
     if "scatter" not in files:
         return ""
     (n_pooled,), _ = files["scatter"]["within"]
@@ -125,7 +125,7 @@ def _statistics(files: dict[str, Any]) -> str:
 
 
 def _statistics_of(files: dict[str, Any], settings: dict[str, Any]) -> dict[str, int] | None:
-    """Return what exact statistics are of, and the bytes of their scatter matrices at most."""
+    """Return the features of exact statistics, and the largest size of their scatter matrices."""
     if "scatter" not in files:
         return None
     (_, width), _ = files["scatter"]["means"]
@@ -138,7 +138,7 @@ def _statistics_of(files: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 
 
 def _settings(method: str, stored: Any) -> dict[str, Any]:
-    """Return all settings; those that an older lmrc did not have get their defaults."""
+    """Return all settings, with defaults for those that did not exist when the model was saved."""
     usual = {name: value for name, value in DEFAULTS[method].items() if name != "device"}
     settings: dict[str, Any] = usual | known_settings(dict(stored), usual)
     if unknown := settings.keys() - usual.keys():
@@ -212,7 +212,7 @@ def print_info(path: Path, say: Say) -> None:
         say(f"encoders of earlier tasks, to compensate feature drift: {size}")
     if info["snapshot_bytes"]:
         size = format_bytes(info["snapshot_bytes"])
-        say(f"class statistics and classifiers on their features, to predict: {size}")
+        say(f"class statistics and classifiers of the snapshot ensemble: {size}")
     each = "" if info["rotations"] == "none" else " per task, each in four rotations"
     left = info["label_vectors_left"]
     about = "over" if left == MAX_ROOM else "about"
@@ -226,7 +226,7 @@ def print_info(path: Path, say: Say) -> None:
         activity = "a task is being learnt" if info["unfinished"] else "it is being changed"
         say(f"{activity} by {info['being_changed_by']}")
     elif info["unfinished"]:
-        say(f"a task is unfinished: continue it with {store.learn_command(path)} --resume")
+        say(f"a learn was interrupted: continue it with {store.learn_command(path)} --resume")
 
 
 def history(path: Path) -> list[dict[str, Any]]:

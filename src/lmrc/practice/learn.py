@@ -241,7 +241,7 @@ def _saved_request(place: Path, saved: unfinished.Checkpoint) -> Request:
 
 
 def _check_request(request: Request) -> None:
-    """Raise a TypeError for values that no command writes; settings are checked elsewhere."""
+    """Raise a TypeError for values that no command writes, except settings, checked elsewhere."""
     sides = request.size if isinstance(request.size, list | tuple) else [request.size, request.size]
     if not (
         isinstance(request.source, str)
@@ -396,7 +396,7 @@ def _keep_before(place: Path) -> int:
 def _note(
     model: LMRCClassifier, samples: LabelledSamples, known: Any, seconds: float
 ) -> dict[str, Any]:
-    """Return a version's entry for the log; without class names, which `forget` must remove."""
+    """Return a version's entry for the log, without class names: `forget` must leave none."""
     note: dict[str, Any] = {
         "new_classes": len(model.classes_) - len(known),
         "images": len(samples.y),

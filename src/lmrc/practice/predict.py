@@ -67,7 +67,7 @@ class Scored:
         self.head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
 
     def best(self, scores: Any, probabilities: Any, top: int) -> list[ScoredClass]:
-        """Return so many classes, best first; probabilities may be None."""
+        """Return the `top` classes, best first; probabilities may be None."""
         return [
             ScoredClass(
                 self.labels[i],
@@ -198,7 +198,7 @@ def write_predictions(
     quiet: bool = False,
     width: int = 0,
 ) -> int:
-    """Write predictions as "text", "csv" or "json" (one object per line); return the failures.
+    """Write predictions as "text", "csv" or "json" (one object per line); count the failures.
 
     Failures are reported on standard error, unless quiet. In text, class names are padded to
     `width` terminal columns; some characters take two columns, and accents none.

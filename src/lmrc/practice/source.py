@@ -67,7 +67,7 @@ class LabelledSamples:
     unsupported: dict[str, int] = field(default_factory=dict)
     mode: Mode | None = None  # "RGB", "L": mode in which image files were read; None for arrays
     greyed: ImageFile | None = None  # the first colour file that was converted to grey, if any
-    #: Those of the held-out samples, or of all if none are held out; empty for arrays.
+    #: Image files of the held-out samples, or of all if none are held out; empty for arrays.
     files: Files = field(default_factory=dict)
 
     def warn_about_files(self) -> None:
@@ -162,7 +162,7 @@ def form_of_inputs(
 ) -> tuple[tuple[int, ...], int]:
     """Return the shape that the inputs of a source will have, and how many there are.
 
-    Only file headers are read. Of what cannot be read, it is () and 0.
+    Only file headers are read. For a file that cannot be read, it is () and 0.
     """
     if images is None and source.suffix.lower() == ".npz":
         n, *shape = shape_of_samples(source)
@@ -203,7 +203,7 @@ def image_form(shape: InputShape) -> tuple[tuple[int, int], Mode]:
 def labelled_files(
     source: Path, parts: Sequence[str], images: Files | None = None
 ) -> tuple[Files, Files, str]:
-    """Return the image files of each class, those held out, and the sub-folder these are in."""
+    """Return the image files of each class, held-out ones, and the sub-folder of the latter."""
     if images is not None:
         return images, {}, ""
     if source.suffix.lower() == ".csv":

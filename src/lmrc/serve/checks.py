@@ -1,4 +1,4 @@
-"""What may be wrong with the images of a task, before it is learnt."""
+"""Checks of the images of a task before it is learnt."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ MAX_COMPARED = 1000  # images, each with each, whenever some are added
 
 
 def findings(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """Return what the check finds: a code, a message, and the ids of the images it is about.
+    """Return findings: a code, a message, and the ids of the images concerned.
 
-    Similar images are reported if their classes differ: frames of a webcam are always similar.
+    Similar images are reported only if their classes differ: frames of a webcam are always similar.
     """
     found = []
     prints = [image.thumbprint for image in images]

@@ -29,7 +29,7 @@ from lmrc.serve.uploads import Upload, decode, read_uploads
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 
-CHECKED_SIZE = 224, 224  # to which images are decoded when they arrive, to see that they can be
+CHECKED_SIZE = 224, 224  # to which arriving images are decoded, to check them
 KEPT_VERSIONS = 5  # of a model that the server creates
 SOURCE = "images sent to lmrc serve"
 
@@ -88,7 +88,7 @@ async def show_job(job: TheJob) -> dict[str, Any]:
 
 @router.delete("/jobs/{job}", response_model=schema.Job, dependencies=CHANGES)
 async def cancel_job(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
-    """Stop a job and drop its images; the model stays as it was."""
+    """Stop a job and drop its images; the model does not change."""
     await jobs.cancel(job)
     return job.describe()
 
@@ -158,7 +158,7 @@ async def keep(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
 
 @router.post("/jobs/{job}/discard", response_model=schema.Job, dependencies=CHANGES)
 async def discard(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
-    """Discard what was learnt; the model stays as it was."""
+    """Discard what was learnt; the model does not change."""
     return await _decide(jobs, job, "discard")
 
 
@@ -181,7 +181,7 @@ def _label(text: str) -> str:
 async def _add(
     job: Job, uploads: list[tuple[str, Upload]], settings: Settings
 ) -> list[dict[str, Any]]:
-    """Add images to a job, after each was decoded once."""
+    """Add images to a job, if they can be decoded."""
     if len(job.images) + len(uploads) > settings.max_pictures:
         most = settings.max_pictures
         raise ApiError(413, "too_many", f"a task may have {most:,} images at most")

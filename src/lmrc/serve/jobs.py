@@ -127,9 +127,9 @@ class Jobs:
         return sum(len(i.content) for job in self for i in job.images.values())
 
     def create(self, served: Served) -> Job:
-        """Return a new job, which collects images."""
+        """Create a job, which collects images."""
         self._drop_old()
-        if self._spare is None:  # it is ready by the time that there are images
+        if self._spare is None:  # to be ready when there are images
             self._spare = asyncio.create_task(self._start_process())
         job = Job(secrets.token_urlsafe(9), served)
         self._jobs[job.id] = job
@@ -154,7 +154,7 @@ class Jobs:
             del self._jobs[job.id]
 
     def start(self, job: Job, request: Request, *, keep: bool) -> None:
-        """Start to learn a job's images; they leave the memory of the server."""
+        """Start to learn a job's images; the server no longer keeps them."""
         if not job.images:
             raise ApiError(422, "no_images", "the job has no images")
         for other in self:
@@ -236,7 +236,7 @@ class Jobs:
         job.update(state=LEARNING, stage="writing" if decision == "keep" else "discarding")
 
     async def cancel(self, job: Job) -> None:
-        """Stop a job and drop its images; the model stays as it was."""
+        """Stop a job and drop its images; the model does not change."""
         if job.stage == "writing":
             raise ApiError(409, "writing", "the new version is being written", retry_after=1)
         job.images = {}
@@ -307,7 +307,7 @@ def _kill(process: Process) -> None:
 
 
 async def _end(job: Job) -> None:
-    """End the process of a job, and remove what a killed one has left."""
+    """End the process of a job, and remove files that a killed one left."""
     if job.process is None:
         return
     _kill(job.process)

@@ -17,7 +17,7 @@ BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
-    """Ends with exit code 0 on Ctrl-C and SIGTERM, and ends streams of events first."""
+    """Ends streams of events first on Ctrl-C and SIGTERM, and exits with code 0."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; a second signal does not wait for requests."""

@@ -1,4 +1,4 @@
-"""Images that clients send: read into memory, never to disk, and decoded within limits."""
+"""Images that clients upload: read into memory, never to disk, and decoded within limits."""
 
 import asyncio
 import io
@@ -23,7 +23,7 @@ _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "lmrc-decode")
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """An image file as it was sent: the field of the form, the file's name, its bytes."""
+    """An uploaded image file: the field of the form, the file's name, its bytes."""
 
     field: str
     name: str
