@@ -37,7 +37,7 @@ def test_a_new_class_that_is_taken_for_another_is_named(tmp_path, monkeypatch, l
     np.savez("later.npz", X=X[40:], y=np.repeat(["again a", "c"], 20))
     assert learn("first.npz")[2] == ""
     (line,) = learn("later.npz")[2].splitlines()
-    end = "both are one class, lmrc rollback takes it back, and give it one name"
+    end = "they are the same class, undo this learn with lmrc rollback and use one name for both"
     assert re.fullmatch(rf"lmrc: .+ % of the vectors of again a are taken for a: if {end}", line)
 
 

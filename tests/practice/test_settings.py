@@ -19,9 +19,11 @@ from lmrc.statistics.prediction_rules import RULES
 
 def test_any_parameter_can_be_set_and_is_kept(place, learn):
     more = ("--set", "momentum=0.5", "--set", "halve-at=[1,2]", "--set", "precision=fp32")
-    learn("week1", *more, "--set", "compile=false", "--set", "first_epochs=2", fast=True)
+    more += ("--set", "compile=false", "--set", "first_epochs=2", "--memory-per-class", "4")
+    learn("week1", *more, fast=True)
     learn("week2", "--set", "momentum=0.8")
     model = lmrc.load("m")
+    assert (model.memory_per_class, len(model.memory_), model.verbose) == (4, 16, 0)
     assert (model.momentum, model.halve_at, model.precision) == (0.8, (1, 2), "fp32")
     assert model.compile is False
     assert [record["task"] for record in model.history_] == [0, 0, 1, 1, 1]

@@ -226,7 +226,7 @@ def print_info(path: Path, say: Say) -> None:
         activity = "a task is being learnt" if info["unfinished"] else "it is being changed"
         say(f"{activity} by {info['being_changed_by']}")
     elif info["unfinished"]:
-        say(f"a learn was interrupted: continue it with {store.learn_command(path)} --resume")
+        say(f"a task is unfinished: continue it with {store.learn_command(path)} --resume")
 
 
 def history(path: Path) -> list[dict[str, Any]]:

@@ -142,9 +142,9 @@ def learn(
             raise ModelFileError(
                 f"{wrong}, or discard the unfinished task ({store.learn_command(path)} --discard)"
             )
-        source, undo = request.source, "lmrc rollback takes it back"
+        source, undo = request.source, "undo this learn with lmrc rollback"
         if images is not None:  # in the browser there are no commands
-            source, undo = "", "discard this"
+            source, undo = "", "discard the result"
         with _resumable(place):
             if saved is None:  # else it warned when the task began
                 planned = for_inputs(model, samples.X)

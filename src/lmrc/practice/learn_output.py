@@ -101,7 +101,7 @@ def warn_of_confusion(model: LMRCClassifier, known: Any, undo: str) -> None:
     for share, label, other in sorted(found, reverse=True)[:3]:
         warn(
             f"{percent(share)} of the {noun_of(model.input_shape_)}s of {label} are taken for "
-            f"{other}: if both are one class, {undo}, and give it one name"
+            f"{other}: if they are the same class, {undo} and use one name for both"
         )
 
 
