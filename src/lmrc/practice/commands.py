@@ -352,7 +352,7 @@ def forget(
     name: Annotated[str, typer.Argument(help="Name of the class.", metavar="CLASS")],
     quiet: Quiet = False,
 ) -> None:
-    """Remove a class (label vector, statistics, exemplars) from all versions of a model.
+    """Remove a class and all that is stored of it from all versions of a model.
 
     Example: lmrc forget pets.lmrc fish
     """
@@ -366,7 +366,7 @@ def prune(
     keep: Annotated[int, typer.Option(min=1, help="Versions to keep.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Delete earlier versions of a model, with the exemplars in them.
+    """Delete earlier versions of a model, with the exemplars (stored images) in them.
 
     Example: lmrc prune pets.lmrc
     """

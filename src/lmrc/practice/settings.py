@@ -131,8 +131,8 @@ def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> N
             hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
             others = [n for n, m in METHODS.items() if name in m.parameters]
             if others:
-                option = METHODS[others[0]].parameters[name].option or f"--set {name}"
-                raise UsageError(f"{option} needs --method {' or '.join(others)}")
+                needs = f"needs --method {' or '.join(others)}"
+                raise UsageError(f"{option_of(METHODS[others[0]], name)} {needs}")
             raise UsageError(f"--set {name}: {cls.__name__} has no such parameter; {hint}")
 
 

@@ -28,7 +28,7 @@ export function startModel(state) {
     });
     const buttons = state.readOnly ? [] : [rename, forget];
     return make("li", {}, make("span", { textContent: label }),
-      make("span", { className: "hint", textContent: `added in task ${head}` }), ...buttons);
+      make("span", { className: "hint", textContent: `task ${head}` }), ...buttons);
   }
 
   function versionRow(version) {

@@ -110,7 +110,7 @@ export function preview(file, alt = "") {
   const address = URL.createObjectURL(file);
   const image = make("img", { src: address, alt });
   image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
-  image.addEventListener("error", () => image.removeAttribute("src"), { once: true });  // no broken icon
+  image.addEventListener("error", () => { image.style.visibility = "hidden"; }, { once: true });  // no broken icon
   return image;
 }
 
