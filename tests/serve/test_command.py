@@ -54,7 +54,7 @@ def test_port_in_use(call, place):
 
 
 def test_without_the_extra(call, place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lmrc.serve.run", None)
+    monkeypatch.setitem(sys.modules, "lmrc.serve.app", None)
     code, _, err = call("serve", str(place))
     assert code == 2
     assert "pip install '.[serve]' in lmrc's folder" in err

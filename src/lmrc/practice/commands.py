@@ -125,12 +125,8 @@ def learn(
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
 
-    try:
-        others = options.learner_settings(setting, OPTIONS) or {}
-        sides = options.image_size(size)
-    except options.UsageError as error:
-        raise typer.BadParameter(str(error), ctx=context) from error
-    settings = given(parameters) | others
+    settings = given(parameters) | (options.learner_settings(setting, OPTIONS) or {})
+    sides = options.image_size(size)
     with_resume = {"model", "source", "--resume", "--checkpoint-every", "--quiet"}
     if resume and not set(options_given(context)) <= with_resume:
         raise UsageError(
@@ -138,9 +134,7 @@ def learn(
             "or lmrc learn MODEL SOURCE --resume if you have moved the images"
         )
     if source is None and not (resume or discard):
-        raise typer.BadParameter(
-            "SOURCE is missing: give a folder of images after the model", ctx=context
-        )
+        raise UsageError("SOURCE is missing: give a folder of images after the model")
     request = None
     if source is not None:
         name = method and method.value

@@ -64,28 +64,26 @@ def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
 
 def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say, undo: str) -> None:
     """Say how many new images of known classes the model recognises already, from a sample."""
-    found, noun = {}, noun_of(model.input_shape_)
+    found, noun = [], noun_of(model.input_shape_)
     known = [label for label in model.classes_ if label in samples.y]
     for label in known:
         rows = np.flatnonzero(samples.y == label)
         most = min(DRIFT_CHECKED, max(5, DRIFT_CHECKED_IN_ALL // len(known)))
         rows = rows[:: -(-len(rows) // most)]
-        found[label] = Counter(model.predict(samples.X[rows]).tolist()), len(rows)
+        predicted = Counter(model.predict(samples.X[rows]).tolist())
+        found.append((predicted[label] / len(rows), label, predicted))
     if not found:
         return
-    listed = sorted(
-        ((label, counts[label] / n, counts, n) for label, (counts, n) in found.items()),
-        key=lambda item: item[1],
-    )
-    shown = ", ".join(f"{label} {percent(share)}" for label, share, *_ in listed[:10])
-    more = ", …" if len(listed) > 10 else ""
+    found.sort(key=lambda item: item[0])
+    shown = ", ".join(f"{label} {percent(share)}" for share, label, _ in found[:10])
+    more = ", …" if len(found) > 10 else ""
     say(f"new {noun}s of known classes that are recognised already: {shown}{more}")
-    for label, share, counts, n in listed:
+    for share, label, predicted in found:
         if share < DIFFERENT:
-            other, most = next(item for item in counts.most_common() if item[0] != label)
+            other, n = next(item for item in predicted.most_common() if item[0] != label)
             warn(
                 f"{label}: the model recognises only {percent(share)} of its new {noun}s, and "
-                f"takes {percent(most / n)} for {other}: if the data is wrong, {undo}"
+                f"takes {percent(n / predicted.total())} for {other}: if the data is wrong, {undo}"
             )
 
 

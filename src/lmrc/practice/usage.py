@@ -10,17 +10,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from lmrc.experiments.options import UsageError as UsageError
 from lmrc.text import say, shorten
 
 Say = Callable[[str], None]
 
 PROGRESS_EVERY = 30.0  # seconds
-
-
-class UsageError(ValueError):
-    """A command was used wrongly. The exit code is 2."""
-
-    exit_code = 2
 
 
 def options_given(context: Any) -> list[str]:

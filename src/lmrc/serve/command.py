@@ -73,7 +73,7 @@ def serve(
     )  # fmt: skip
     settings.check()
     try:
-        from lmrc.serve.run import run
+        from lmrc.serve.app import run
     except ImportError as error:
         raise UsageError(
             "lmrc serve needs additional packages: pip install '.[serve]' in lmrc's folder "
