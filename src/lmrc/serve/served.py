@@ -88,14 +88,13 @@ class Served:
         """Load the newest version, if it is not loaded; requests see the old one or the new one."""
         with self._lock:
             while (signature := _signature(self.path)) != self._signature:
+                problem = ""
                 try:
                     loaded = None if signature is None else _load(self.path, self.device)
-                    self.problem = ""
                 except (ModelFileError, ValueError, OSError) as error:
-                    if _signature(self.path) != signature:
-                        continue  # replaced while we read
-                    loaded, self.problem = self._loaded, self.plain(error)
-                self._loaded, self._signature = loaded, signature
+                    loaded, problem = self._loaded, self.plain(error)
+                if _signature(self.path) == signature:  # else it was replaced while we read
+                    self._loaded, self._signature, self.problem = loaded, signature, problem
 
     def plain(self, error: BaseException | str) -> str:
         """Return a message without the model's path on this machine."""
@@ -112,11 +111,7 @@ def _signature(path: Path) -> Signature | None:
 
 
 def _load(path: Path, device: str) -> Loaded:
-    while True:
-        before = store.fingerprint(path)
-        model, version = open_model(path, device), store.versions(path)[-1]["number"]
-        if store.fingerprint(path) == before:
-            break
+    model, version = open_model(path, device), store.versions(path)[-1]["number"]
     model._check_prediction_rule()
     size, mode = image_form(model.input_shape_)
     threshold = lru_cache(MAX_THRESHOLDS)(partial(unknown_threshold, model))
