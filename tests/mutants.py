@@ -1,9 +1,9 @@
 """Mutation test: break the code in one place, and see whether a test notices. ``make mutants``.
 
 A mutant is one operator, number, condition, statement or pair of arguments changed. Each runs
-against the tests that execute its line, those that mirror its file and the quickest first, in a
-copy of the tree. One that fails a test, or runs into a time limit, is killed. The same seed draws
-the same mutants of the same code.
+against the tests that mirror its file, then those of its package, then all others, until one fails,
+in a copy of the tree. One that fails a test, or runs into the time limit, is killed. The same seed
+samples the same mutants of the same code.
 
 What no test can notice is left out by rule (see `Candidates`): annotations and what is there for
 type checkers, decorators, texts and what raises or warns with them, assertions, ``__all__``,
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import itertools
-import json
 import os
 import random
 import re
@@ -24,7 +22,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import defaultdict
@@ -36,9 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("labels", "nets", "methods", "statistics", "training", "evaluation")
 TESTS = [*(f"tests/{name}" for name in PACKAGES), "tests/test_checks.py"]
 DOCTESTS = [f"src/lmrc/{name}" for name in PACKAGES]
-MAP = ROOT / "build" / "mutants.json"  # which test executes which lines, from the last time
 HEAVY = "matplotlib.figure numpy pandas PIL.Image pytest safetensors.torch scipy.stats"
 SEVERAL = "sklearn.datasets sklearn.utils.estimator_checks torch typer rich.progress"
+NOT_COPIED = (".git", ".venv*", "results", "build", "__pycache__", ".*_cache")
+NO_TESTS = 5  # pytest's exit code
 MEMORY = 8 * 2**30  # bytes that a mutant may take
 
 OTHER = {
@@ -172,43 +170,8 @@ class Candidates(ast.NodeVisitor):
             self.change(node, ast.unparse(swapped))
 
 
-class Recorder:
-    """Notes, as a plugin of pytest, which lines of the packages a test executes, and its time."""
-
-    def __init__(self, place: Path) -> None:
-        self.source, self.tests = f"{place}/src/lmrc/", {}
-
-    def pytest_runtest_logreport(self, report) -> None:
-        self.seconds += report.duration
-        self.passed &= report.outcome == "passed"
-
-    def pytest_runtest_logstart(self, nodeid) -> None:
-        self.lines, self.seconds, self.passed = defaultdict(set), 0.0, True
-        threading.settrace(self.trace)
-        sys.settrace(self.trace)
-
-    def pytest_runtest_logfinish(self, nodeid) -> None:
-        sys.settrace(None)
-        threading.settrace(None)
-        if self.passed:
-            lines = {path: sorted(numbers) for path, numbers in self.lines.items()}
-            self.tests[nodeid] = {"seconds": self.seconds, "lines": lines}
-
-    def trace(self, frame, event, _):
-        name = frame.f_code.co_filename
-        if not name.startswith(self.source):
-            return None
-        seen = self.lines[f"src/lmrc/{name.removeprefix(self.source)}"]
-
-        def note(frame, event, _):
-            seen.add(frame.f_lineno)
-            return note
-
-        return note(frame, event, _)
-
-
-def run_tests(place: Path, words: list[str], *plugins) -> int:
-    """Run tests in a copy of the tree; this is a process of its own."""
+def run_tests(place: Path, *groups: list[str]) -> int:
+    """Run groups of tests in a copy of the tree until one fails; this is a process of its own."""
     import resource
 
     import pytest
@@ -221,22 +184,21 @@ def run_tests(place: Path, words: list[str], *plugins) -> int:
     quiet = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    return pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words], plugins)
+    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    codes = (pytest.main([*words, *group]) for group in groups)
+    return next((int(code) for code in codes if code not in (0, NO_TESTS)), 0)
 
 
-def side_by_side(work, jobs: int, temporary: str):
-    """Run functions in forked processes, each in a copy of the tree; yield what each came to.
+def side_by_side(work, places: list[Path], limit: float):
+    """Run functions in forked processes, each in a copy of the tree of its own.
 
-    `work` yields what it is about, a function of the place, and a limit in seconds.
+    `work` yields a key and a function of the place. Yields the key, the exit code and the place; a
+    process that takes longer than the limit, in seconds, is killed.
     """
-    ignore = shutil.ignore_patterns(".git", ".venv*", "results", "build", "__pycache__", ".*_cache")
-    free = [Path(temporary, str(i)) for i in range(jobs)]
-    for place in free:
-        shutil.copytree(ROOT, place, ignore=ignore)
-    running, work = {}, iter(work)
+    free, running, work = list(places), {}, iter(work)
     while True:
         while free and (task := next(work, None)):
-            about, function, limit = task
+            key, function = task
             place = free.pop()
             if not (child := os.fork()):
                 code = 70
@@ -246,11 +208,11 @@ def side_by_side(work, jobs: int, temporary: str):
                     traceback.print_exc()
                 sys.stdout.flush()
                 os._exit(code)
-            running[child] = about, place, time.monotonic() + limit
+            running[child] = key, place, time.monotonic() + limit
         if not running:
             return
         time.sleep(0.05)
-        for child, (about, place, end) in list(running.items()):
+        for child, (key, place, end) in list(running.items()):
             done, status = os.waitpid(child, os.WNOHANG)
             code = os.waitstatus_to_exitcode(status) if done else None
             if not done and time.monotonic() > end:
@@ -260,80 +222,25 @@ def side_by_side(work, jobs: int, temporary: str):
             if code is not None:
                 del running[child]
                 free.append(place)
-                yield about, code, place
+                yield key, code, place
 
 
-def recorded(jobs: int, temporary: str, lenient: bool) -> dict:
-    """Return all tests with the lines that they execute; most may be known from the last time.
-
-    Where it is lenient, those that fail as they are are left out.
-    """
-    known = json.loads(MAP.read_text()) if MAP.exists() else {}
-    files = [
-        p for t in TESTS for p in ([ROOT / t] if t.endswith(".py") else (ROOT / t).glob("*.py"))
-    ]
-    files = sorted(
-        {str(p.relative_to(ROOT)) for p in files if p.name.startswith("test_")} | {*DOCTESTS}
-    )
-    code = b"".join(p.read_bytes() for name in DOCTESTS for p in sorted((ROOT / name).glob("*.py")))
-
-    def digest(name):
-        own = (ROOT / name).read_bytes() if name.endswith(".py") else b""
-        return hashlib.sha256(code + own).hexdigest()
-
-    def record(name):
-        def run(place):
-            recorder = Recorder(place)
-            result = run_tests(place, [name], recorder)
-            Path(place, "map.json").write_text(json.dumps(recorder.tests))
-            return result
-
-        return run
-
-    known = {name: known[name] for name in files if known.get(name, {}).get("of") == digest(name)}
-    left = [name for name in files if name not in known]
-    for name, result, place in side_by_side(((n, record(n), 3600) for n in left), jobs, temporary):
-        if result not in (0, 5) and not lenient:
-            sys.exit(f"the tests of {name} fail as they are:\n{(place / 'said.txt').read_text()}")
-        known[name] = {"of": digest(name), "tests": json.loads((place / "map.json").read_text())}
-        failing = "" if result in (0, 5) else ", without some that fail as they are"
-        print(f"{name}: {len(known[name]['tests'])} tests{failing}", flush=True)
-        MAP.parent.mkdir(exist_ok=True)
-        MAP.write_text(json.dumps(known))
-    return {test: facts for of_file in known.values() for test, facts in of_file["tests"].items()}
-
-
-def nearest(mutant: Mutant, tests: dict, most: float) -> tuple[list[str], float]:
-    """Return the tests that execute a mutant's line, and the seconds that they take.
-
-    What runs at import, or in another process, is executed by all that execute the file.
-    """
-    of_file = {name: facts for name, facts in tests.items() if mutant.path in facts["lines"]}
-    of_line = [name for name in of_file if mutant.line in of_file[name]["lines"][mutant.path]]
-    _, _, package, file = mutant.path.split("/")
-    mirror = f"tests/{package}/test_{file}"
-    order = sorted(
-        of_line or {*of_file, *(name for name in tests if name.startswith(mirror))},
-        key=lambda name: (not name.startswith(mirror), tests[name]["seconds"]),
-    )
-    chosen, total = [], 0.0
-    for name in order:
-        if total <= most:
-            chosen.append(name)
-            total += tests[name]["seconds"]
-    return chosen, total
+def nearest_first(path: str) -> list[list[str]]:
+    """Return all tests in groups: those that mirror a file, those of its package, the others."""
+    _, _, package, file = path.split("/")
+    mirror, own = f"tests/{package}/test_{file}", f"tests/{package}"
+    mirrors = [mirror] if (ROOT / mirror).exists() else []
+    return [[path, *mirrors], [own], [name for name in (*TESTS, *DOCTESTS) if name != own]]
 
 
 def main() -> None:
-    """Draw mutants, run them, and print what survived."""
+    """Sample mutants, run them, and print which survived."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", type=int, default=300, help="mutants to draw; 0 is all")
+    parser.add_argument("--sample", type=int, default=300, help="mutants to sample; 0 is all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default="", help="those whose line in the list has this in it")
-    parser.add_argument("--most", type=float, default=300, help="seconds of tests for each")
     parser.add_argument("--again", type=Path, help="those alone that this file lists")
-    parser.add_argument("--lenient", action="store_true", help="leave out tests that fail as is")
     parser.add_argument("--out", type=Path, help="file for the survivors")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -349,25 +256,27 @@ def main() -> None:
     total = len(mutants)
     if 0 < options.sample < total:
         mutants = random.Random(options.seed).sample(mutants, options.sample)
+    killed, survivors = defaultdict(list), []
+
+    def broken(mutant):
+        def run(place):
+            (place / mutant.path).write_text(mutant.source, encoding="utf-8")
+            return run_tests(place, *nearest_first(mutant.path))
+
+        return mutant, run
+
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
-        tests = recorded(options.jobs, f"{temporary}/as-is", options.lenient)
-        print(f"{len(mutants)} of {total} mutants, {len(tests)} tests", flush=True)
-
-        def broken(mutant):
-            chosen, seconds = nearest(mutant, tests, options.most)
-
-            def run(place):
-                if not chosen:
-                    return 0
-                path = place / mutant.path
-                path.write_text(mutant.source, encoding="utf-8")
-                return run_tests(place, ["-x", *chosen])
-
-            return mutant, run, 30 + 5 * seconds
-
-        killed, survivors = defaultdict(list), []
-        work = (broken(mutant) for mutant in mutants)
-        for mutant, code, place in side_by_side(work, options.jobs, f"{temporary}/broken"):
+        places = [Path(temporary, str(i)) for i in range(options.jobs)]
+        for place in places:
+            shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        started = time.monotonic()
+        as_is = [("as is", lambda place: run_tests(place, [*TESTS, *DOCTESTS]))]
+        for _, code, place in side_by_side(as_is, places, float("inf")):
+            if code:
+                sys.exit(f"the tests fail as they are:\n{(place / 'said.txt').read_text()}")
+        limit = 60 + 3 * (time.monotonic() - started)
+        print(f"{len(mutants)} of {total} mutants", flush=True)
+        for mutant, code, place in side_by_side(map(broken, mutants), places, limit):
             shutil.copy(ROOT / mutant.path, place / mutant.path)
             killed[mutant.path.split("/")[2]].append(code != 0)
             print(f"killed ({code})" if code else "survived", mutant, flush=True)

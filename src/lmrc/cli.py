@@ -53,7 +53,7 @@ def root(
     ] = False,
     debug: Annotated[bool, Flag("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
-    """Class-incremental learning without keeping old data.
+    """Class-incremental learning: teach a classifier new classes without keeping the old images.
 
     Example: lmrc learn pets.lmrc week1/ trains a model on the images in week1, and
     lmrc predict pets.lmrc photo.jpg predicts the class of a photo. Tutorial: docs/tutorial.md

@@ -79,7 +79,7 @@ def test_an_empty_folder_is_a_finding_beside_the_others(folder, checked, call, t
     (folder / "void").mkdir()
     code, out, _, rows = checked(folder)
     assert code == 1
-    assert "classes with few images: 1, such as void, with no images\n" in out
+    assert "classes with few images: 1, such as void (no images)\n" in out
     found = {(row["kind"], row["class"], row["other_class"]) for row in rows}
     assert found >= {("few", "void", ""), ("label", "green", "red")}
     code, _, err = call("learn", str(tmp_path / "m"), str(folder))
@@ -160,7 +160,7 @@ def test_a_known_class_with_images_of_another(model, checked, tmp_path):
         picture(rng, COLOURS["blue"]).save(place / f"{i}.png")
     code, out, _, rows = checked(tmp_path / "again", "--model", model)
     assert (code, [(row["kind"], row["other_class"]) for row in rows]) == (1, [("drift", "blue")])
-    assert "red, 0.0 % of whose images are recognised, and 100.0 % taken for blue" in out
+    assert "red (0.0 % of its images are recognised, 100.0 % taken for blue)" in out
 
 
 def test_a_model_is_looked_at_before_the_images(folder, call, tmp_path, monkeypatch):
@@ -181,8 +181,8 @@ def test_a_new_class_that_looks_like_a_known_one(model, checked, tmp_path):
     assert [(row["kind"], row["class"], row["other_class"]) for row in rows] == [
         ("known", "scarlet", "red")
     ]
-    assert "scarlet looks like red: 100.0 % of its images" in out
-    assert "labels cannot be checked" in err
+    assert "scarlet looks like red (100.0 % of its images)" in out
+    assert "labels are not checked" in err
 
 
 @pytest.mark.parametrize("name", ["empty", "arrays.npz"])

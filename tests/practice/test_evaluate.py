@@ -73,7 +73,9 @@ def test_a_useless_threshold_is_reported(place, model, call):
     for name in ("zero", "one", "two", "three"):
         shutil.copytree(place / "test" / name, place / "same" / f"{name} again")
     out = call("evaluate", model, "test", "--unknown", "same")[1]
-    assert "no threshold separates known from unknown images well; the best: --reject-below" in out
+    assert (
+        "no threshold separates known from unknown images well; the best is --reject-below" in out
+    )
 
 
 def test_known_classes_in_the_folder_of_unknown_images_are_left_out(place, model, call):
@@ -162,7 +164,7 @@ def test_probabilities_and_the_unknown_are_measured(place, calibrated, call):
     threshold = model.unknown_threshold(0.05)
     assert found["lost"] == (scores > threshold).mean()
     assert found["found"] == (of_others > threshold).mean()
-    assert f"predict --unknown loses {100 * found['lost']:.1f} % of these images" in out
+    assert f"predict --unknown rejects {100 * found['lost']:.1f} % of these images" in out
     confidence = model.predict_proba(known.X).max(axis=1)
     ece = expected_calibration_error(confidence, model.predict(known.X) == known.y)
     assert figures["ece"] == pytest.approx(ece)

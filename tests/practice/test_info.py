@@ -36,13 +36,9 @@ def test_info_describes_a_model(model, call):
     assert f"; all 2 versions: {format_bytes(on_disk)}\n" in out
 
 
-def test_info_counts_exemplars(place, learn, call):
+def test_info_reports_exemplars_also_in_earlier_versions(place, learn, call):
     learn("week1", "--memory-per-class", "5", "-q", fast=True)
     assert "exemplars: 10 training samples are stored\n" in call("info", "m")[1]
-
-
-def test_info_reports_exemplars_in_earlier_versions(place, learn, call):
-    learn("week1", "--memory-per-class", "5", "-q", fast=True)
     out = learn("week2", "--memory-per-class", "0")[1]
     assert (
         "no exemplars, but some in 1 earlier version (lmrc prune deletes earlier versions)\n" in out

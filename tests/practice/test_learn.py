@@ -31,15 +31,6 @@ def test_two_tasks_and_the_first_folder_is_not_needed_for_the_second(place, lear
     assert lmrc.load("m").classes_.tolist() == ["one", "zero", "three", "two"]
 
 
-def test_settings_are_kept_for_later_learns(place, learn):
-    learn("week1", "--memory-per-class", "4", fast=True)
-    learn("week2", "--epochs", "2")
-    model = lmrc.load("m")
-    assert (model.memory_per_class, model.epochs, model.backbone) == (4, 2, "mlp")
-    assert len(model.memory_) == 16
-    assert model.verbose == 0
-
-
 def test_few_images_give_small_mini_batches(place, learn, monkeypatch):
     learn("week1", "--epochs", "1")
     assert lmrc.load("m").batch_size == 32
@@ -201,28 +192,15 @@ def test_photographs_are_learnt_with_a_pretrained_backbone(photographs, learn, c
     assert [line.split()[1] for line in out.splitlines()] == ["red", "green", "blue"]
 
 
-@pytest.mark.usefixtures("small_pretrained", "small_inputs")
-def test_the_first_line_says_how_long_it_takes_with_a_backbone_of_ones_own(photographs, learn):
-    given = ("--backbone", "efficientnet-lite0")
-    first, *_ = learn("week1", *QUICK, *given)[1].splitlines()
-    assert re.fullmatch(
-        r"LMRC\+ with the pre-trained backbone efficientnet-lite0, about \d+ s", first
-    )
-    _, out, _ = learn("week2")
-    assert out.startswith("1 new class: blue (3)\n")
-
-
-@pytest.mark.parametrize(
-    ("backbone", "times"),
-    [("efficientnet-lite0@448", 4), ("efficientnet-lite2", 2.24), ("efficientnet-lite0", 1)],
-)
-def test_larger_inputs_and_backbones_take_longer(backbone, times):
-    def seconds(backbone, n):
-        return seconds_for(lmrc.LMRCPlusClassifier(backbone=backbone, device="cpu"), n)
-
-    per_image = seconds(backbone, 1000) - seconds(backbone, 0)
-    usual = seconds("efficientnet-lite0", 1000) - seconds("efficientnet-lite0", 0)
-    assert per_image == pytest.approx(times * usual)
+@pytest.mark.usefixtures("small_pretrained")
+def test_a_pretrained_backbone_that_the_user_chooses_is_frozen_by_lmrc_plus(photographs, learn):
+    first, *_ = learn("week1", *QUICK, "--backbone", "efficientnet-lite0@32")[1].splitlines()
+    start = r"LMRC\+ with the pre-trained backbone efficientnet-lite0@32, about"
+    assert re.fullmatch(rf"{start} \d+ s", first)
+    model = lmrc.load("m")
+    assert (type(model), model.prediction_rule_) == (lmrc.LMRCPlusClassifier, "ridge")
+    assert model.input_shape_ == (3, 32, 32)
+    assert learn("week2")[1].startswith("1 new class: blue (3)\n")
 
 
 @pytest.mark.usefixtures("small_pretrained", "small_inputs")
@@ -294,37 +272,16 @@ def test_an_adapted_backbone_is_said_and_shared_between_versions(photographs, le
     assert [*(photographs / "m").glob("backbone-*")] == [first]
 
 
-def test_the_time_for_photographs_grows_with_what_is_done():
-    model, images = lmrc.LMRCPlusClassifier(backbone="efficientnet-lite0", device="cpu"), 300
-    frozen = seconds_for(model, images)
-    without = seconds_for(model.set_params(freeze="later", adaptation_epochs=0), images)
-    one, two = (seconds_for(model.set_params(adaptation_epochs=n), images) for n in (1, 2))
-    assert without == frozen  # nothing is adapted
-    assert one - frozen > two - one > 0  # twice the features, too
+def test_the_expected_time_grows_with_the_work():
+    def per_image(backbone="efficientnet-lite0", **settings):
+        model = lmrc.LMRCPlusClassifier(backbone=backbone, device="cpu", **settings)
+        return (seconds_for(model, 1000) - seconds_for(model, 0)) / 1000
 
-
-@pytest.mark.usefixtures("small_pretrained")
-def test_a_pretrained_backbone_that_the_user_chooses_is_frozen_by_lmrc_plus(photographs, learn):
-    learn("week1", "--backbone", "efficientnet-lite0@32", *QUICK)
-    model = lmrc.load("m")
-    assert (type(model), model.prediction_rule_) == (lmrc.LMRCPlusClassifier, "ridge")
-    assert model.input_shape_ == (3, 32, 32)
-
-
-@pytest.mark.usefixtures("small_pretrained")
-@pytest.mark.filterwarnings("ignore:the 6 images would take")
-def test_photographs_that_do_not_fit_into_memory_are_learnt_all_the_same(
-    photographs, learn, monkeypatch
-):
-    learn("week1", *QUICK, "-q")
-    expected = lmrc.load("m").similarities(IMAGES)
-    shutil.rmtree("m")
-    streamed = []
-    for module in ("lmrc.data.folders", "lmrc.training.features"):
-        monkeypatch.setattr(f"{module}.available_memory", lambda: streamed.append(1) or 0)
-    learn("week1", *QUICK, "-q")
-    assert len(streamed) == 2  # images, then features
-    np.testing.assert_allclose(lmrc.load("m").similarities(IMAGES), expected, atol=1e-5)
+    assert per_image("efficientnet-lite0@448") == pytest.approx(4 * per_image())
+    assert per_image("efficientnet-lite2") == pytest.approx(2.24 * per_image())
+    without, one, two = (per_image(freeze="later", adaptation_epochs=n) for n in (0, 1, 2))
+    assert without == per_image()  # nothing is adapted
+    assert one - without > two - one > 0  # features are computed twice, too
 
 
 @pytest.fixture

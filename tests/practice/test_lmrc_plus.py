@@ -60,11 +60,6 @@ def test_method_and_rotations_are_fixed_by_the_first_learn(plus, call):
         assert "fixed by the first learn" in err
 
 
-def test_rotations_can_be_switched_off(place, learn):
-    learn("week1", "--method", "lmrc+", "--rotations", "none", fast=True)
-    assert lmrc.load("m").label_vectors_.shape == (2, 100)
-
-
 def test_an_untrained_prediction_rule_is_refused_before_images_are_read(place, learn, call):
     learn("week1", "-q", "--method", "lmrc+", "--set", "predict_with=lda", fast=True)
     lmrc.load("m").set_params(predict_with="ensemble").save("m")

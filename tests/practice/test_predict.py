@@ -179,7 +179,7 @@ def test_unknown_needs_a_model_with_scores_for_it(model, call):
     code, out, err = call(*words)
     assert (code, out) == (1, "")
     assert err == (
-        "lmrc: the model has no score for unknown images: learn one with --method lmrc+, or use "
+        "lmrc: this model cannot detect unknown images: learn one with --method lmrc+, or use "
         "--reject-below\n"
     )
     assert "use one of them" in call(*words, "--reject-below", "0.5")[2]

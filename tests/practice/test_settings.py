@@ -3,13 +3,11 @@
 import inspect
 import json
 import re
-import typing
 
 import numpy as np
 import pytest
 
 import lmrc
-from lmrc.methods.parameters import Parameter
 from lmrc.nets.backbones import BACKBONES
 from lmrc.nets.packaged import PACKAGED
 from lmrc.practice import commands, options
@@ -21,9 +19,11 @@ from lmrc.statistics.prediction_rules import RULES
 
 def test_any_parameter_can_be_set_and_is_kept(place, learn):
     more = ("--set", "momentum=0.5", "--set", "halve-at=[1,2]", "--set", "precision=fp32")
-    learn("week1", *more, "--set", "compile=false", "--set", "first_epochs=2", fast=True)
+    more += ("--set", "compile=false", "--set", "first_epochs=2", "--memory-per-class", "4")
+    learn("week1", *more, fast=True)
     learn("week2", "--set", "momentum=0.8")
     model = lmrc.load("m")
+    assert (model.memory_per_class, len(model.memory_), model.verbose) == (4, 16, 0)
     assert (model.momentum, model.halve_at, model.precision) == (0.8, (1, 2), "fp32")
     assert model.compile is False
     assert [record["task"] for record in model.history_] == [0, 0, 1, 1, 1]
@@ -36,6 +36,7 @@ def test_choices_may_be_in_capitals(place, learn):
     model = lmrc.load("m")
     assert type(model) is lmrc.LMRCPlusClassifier
     assert (model.rotations, model.augment) == ("none", "none")
+    assert model.label_vectors_.shape == (2, 100)
 
 
 def test_settings_that_are_kept_are_printed(place, learn, call):
@@ -158,20 +159,3 @@ def test_a_parameter_of_another_method_is_refused(place, learn):
     assert "--rotations needs --method lmrc+" in learn("week1", "--rotations", "all", code=2)[2]
     said = learn("week1", "--set", "statistics=full", code=2)[2]
     assert "--set statistics needs --method lmrc+" in said
-
-
-@pytest.mark.parametrize(
-    ("kind", "choices", "found"),
-    [
-        ("bool", (True, False), bool),
-        ("Literal[1, 2]", (1, 2), ["1", "2"]),
-        ('Literal["auto", True, False]', ("auto", True, False), bool),
-        ("int | None", (), int),
-        ("str", ("a+b", "c"), ["a+b", "c"]),
-    ],
-)
-def test_a_parameter_of_any_type_can_have_an_option(monkeypatch, kind, choices, found):
-    declared = Parameter(None, help="What it is.", option="--new", choices=choices, type=kind)
-    monkeypatch.setattr(options, "_default", lambda _: False)
-    made = typing.get_args(options._option("new", declared).annotation.__origin__)[0]
-    assert (made if isinstance(found, type) else list(made)) == found

@@ -1,5 +1,6 @@
 import io
 import shutil
+import sys
 import time
 
 import numpy as np
@@ -15,6 +16,20 @@ from lmrc.serve.learner import UploadedImage
 from lmrc.serve.settings import Settings
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six")
+# A learner that learns nothing: it follows the protocol, and waits for the decision.
+FAKE = """
+import json, os, sys, time
+task = json.loads(sys.stdin.buffer.readline())
+sys.stdin.buffer.read(sum(i["bytes"] for i in task["images"]))
+def tell(**what): print(json.dumps(what), flush=True)
+tell(stage="learning", done=1, total=4, seconds_left=30.0)
+{before}
+tell(warning="few images of zero in " + task["path"])
+note = {{"new_accuracy": 0.75, "new_tested": 8, "images": 40, "seconds": 3}}
+tell(stage="waiting", note=note)
+tell(stage="writing" if sys.stdin.buffer.readline() == b"keep\\n" else "discarded")
+tell(stage="done")
+"""
 QUICK = {"backbone": "mlp", "epochs": 30, "batch_size": 8}
 
 
@@ -99,3 +114,14 @@ def wait():
             time.sleep(0.02)
 
     return until
+
+
+@pytest.fixture
+def fake_learner():
+    """Return what lets the jobs of an application run a fake learner, and a program before."""
+
+    def replace(app, before=""):
+        program = FAKE.format(before=before)
+        app.state.jobs.command = (sys.executable, "-S", "-c", program)
+
+    return replace

@@ -22,6 +22,9 @@ from lmrc.store import folder as store
     ("words", "message"),
     [
         (["--host", "0.0.0.0"], "give a token"),
+        (["--host", "::"], "give a token"),
+        (["--host", "192.168.1.4"], "give a token"),
+        (["--host", "example.org"], "give a token"),
         (["--workers", "2"], "--workers needs --read-only"),
         (["--token", "short"], "at least 16 characters"),
     ],
@@ -40,7 +43,7 @@ def test_folder_of_other_things(call, tmp_path):
     assert "holds other files (notes.txt, …) and no model" in err
 
 
-def test_port_in_use(call, place, monkeypatch):
+def test_port_in_use(call, place):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -51,7 +54,7 @@ def test_port_in_use(call, place, monkeypatch):
 
 
 def test_without_the_extra(call, place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lmrc.serve.run", None)
+    monkeypatch.setitem(sys.modules, "lmrc.serve.app", None)
     code, _, err = call("serve", str(place))
     assert code == 2
     assert "pip install '.[serve]' in lmrc's folder" in err

@@ -23,23 +23,6 @@ from lmrc.store import folder as store
 
 MODEL = "/v1/models/pets.lmrc"
 
-# A learner that speaks the protocol without learning: it starts at once, and does as it is told.
-FAKE = """
-import json, sys
-task = json.loads(sys.stdin.buffer.readline())
-sys.stdin.buffer.read(sum(i["bytes"] for i in task["images"]))
-def tell(**what): print(json.dumps(what), flush=True)
-tell(stage="preparing")
-{0}
-"""
-WAITS = """
-tell(stage="learning", done=1, total=2, seconds_left=1.5)
-tell(warning="few images of zero in " + task["path"])
-tell(stage="waiting", note={"new_accuracy": 0.5})
-tell(stage="writing" if sys.stdin.buffer.readline() == b"keep\\n" else "discarded")
-tell(stage="done")
-"""
-
 # The real learner, killed at the n-th step: something it tells, or a change of the model's folder.
 KILLED = """
 import os, signal, sys
@@ -70,15 +53,10 @@ def code(answer):
 
 
 @pytest.fixture
-def fake(client):
-    """Return what replaces the learner by a program."""
-
-    def replace(program):
-        text = FAKE.replace("{0}", program)
-        client.app.state.jobs.command = (sys.executable, "-S", "-c", text)
-
-    replace(WAITS)
-    return replace
+def fake(client, fake_learner):
+    """Return what lets the fake learner run a program first."""
+    fake_learner(client.app)
+    return lambda before="": fake_learner(client.app, before)
 
 
 def form(pictures, *names, n=10):
@@ -165,7 +143,7 @@ def test_discard_and_cancel_leave_the_model(client, fake, pictures, wait, place)
 def test_a_job_can_be_cancelled_while_its_process_starts(
     client, fake, pictures, place, monkeypatch
 ):
-    fake("tell(stage='done')")
+    fake("tell(stage='done'); sys.exit()")
     jobs, before = client.app.state.jobs, store.fingerprint(place)
     start_process = jobs._start_process
 
@@ -182,32 +160,31 @@ def test_a_job_can_be_cancelled_while_its_process_starts(
 
 
 def test_learner_that_dies(client, fake, pictures, wait, place):
-    fake("import os; os.kill(os.getpid(), 9)")
+    fake("os.kill(os.getpid(), 9)")
     job = start(client, pictures)
     found = wait(client, job, "failed")
     assert found["error"]["code"] == "learner_died"
-    fake(WAITS)
+    fake()
     job = start(client, pictures)
     assert wait(client, job, "waiting")["progress"]["done"] == 1
 
 
 def test_learner_that_fails_tells_why(client, fake, pictures, wait, place):
-    fake("tell(error=task['path'] + ' is full', kind='OSError')")
+    fake("tell(error=task['path'] + ' is full', kind='OSError'); sys.exit()")
     found = wait(client, start(client, pictures), "failed")
     assert found["error"] == {"code": "failed", "message": "pets.lmrc is full"}
 
 
-def test_time_limits(place, serve, pictures, wait):
+def test_time_limits(place, serve, pictures, wait, fake_learner):
     client = serve(place, learn_seconds=0.3)
-    client.app.state.jobs.command = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
+    fake_learner(client.app, "time.sleep(60)")
     found = wait(client, start(client, pictures), "failed")
     assert found["error"]["code"] == "timeout"
 
 
-def test_no_decision_in_time_discards(place, serve, pictures, wait):
+def test_no_decision_in_time_discards(place, serve, pictures, wait, fake_learner):
     client = serve(place, decision_seconds=0.0)
-    text = FAKE.replace("{0}", WAITS)
-    client.app.state.jobs.command = (sys.executable, "-S", "-c", text)
+    fake_learner(client.app)
     found = wait(client, start(client, pictures), "discarded")
     assert found["error"]["code"] == "timeout"
 
@@ -283,9 +260,9 @@ def test_collected_images_are_dropped_after_a_while(client, monkeypatch):
     assert code(client.get(f"/v1/jobs/{job}")) == (404, "no_job")
 
 
-def test_end_of_the_server_ends_the_learner(place, pictures, wait):
+def test_end_of_the_server_ends_the_learner(place, pictures, wait, fake_learner):
     app = create_app(Settings(place))
-    app.state.jobs.command = (sys.executable, "-S", "-c", FAKE.replace("{0}", WAITS))
+    fake_learner(app)
     with TestClient(app, base_url="http://localhost") as client:
         job = start(client, pictures)
         wait(client, job, "waiting")
@@ -299,7 +276,7 @@ def test_end_of_the_server_ends_the_learner(place, pictures, wait):
     pytest.fail("the learner still runs")
 
 
-def test_killed_learner_leaves_a_whole_model(client, pictures, place, request):
+def test_killed_learner_leaves_a_whole_model(client, pictures, place, request, fake_learner):
     """Killed while it writes, it leaves the model as before or as after, and says which.
 
     In `make torture`, killed at any step, again and again.
@@ -325,5 +302,5 @@ def test_killed_learner_leaves_a_whole_model(client, pictures, place, request):
         assert not store.changing(place)
         if changed:
             assert client.post(f"{MODEL}/rollback").status_code == 200
-    jobs.command = (sys.executable, "-S", "-c", FAKE.replace("{0}", WAITS))
+    fake_learner(client.app)
     assert client.post(f"{MODEL}/learn", files=form(pictures, "four")).status_code == 202

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lmrc
-from lmrc.practice import info, log
+from lmrc.practice import info
 from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
 
@@ -145,7 +145,7 @@ def read_forged(fault, trial, what):
             predicted = model.predict(X).tolist()
             assert len(predicted) == 2
             assert set(predicted) <= set(model.classes_.tolist())
-        for read in (info.describe, log.history, lambda path: log.print_log(path, str)):
+        for read in (info.describe, info.history, lambda path: info.print_log(path, str)):
             try:
                 described = read(Path("m"))
             except ModelFileError:

@@ -50,7 +50,9 @@ _OWN_OPTION = {
 
 
 class UsageError(ValueError):
-    """A command line that makes no sense."""
+    """A command was used wrongly."""
+
+    exit_code = 2
 
 
 def one_by_one(arguments: list[str]) -> list[str]:

@@ -1,9 +1,10 @@
 """``lmrc check``: find mistakes in labelled images before they are learnt."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -55,27 +56,30 @@ KINDS = {
     "unreadable": ("Files that cannot be read", "Replace or remove them."),
     "suspicious": (
         "Suspicious images",
-        "Of one colour, much smaller than the others, or so long that only the middle is seen: "
-        "replace or remove them.",
+        "They have a single colour, are much smaller than the others, or so long that only the "
+        "middle is used. Replace or remove them.",
     ),
     "label": (
         "Probably the wrong label",
-        "Judged by the other images, cross-validated, and those of known classes by the model; the "
-        "most suspicious first. Move the image, or leave it if it is right.",
+        "The most suspicious come first. Move the image to the right class, or leave it if its "
+        "label is correct. Found by cross-validation, and for known classes by the model.",
     ),
     "duplicate": (
         "Duplicate images",
         "Remove one. A copy in a test folder makes the accuracy look better than it is.",
     ),
-    "known": ("New classes that look like a known one", "If they are the same, use one name."),
-    "drift": (
-        "Known classes whose new images differ",
-        "The model recognises few of them. A wrong folder, or has the class changed?",
+    "known": (
+        "New classes that look like a known one",
+        "If they are the same class, give them the same name.",
     ),
-    "confused": ("Classes that will be hard to tell apart", "More images help, or merge them."),
+    "drift": (
+        "Known classes whose new images look different",
+        "The model recognises few of them. Are they in the wrong folder, or has the class changed?",
+    ),
+    "confused": ("Classes that will be hard to tell apart", "Add images, or merge the classes."),
     "few": (
         "Classes with few images",
-        f"{FEW_IMAGES} or more make a class more reliable. Remove empty folders.",
+        f"Add images: {FEW_IMAGES} or more make a class more reliable. Remove empty folders.",
     ),
 }
 
@@ -93,19 +97,14 @@ class Finding:
 
 
 @dataclass(frozen=True, eq=False)
-class _Images:
-    paths: list[str]
-    names: list[str]  # short, for people: relative to the source
-    labels: NDArray[np.str_]
-    parts: NDArray[np.str_]  # the sub-folder that it is set aside in; empty for training images
-    prints: list[Thumbprint]
-    features: NDArray[np.float32]
-    findings: list[Finding]  # files that cannot be read, and suspicious ones
-
-    @property
-    def train(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self.parts == ""
-        return found
+class _Image:
+    path: str
+    name: str  # relative to the source
+    label: str
+    part: str  # the sub-folder that it is set aside in; empty for training images
+    print: Thumbprint
+    size: tuple[int, int]
+    plain: bool  # whether it has a single colour
 
 
 def check(
@@ -119,9 +118,9 @@ def check(
 ) -> list[Finding]:
     """Check labelled images; write a page and a CSV file; return what was found, worst first.
 
-    Test and validation images in the source are compared, too. With the model that shall learn the
-    images, it tells whether a new class looks like a known one, and whether images of known classes
-    are recognised.
+    Test and validation images in the source are compared, too. With the model that will learn the
+    images, find also new classes that look like a known one, and known classes whose images the
+    model does not recognise.
     """
     refuse_inside(out, source, "the report", "choose another folder with --out")
     if source.suffix.lower() == ".npz":
@@ -129,24 +128,26 @@ def check(
     judge = None if model is None else open_to_predict(model, device)
     if judge is not None:
         image_form(judge.input_shape_)  # before the images are read, which may take long
-    images = _read(source, device)
-    counts = Counter(images.labels[images.train].tolist())
-    enough = images.train & np.array([counts[label] > 1 for label in images.labels.tolist()])
+    images, features, findings = _read(source, device)
+    train = [image for image in images if not image.part]
+    counts = Counter(image.label for image in train)
     known = [] if judge is None else [class_name(str(label)) for label in judge.classes_.tolist()]
-    findings = [*images.findings, *_duplicates(images), *_few(counts, known)]
-    judged = _by_model(images, judge, known) if judge is not None and len(known) > 1 else []
-    if len({*images.labels[enough].tolist()}) > 1:
-        findings += _label_errors(images, enough)
+    findings += [*_duplicates(images), *_few(counts, known)]
+    rows = [i for i, image in enumerate(images) if not image.part and counts[image.label] > 1]
+    judged = _by_model(train, judge, known) if judge is not None and len(known) > 1 else []
+    if len({images[i].label for i in rows}) > 1:
+        findings += _label_errors([images[i] for i in rows], features[rows])
     elif len(known) < 2 or not counts.keys() <= {*known}:
-        warn("labels cannot be checked: that takes two classes with two images each")
+        warn("labels are not checked: that needs two classes with two images each")
     seen = {found.files for found in findings if found.kind == "label"}
     findings += [found for found in judged if not (found.kind == "label" and found.files in seen)]
     order = list(KINDS)
     findings.sort(key=lambda found: (order.index(found.kind), -found.score))
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "check.csv", encoded(_csv(findings)))
-    write_atomically(out / "report.html", encoded(_page(source, images, findings, thumbnails)))
-    say(f"{count(len(images.paths), 'image')} of {count(len(counts), 'class', 'classes')} checked")
+    page = _page(source, len(images), findings, thumbnails)
+    write_atomically(out / "report.html", encoded(page))
+    say(f"{count(len(images), 'image')} of {count(len(counts), 'class', 'classes')} checked")
     for kind, (title, _) in KINDS.items():
         of_kind = [found for found in findings if found.kind == kind]
         if of_kind:
@@ -177,59 +178,42 @@ def _read_with_size(
     return pixels if isinstance(pixels, Exception) else (pixels, image_size(files.path(i)))
 
 
-def _read(source: Path, device: str) -> _Images:
-    """Decode every image once: for its features and for what tells duplicates."""
+def _read(source: Path, device: str) -> tuple[list[_Image], NDArray[np.float32], list[Finding]]:
+    """Decode every image once: return the readable ones, their features, and what is odd."""
     classes = _files(source)
     encoder, _ = build_encoder(BACKBONE, (3, SIZE, SIZE))
     encoder = encoder.to(pick_device(device)).eval()
-    paths, names, labels, parts, prints, sizes, one_colour = [], [], [], [], [], [], []
-    features: list[NDArray[np.float32]] = []
-    pixels: list[Pixels] = []
-
-    def flush() -> None:
-        if pixels:
-            x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
-            features.append(extract(encoder, x, 1, flip=False, bf16=False).numpy())
-            pixels.clear()
-
+    images: list[_Image] = []
     findings = _not_read(source) + _empty(classes)
-    every = ImageFiles([files for _, _, files in classes], (SIZE, SIZE), "RGB")
-    of_file = [(label, part) for label, part, files in classes for _ in files]
-    decoded = in_workers(partial(_read_with_size, every), len(every))
-    for i, read in enumerate(progress(decoded, "reading images", len(every))):
-        (label, part), path = of_file[i], name_of(every.path(i))
-        name = _short(path, source)
-        if isinstance(read, UnreadableImageError):
-            text = f"{name}: {str(read).partition(' as an image: ')[2]}"
-            findings.append(Finding("unreadable", (path,), label, "", 1.0, text))
-            continue
-        image, size = read
-        paths.append(path)
-        names.append(name)
-        labels.append(label)
-        parts.append(part)
-        prints.append(thumbprint(image))
-        sizes.append(size)
-        one_colour.append(image.std(axis=(0, 1)).max() < PLAIN)
-        pixels.append(image)
-        if len(pixels) == AT_ONCE:
-            flush()
-    flush()
-    if not paths:
+
+    def pixels() -> Iterator[Pixels]:
+        every = ImageFiles([files for _, _, files in classes], (SIZE, SIZE), "RGB")
+        of_file = [(label, part) for label, part, files in classes for _ in files]
+        decoded = in_workers(partial(_read_with_size, every), len(every))
+        for i, read in enumerate(progress(decoded, "reading images", len(every))):
+            (label, part), path = of_file[i], name_of(every.path(i))
+            name = _short(path, source)
+            if isinstance(read, UnreadableImageError):
+                text = f"{name}: {str(read).partition(' as an image: ')[2]}"
+                findings.append(Finding("unreadable", (path,), label, "", 1.0, text))
+                continue
+            found, size = read
+            plain = bool(found.std(axis=(0, 1)).max() < PLAIN)
+            images.append(_Image(path, name, label, part, thumbprint(found), size, plain))
+            yield found
+
+    readable, features = pixels(), []
+    while chunk := list(islice(readable, AT_ONCE)):
+        x = torch.from_numpy(np.stack(chunk)).permute(0, 3, 1, 2).contiguous()
+        features.append(extract(encoder, x, 1, flip=False, bf16=False).numpy())
+    if not images:
         raise ValueError(f"{source} has no image that can be read: give a folder of images")
-    usual = float(np.median(np.min(sizes, axis=1)))
-    for path, name, label, size, plain in zip(paths, names, labels, sizes, one_colour, strict=True):
-        if text := _suspicion(size, usual, plain):
-            findings.append(Finding("suspicious", (path,), label, "", 1.0, f"{name}, {text}"))
-    return _Images(
-        paths,
-        names,
-        np.array(labels, dtype=str),
-        np.array(parts, dtype=str),
-        prints,
-        np.concatenate(features),
-        findings,
-    )
+    usual = float(np.median([min(image.size) for image in images]))
+    for image in images:
+        if text := _suspicion(image, usual):
+            text = f"{image.name}: {text}"
+            findings.append(Finding("suspicious", (image.path,), image.label, "", 1.0, text))
+    return images, np.concatenate(features), findings
 
 
 def _not_read(source: Path) -> list[Finding]:
@@ -251,21 +235,21 @@ def _not_read(source: Path) -> list[Finding]:
 def _empty(classes: list[tuple[str, str, Sequence[ImageFile]]]) -> list[Finding]:
     """Find folders of classes without images."""
     return [
-        Finding("few", (), label, "", 1.0, f"{Path(part, label)}, with no images")
+        Finding("few", (), label, "", 1.0, f"{Path(part, label)} (no images)")
         for label, part, files in classes
         if not files
     ]
 
 
-def _suspicion(size: tuple[int, int], usual: float, plain: bool) -> str:
+def _suspicion(image: _Image, usual: float) -> str:
     """Say what is odd about an image; nothing if all is well."""
-    short, long = sorted(size)
-    shape = f"{size[1]}×{size[0]} pixels"
-    if plain:
-        return "which shows a single colour"
+    short, long = sorted(image.size)
+    shape = f"{image.size[1]}×{image.size[0]} pixels"
+    if image.plain:
+        return "it has a single colour"
     if short < SMALL and USUAL * short < usual:
-        return f"of {shape}, where {usual:.0f} on the shorter side are usual"
-    return f"of {shape}, of which only the middle is seen" if long > LONG * short else ""
+        return f"only {shape}; {usual:.0f} on the shorter side are usual here"
+    return f"{shape}, of which only the middle is used" if long > LONG * short else ""
 
 
 def _short(path: str, source: Path) -> str:
@@ -274,38 +258,38 @@ def _short(path: str, source: Path) -> str:
     return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
 
 
-def _duplicates(images: _Images) -> list[Finding]:
+def _duplicates(images: list[_Image]) -> list[Finding]:
     of_second: dict[int, list[Finding]] = defaultdict(list)
-    for first, second, kind, similarity in duplicates(images.prints):
-        labels = [str(images.labels[i]) for i in (first, second)]
-        text = f"{images.names[first]} and {images.names[second]} ({kind})"
+    for first, second, kind, similarity in duplicates([image.print for image in images]):
+        one, two = images[first], images[second]
+        text = f"{one.name} and {two.name} ({kind})"
         score = similarity / 2
-        if labels[0] != labels[1]:
-            text += f", of {labels[0]} and of {labels[1]}"
+        if one.label != two.label:
+            text += f", labelled {one.label} and {two.label}"
             score += 0.5
-        elif images.parts[first] != images.parts[second]:
+        elif one.part != two.part:
             score += 0.25
-        files = (images.paths[first], images.paths[second])
-        other = labels[1] if labels[1] != labels[0] else ""
-        of_second[second].append(Finding("duplicate", files, labels[0], other, score, text))
+        other = two.label if two.label != one.label else ""
+        found = Finding("duplicate", (one.path, two.path), one.label, other, score, text)
+        of_second[second].append(found)
     worst = (sorted(found, key=lambda one: -one.score) for found in of_second.values())
     return [one for found in worst for one in found[:MAX_PAIRS]]
 
 
 def _few(counts: Counter[str], known: list[str]) -> list[Finding]:
     return [
-        Finding("few", (), label, "", 1 / n, f"{label}, with {count(n, 'image')}")
+        Finding("few", (), label, "", 1 / n, f"{label} ({count(n, 'image')})")
         for label, n in counts.items()
         if n < FEW_IMAGES and label not in known
     ]
 
 
-def _label_errors(images: _Images, rows: NDArray[np.bool_]) -> list[Finding]:
-    labels = images.labels[rows]
-    suggested, margin = cross_validate(images.features[rows], labels)
+def _label_errors(images: list[_Image], features: NDArray[np.float32]) -> list[Finding]:
+    labels = np.array([image.label for image in images])
+    suggested, margin = cross_validate(features, labels)
     found = [
-        _label_error(images, int(i), str(other), float(-value))
-        for i, other, value in zip(np.flatnonzero(rows), suggested, margin, strict=True)
+        _label_error(image, str(other), float(-value))
+        for image, other, value in zip(images, suggested, margin, strict=True)
         if value < 0
     ]
     return found + [
@@ -314,41 +298,42 @@ def _label_errors(images: _Images, rows: NDArray[np.bool_]) -> list[Finding]:
     ]
 
 
-def _label_error(images: _Images, i: int, other: str, score: float) -> Finding:
-    label = str(images.labels[i])
-    text = f"{images.names[i]}, labelled {label}, predicted {other}"
-    return Finding("label", (images.paths[i],), label, other, score, text)
+def _label_error(image: _Image, other: str, score: float) -> Finding:
+    text = f"{image.name}: labelled {image.label}, looks like {other}"
+    return Finding("label", (image.path,), image.label, other, score, text)
 
 
-def _by_model(images: _Images, model: LMRCClassifier, known: list[str]) -> list[Finding]:
+def _by_model(images: list[_Image], model: LMRCClassifier, known: list[str]) -> list[Finding]:
     """Find new classes that look like a known one, and images of known ones that do not.
 
     `known` are the names of two classes or more: all images would be taken for a single one.
     """
     form, found = image_form(model.input_shape_), []
-    for label in dict.fromkeys(images.labels[images.train].tolist()):
-        rows = np.flatnonzero((images.labels == label) & images.train)
-        X = np.asarray(ImageFiles([[Path(images.paths[i]) for i in rows]], *form))
+    of_class: dict[str, list[_Image]] = defaultdict(list)
+    for image in images:
+        of_class[image.label].append(image)
+    for label, own in of_class.items():
+        X = np.asarray(ImageFiles([[Path(image.path) for image in own]], *form))
         scores, probabilities, _ = outputs_of(model, X)
         predicted = [known[i] for i in scores.argmax(axis=1).tolist()]
         (best, n), *_ = Counter(predicted).most_common(1)
-        share = n / len(rows)
+        share = n / len(own)
         if label not in known:
             if share >= LOOKS_KNOWN:
-                text = f"{label} looks like {best}: {percent(share)} of its images"
+                text = f"{label} looks like {best} ({percent(share)} of its images)"
                 found.append(Finding("known", (), label, best, share, text))
             continue
-        recognised = predicted.count(label) / len(rows)
+        recognised = predicted.count(label) / len(own)
         if recognised < DIFFERENT:
-            text = f"{label}, {percent(recognised)} of whose images are recognised"
-            text += f", and {percent(share)} taken for {best}" if best != label else ""
+            text = f"{label} ({percent(recognised)} of its images are recognised"
+            text += f", {percent(share)} taken for {best})" if best != label else ")"
             found.append(Finding("drift", (), label, best, 1 - recognised, text))
             continue
         sure = scores if probabilities is None else probabilities
         margins = sure.max(axis=1) - sure[:, known.index(label)]
         found += [
-            _label_error(images, int(i), other, float(np.clip(margin, 0, 1)))
-            for i, other, margin in zip(rows, predicted, margins, strict=True)
+            _label_error(image, other, float(np.clip(margin, 0, 1)))
+            for image, other, margin in zip(own, predicted, margins, strict=True)
             if other != label
         ]
     return found
@@ -363,11 +348,11 @@ def _csv(findings: list[Finding]) -> str:
     return csv_text(head, rows)
 
 
-def _page(source: Path, images: _Images, findings: list[Finding], thumbnails: bool) -> str:
+def _page(source: Path, n: int, findings: list[Finding], thumbnails: bool) -> str:
     place = source.absolute().name
     body = Markup("<h1>{}</h1>\n<p>{}</p>").format(
         f"{count(len(findings), 'finding')} in {place}",
-        f"{count(len(images.paths), 'image')}. Everything is also in check.csv, beside this page.",
+        f"{count(n, 'image')} checked. The findings are also in check.csv, next to this page.",
     )
     for kind, (title, advice) in KINDS.items():
         of_kind = [found for found in findings if found.kind == kind]

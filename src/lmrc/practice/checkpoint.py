@@ -19,11 +19,11 @@ _MEMBER = "member."  # prefix of tensors of members that have learnt the task
 class FolderCheckpoint(Checkpoint):
     """Saves the state of training in the model's folder at intervals, with other JSON values.
 
-    `saved` is the checkpoint of an earlier process, to resume from; `every` is the minimum number
-    of seconds between two checkpoints; `epochs` are those of each of the members. `epochs_saved` is
-    the number of epochs in the last checkpoint, `adapted` the number of those of an adaptation,
-    which comes before. `progress`, which may be assigned, is called with a noun, how many of it are
-    done, and how many there will be: after each epoch, and first when none is done.
+    `saved` is the checkpoint of an earlier process, to resume from; `every` the minimum number of
+    seconds between two checkpoints; `epochs` the number of epochs of each member. The last
+    checkpoint has `epochs_saved` epochs of training and `adapted` epochs of the adaptation before
+    it. `progress` can be assigned: it is called with a noun, the number done and the total, at the
+    start and after each epoch.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class FolderCheckpoint(Checkpoint):
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
     ) -> None:
-        """Save the state after the last of these records, if it is time."""
+        """Save the state after the epochs of these records, if it is time."""
         self.progress("epoch", self._done(records), self.epochs)
         if monotonic() - self.last < self.every:
             return

@@ -34,7 +34,7 @@ def learn(
     model: Annotated[
         Path,
         typer.Argument(
-            help="The model's folder; created if it does not exist.",
+            help="Folder of the model; the first learn creates it.",
             metavar="MODEL",
             file_okay=False,
         ),
@@ -44,7 +44,7 @@ def learn(
         typer.Argument(
             help="A folder with one sub-folder of images per class (or train/ and val/ with such "
             "sub-folders), a .csv file with the columns path (or file, filename, image) and label "
-            "(or class), or an .npz file with X and y.",
+            "(or class), or an .npz file with the arrays X and y.",
             metavar="SOURCE",
             exists=True,
         ),
@@ -52,8 +52,8 @@ def learn(
     method: Annotated[
         Method | None,
         Shape(
-            help="LMRC as in the paper, or LMRC+: more accurate; slower, unless the backbone is "
-            "pre-trained.",
+            help="lmrc is the method of the paper; lmrc+ is more accurate, and slower to train "
+            "unless the backbone is pre-trained.",
             show_default="lmrc+ for photographs (colour, 64 pixels or more), vectors and "
             "pre-trained backbones, else lmrc",
         ),
@@ -63,8 +63,8 @@ def learn(
         Shape(
             help="Resize images to SIZE×SIZE or HEIGHTxWIDTH pixels.",
             metavar="SIZE",
-            show_default="that of a pre-trained backbone; else the original size if all are equal "
-            "and small, or 64",
+            show_default="the size of the pre-trained backbone; without one, the original size if "
+            "it is the same for all images and small, else 64",
         ),
     ] = None,
     from_scratch: Annotated[
@@ -72,7 +72,7 @@ def learn(
         Shape(
             "--from-scratch",
             metavar="",
-            help="Photographs, too, are learnt without pre-trained weights.",
+            help="Train the whole network from random weights, for photographs too.",
         ),
     ] = False,
     *,
@@ -90,23 +90,21 @@ def learn(
         typer.Option(
             min=0,
             max=0.9,
-            help="Share of each class to hold out for validation if there is no val/. A frozen "
-            "backbone needs none: it tests each image by the model without it.",
+            help="Share of each class's images to hold out for validation if SOURCE has no val/. "
+            "Not needed with a frozen backbone, whose accuracy is measured by leave-one-out.",
         ),
     ] = 0.0,
     keep: Annotated[
         int | None,
         typer.Option(
-            min=1, max=100, show_default="as last time, 2 at first", help="Versions to keep."
+            min=1, max=100, show_default="as before; 2 at first", help="Versions to keep."
         ),
     ] = None,
     device: Device = "auto",
     resume: Annotated[bool, Flag("--resume", help="Continue an interrupted learn.")] = False,
-    discard: Annotated[
-        bool, Flag("--discard", help="Delete the state of an interrupted learn.")
-    ] = False,
+    discard: Annotated[bool, Flag("--discard", help="Discard an interrupted learn.")] = False,
     checkpoint_every: Annotated[
-        float, typer.Option(min=0, help="Seconds between checkpoints for --resume.")
+        float, typer.Option(min=0, help="Seconds between the checkpoints that --resume needs.")
     ] = 60.0,
     quiet: Quiet = False,
     **parameters: Any,
@@ -114,8 +112,8 @@ def learn(
     """Train a model on labelled images of new classes, known classes, or both.
 
     The first learn creates the model and fixes its architecture: backbone, image size, label
-    vectors. Photographs are learnt in seconds, with a pre-trained backbone. Each later learn adds a
-    task; the images of earlier tasks are no longer needed. An interrupted learn leaves the model
+    vectors. Photographs are learnt with a pre-trained backbone, in seconds or minutes. Each later
+    learn adds a task and needs none of the earlier images. An interrupted learn leaves the model
     unchanged and continues with --resume.
 
     Example: lmrc learn pets.lmrc week1/
@@ -127,22 +125,16 @@ def learn(
     from lmrc.practice.learn import Request
     from lmrc.practice.learn import learn as run
 
-    try:
-        others = options.learner_settings(setting, OPTIONS) or {}
-        sides = options.image_size(size)
-    except options.UsageError as error:
-        raise typer.BadParameter(str(error), ctx=context) from error
-    settings = given(parameters) | others
+    settings = given(parameters) | (options.learner_settings(setting, OPTIONS) or {})
+    sides = options.image_size(size)
     with_resume = {"model", "source", "--resume", "--checkpoint-every", "--quiet"}
     if resume and not set(options_given(context)) <= with_resume:
         raise UsageError(
             "--resume takes its options from the interrupted learn: use lmrc learn MODEL --resume, "
-            "or lmrc learn MODEL SOURCE --resume if the images were moved"
+            "or lmrc learn MODEL SOURCE --resume if you have moved the images"
         )
     if source is None and not (resume or discard):
-        raise typer.BadParameter(
-            "SOURCE is missing: give a folder of images after the model", ctx=context
-        )
+        raise UsageError("SOURCE is missing: give a folder of images after the model")
     request = None
     if source is not None:
         name = method and method.value
@@ -174,7 +166,7 @@ def predict(
     reject_below: Annotated[
         float | None,
         typer.Option(
-            help="Predict unknown below this similarity; evaluate --unknown finds a value."
+            help="Predict unknown below this similarity; evaluate --unknown suggests a value."
         ),
     ] = None,
     unknown: Annotated[
@@ -183,7 +175,7 @@ def predict(
     unknown_share: Annotated[
         float | None,
         typer.Option(
-            help="The same; share of images of known classes that may be lost.",
+            help="As --unknown; share of images of known classes that may be called unknown, too.",
             show_default="0.05",
             metavar="SHARE",
         ),
@@ -193,10 +185,10 @@ def predict(
     device: Device = "auto",
     quiet: Annotated[bool, Flag("--quiet", "-q", help="Do not report unreadable images.")] = False,
 ) -> None:
-    """Predict the classes of images: class, probability and head, best first.
+    """Predict the classes of images, each with its probability.
 
-    Models without probabilities print a similarity, which is at most 1, or the score of a
-    prediction rule. Images that cannot be read are skipped, and the exit code is 1.
+    Models without probabilities print a similarity (at most 1) or a score instead. Images that
+    cannot be read are skipped, and the exit code is 1.
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3 --unknown
     """
@@ -205,7 +197,7 @@ def predict(
     import_lazily()
     from lmrc.methods.calibrated import UNKNOWN_SHARE
     from lmrc.practice import predict as work
-    from lmrc.practice.models import open_to_predict
+    from lmrc.practice.models import open_to_predict, unknown_threshold
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined: use one of them")
@@ -222,8 +214,9 @@ def predict(
             raise UsageError("no images: standard input is empty")
         found = chain([first], found)
     classifier = open_to_predict(model, device)
+    threshold = None if unknown_share is None else unknown_threshold(classifier, unknown_share)
     predictions = work.predict(
-        classifier, found, top=top, reject_below=reject_below, unknown_share=unknown_share
+        classifier, found, top=top, reject_below=reject_below, threshold=threshold
     )
     form = "json" if as_json else "csv" if as_csv else "text"
     width = work.max_width(classifier.classes_)
@@ -236,7 +229,7 @@ def evaluate(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Labelled images, as for learn; only test/ or X_test if there is one.",
+            help="Labelled images, as for learn; if they have a test/ or X_test, only that.",
             metavar="SOURCE",
             exists=True,
         ),
@@ -244,7 +237,7 @@ def evaluate(
     unknown: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images of no known class: measures how well they are recognised.",
+            help="Folder of images of no known class: measures how well the model detects them.",
             exists=True,
             file_okay=False,
         ),
@@ -286,8 +279,8 @@ def check(
     model: Annotated[
         Path | None,
         typer.Option(
-            help="The model that shall learn them: does a new class look like a known one, do "
-            "images of known classes look like these?",
+            help="The model that will learn them: also find new classes that look like a known "
+            "one, and known classes whose new images look different.",
             metavar="MODEL",
             exists=True,
         ),
@@ -304,9 +297,9 @@ def check(
 ) -> None:
     """Find mistakes in labelled images before they are learnt.
 
-    Unreadable and suspicious files, duplicate images (re-encoded, resized, mirrored; also between
-    training and test images), labels that are probably wrong, classes that look like another. The
-    exit code is 1 if something was found.
+    Finds unreadable and suspicious files, duplicates (also re-encoded, resized or mirrored ones,
+    and those between training and test images), labels that are probably wrong, and classes that
+    are hard to tell apart. The exit code is 1 if it finds something.
 
     Example: lmrc check week2/ --model pets.lmrc
     """
@@ -323,9 +316,9 @@ def info(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc info pets.lmrc
     """
-    from lmrc.practice import info as work
+    from lmrc.practice.info import describe, print_info
 
-    show(model, work.describe, work.print_info, as_json, quiet)
+    show(model, describe, print_info, as_json, quiet)
 
 
 def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
@@ -333,9 +326,9 @@ def log(model: Model, as_json: Json = False, quiet: Check = False) -> None:
 
     Example: lmrc log pets.lmrc
     """
-    from lmrc.practice import log as work
+    from lmrc.practice.info import history, print_log
 
-    show(model, work.history, work.print_log, as_json, quiet)
+    show(model, history, print_log, as_json, quiet)
 
 
 def rollback(model: Model, quiet: Quiet = False) -> None:
@@ -353,7 +346,7 @@ def forget(
     name: Annotated[str, typer.Argument(help="Name of the class.", metavar="CLASS")],
     quiet: Quiet = False,
 ) -> None:
-    """Remove a class (label vector, statistics, exemplars) from all versions of a model.
+    """Remove a class and all that is stored of it from all versions of a model.
 
     Example: lmrc forget pets.lmrc fish
     """
@@ -367,7 +360,7 @@ def prune(
     keep: Annotated[int, typer.Option(min=1, help="Versions to keep.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Delete earlier versions of a model, with the exemplars in them.
+    """Delete earlier versions of a model, with the exemplars (stored images) in them.
 
     Example: lmrc prune pets.lmrc
     """
@@ -400,7 +393,8 @@ def export(
     onnxruntime_web: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the npm package onnxruntime-web, for --web; default: fetched by npm.",
+            help="With --web: folder of the npm package onnxruntime-web, if it cannot be "
+            "downloaded.",
             exists=True,
             file_okay=False,
         ),
@@ -409,8 +403,8 @@ def export(
 ) -> None:
     """Export a model as an ONNX file that runs without torch and lmrc, or as a web page.
 
-    Its outputs are first compared with the model's. Needs additional packages: pip
-    install '.[onnx]' in lmrc's folder
+    The exported outputs are compared with the model's before anything is written. Needs additional
+    packages: pip install '.[onnx]' in lmrc's folder
 
     Example: lmrc export pets.lmrc pets.onnx
 

@@ -24,15 +24,15 @@ BRIGHTNESS_CHECKED = 20  # images of a class
 
 
 def warn_about(samples: LabelledSamples, model: LMRCClassifier, source: str = "") -> None:
-    """Warn of what may make the model poor, or training slow; a new one knows its input shape.
+    """Warn of what may make the model inaccurate or training slow.
 
-    Commands are named where samples are read from a `source`.
+    The model knows its input shape. Commands are named if the samples come from a `source`.
     """
     _warn_about_names(samples, model, source)
     noun = noun_of(model.input_shape_)
     labels, counts = np.unique(samples.y, return_counts=True)
     fewest, most = labels[counts.argmin()], labels[counts.argmax()]
-    # Exact statistics have all classes weigh the same.
+    # With exact statistics, all classes have the same weight anyway.
     exact = getattr(model, "statistics", "none") != "none" and model._on_features
     if counts.max() >= IMBALANCED * counts.min() and model.class_weight is None and not exact:
         warn(
@@ -52,7 +52,7 @@ def warn_about(samples: LabelledSamples, model: LMRCClassifier, source: str = ""
 def _warn_about_few(
     labels: NDArray[Any], counts: NDArray[Any], model: LMRCClassifier, noun: str
 ) -> None:
-    """Warn of classes with few samples: of a frozen backbone new ones only, the others add up."""
+    """Warn of classes with few samples; with a frozen backbone, of new ones only."""
     enough, advice = FEW_IMAGES, f"add {noun}s"
     if model._freezes:
         enough = folders.FEW_IMAGES
@@ -69,7 +69,7 @@ def _warn_about_few(
 
 
 def _warn_about_duplicates(samples: LabelledSamples, source: str) -> None:
-    """Warn of images with the same pixels, above all of two classes; `lmrc check` finds more."""
+    """Warn of images with the same pixels, especially in two classes; `lmrc check` finds more."""
     if samples.mode is None or not isinstance(samples.X, np.ndarray):
         return
     found = copies(map(pixel_digest, samples.X))

@@ -17,7 +17,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def non_default(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that differ from the defaults of a classifier.
 
-    Without the backbone, which is printed anyway, without what a model does not store, and without
+    Left out are the backbone, which is printed anyway, settings that a model does not store, and
     the seed, which `lmrc forget` replaces.
     """
     usual = DEFAULTS[method]

@@ -91,14 +91,12 @@ def evaluate(
     seen = _Predicted.by(model, X, names)
     score = score_model(seen.similarities, model.heads_, y, perf_counter() - started)
     correct = seen.labels == y
-    score = replace(
-        score,
-        coverage=thinned(coverage_curve(seen.sure, correct)),
-        images={
-            kind: seen.shown(rows, y, thumbnails)
-            for kind, rows in _to_look_at(seen.sure, correct).items()
-        },
-    )
+    shown = {
+        kind: seen.shown(rows, y, thumbnails)
+        for kind, rows in _to_look_at(seen.sure, correct).items()
+    }
+    coverage = thinned(coverage_curve(seen.sure, correct))
+    more: dict[str, Any] = {"images": shown, "coverage": coverage}
     metrics: dict[str, Any] = {
         "images": score.n,
         "accuracy": score.accuracy,
@@ -109,10 +107,8 @@ def evaluate(
     }
     notes, lines = [], []
     if seen.unknown is not None:
-        ece = expected_calibration_error(seen.sure, correct)
-        bins = [[*one] for one in reliability(seen.sure, correct)]
-        score = replace(score, ece=ece, reliability=bins)
-        metrics["ece"] = ece
+        ece = metrics["ece"] = more["ece"] = expected_calibration_error(seen.sure, correct)
+        more["reliability"] = [[*one] for one in reliability(seen.sure, correct)]
         lines.append(
             f"probabilities are off by {percent(ece)} on average (expected calibration error "
             f"{ece:.3f})"
@@ -126,15 +122,14 @@ def evaluate(
             notes.append(_reject_below(*similar, metrics))
         else:
             threshold = Threshold(unknown_threshold(model, UNKNOWN_SHARE), UNKNOWN_SHARE)
-        separated = score_unknown(known_scores, other_scores, threshold)
+        more["unknown"] = separated = score_unknown(known_scores, other_scores, threshold)
         lines += _unknown_lines(separated)
         rows = np.argsort(next(iter(other_scores.values())), kind="stable")[:LOOKED_AT]
-        taken = others.shown(rows, np.full(len(others.X), ""), thumbnails)
-        score = replace(score, unknown=separated, images={**score.images, "taken": taken})
+        shown["taken"] = others.shown(rows, np.full(len(others.X), ""), thumbnails)
         metrics["unknown"] = {name: part for name, part in separated.items() if name != "histogram"}
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     made_with = f"{used}; {hardware(model.network_.encoder.mean.device)}"
-    score = replace(score, settings=_settings(model), made_with=made_with)
+    score = replace(score, **more, settings=_settings(model), made_with=made_with)
     command = ["lmrc", "evaluate", path, source, *(["--unknown", unknown] if unknown else [])]
     words = shlex.join(map(str, [*command, "--out", out]))
     page, contents = _write(f"{path.name} on {source.name}", words, out, score, notes, model)
@@ -145,7 +140,7 @@ def evaluate(
 
 
 class _Predicted(NamedTuple):
-    """Images, their names (empty where they come from no files), and what a model says of them."""
+    """Images, their names (empty if they are not from files), and the predictions of a model."""
 
     X: Any
     names: list[str]
@@ -182,7 +177,7 @@ class _Predicted(NamedTuple):
 
 
 def _to_look_at(sure: Any, correct: Any) -> dict[str, Any]:
-    """Return the rows of the most confident mistakes and of the least confident hits."""
+    """Return the rows of the most confident mistakes and the least confident correct ones."""
     order = np.argsort(-sure, kind="stable")
     hits = correct[order]
     doubtful = order[hits & (sure[order] < CERTAIN)][::-1]
@@ -195,9 +190,9 @@ def _reject_below(known: Any, unknown: Any, metrics: dict[str, Any]) -> str:
     metrics["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
     useful = (kept + rejected) / 2 >= MIN_BALANCED_ACCURACY
     return (
-        "" if useful else "no threshold separates known from unknown images well; the best: "
+        "" if useful else "no threshold separates known from unknown images well; the best is "
     ) + (
-        f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
+        f"--reject-below {threshold}, which keeps {percent(kept)} of these images and rejects "
         f"{percent(rejected)} of the {len(unknown):,} unknown ones"
     )
 
@@ -210,8 +205,8 @@ def _unknown_lines(unknown: dict[str, Any]) -> list[str]:
     ]
     if "threshold" in unknown:
         lines.append(
-            f"predict --unknown loses {percent(unknown['lost'])} of these images and says unknown "
-            f"for {percent(unknown['found'])} of the unknown ones"
+            f"predict --unknown rejects {percent(unknown['lost'])} of these images and "
+            f"{percent(unknown['found'])} of the unknown ones"
         )
     return lines
 
@@ -236,7 +231,7 @@ def _refuse_other(out: Path) -> None:
 def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
     """Read the labelled samples of known classes; only the test samples if the source has some.
 
-    The third is the name of each image; empty where they come from no files.
+    Returns X, y and the name of each image; no names if they are not from files.
     """
     samples = read_source(source, shape=model.input_shape_, test=True)
     X, y = (samples.X_val, samples.y_val) if len(samples.y_val) else (samples.X, samples.y)

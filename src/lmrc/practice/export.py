@@ -72,7 +72,7 @@ def export(path: Path, out: Path, *, say: Say = print) -> None:
 
 
 def convert(path: Path, out: Path) -> tuple[LMRCClassifier, bytes]:
-    """Return a model and its ONNX file, which is checked; it will be written to `out`."""
+    """Return a model and its verified ONNX file, which the caller writes to `out`."""
     if out.resolve().is_relative_to(path.resolve()):
         raise UsageError(f"{out} is inside the model's folder: choose another place")
     model = open_to_predict(path, "cpu")
@@ -117,8 +117,7 @@ def to_onnx(model: LMRCClassifier) -> bytes:
             dynamic_shapes={INPUT: {0: torch.export.Dim("n", min=1, max=2**31 - 1)}},
             verbose=False,
         )
-    if program is None:
-        raise RuntimeError("torch.onnx returned no program")
+    assert program is not None
     proto = program.model_proto
     form = {"height": str(height), "width": str(width), "channels": str(channels)}
     classes = json.dumps(model.classes_.tolist())
@@ -135,7 +134,7 @@ def check_outputs(model: LMRCClassifier, content: bytes) -> None:
     """Compare the outputs of onnxruntime with those of torch, for several batch sizes.
 
     Raises `ExportError` if a similarity differs by more than 1e-4, or a score, a probability or an
-    unknown score by more than 1e-3, or if another class has the highest score and it is not a tie.
+    unknown score by more than 1e-3, or if another class wins without a tie.
     """
     try:
         import onnxruntime
@@ -157,7 +156,7 @@ def check_outputs(model: LMRCClassifier, content: bytes) -> None:
 
 
 def compare(expected: NDArray[Any], outputs: NDArray[Any], allowed: float = TOLERANCE) -> None:
-    """Raise an ExportError if the scores differ from those expected, or the class of an image."""
+    """Raise an ExportError if scores or predicted classes differ from those expected."""
     _compare_values(expected, outputs, allowed)
     rows = np.arange(len(expected))
     margin = expected.max(axis=1) - expected[rows, outputs.argmax(axis=1)]

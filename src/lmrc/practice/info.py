@@ -1,15 +1,19 @@
-"""``lmrc info``: what a model contains. Needs no torch: reads the manifest and file headers."""
+"""``lmrc info`` and ``lmrc log``: the content and the versions of a model on disk.
+
+Needs no torch: reads the manifest and the headers of files.
+"""
 
 import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lmrc.labels import theory
 from lmrc.nets.auto import pick
 from lmrc.practice.defaults import DEFAULTS, format_settings, non_default
-from lmrc.practice.log import well_formed
-from lmrc.practice.usage import Say, count, format_bytes
+from lmrc.practice.usage import Say, count, format_bytes, noun_of, percent
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 from lmrc.store.folder import ModelFileError
@@ -18,6 +22,17 @@ from lmrc.store.upgrade import known_settings
 NO_EXEMPLARS = "exemplars: none, no images are stored in this model"
 MAX_ROOM = 10**9  # classes; a larger estimate is printed as "over" this number
 BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}
+
+
+@contextmanager
+def well_formed(path: Path) -> Iterator[None]:
+    """Turn errors caused by a forged or malformed manifest into a ModelFileError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelFileError(
+            f"{path} has a malformed manifest that lmrc did not write: {error!r:.200}"
+        ) from error
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -102,7 +117,7 @@ def _of_others(files: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def _statistics(files: dict[str, Any]) -> str:
-    """Name the exact statistics, which a model with a frozen backbone has, if there are any."""
+    """Return the kind of exact statistics in words; empty for a model without any."""
     if "scatter" not in files:
         return ""
     (n_pooled,), _ = files["scatter"]["within"]
@@ -110,7 +125,7 @@ def _statistics(files: dict[str, Any]) -> str:
 
 
 def _statistics_of(files: dict[str, Any], settings: dict[str, Any]) -> dict[str, int] | None:
-    """Return what exact statistics are of, and the bytes of their scatter matrices at most."""
+    """Return the features of exact statistics, and the largest size of their scatter matrices."""
     if "scatter" not in files:
         return None
     (_, width), _ = files["scatter"]["means"]
@@ -123,7 +138,7 @@ def _statistics_of(files: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 
 
 def _settings(method: str, stored: Any) -> dict[str, Any]:
-    """Return all settings; those that an older lmrc did not have get their defaults."""
+    """Return all settings, with defaults for those that did not exist when the model was saved."""
     usual = {name: value for name, value in DEFAULTS[method].items() if name != "device"}
     settings: dict[str, Any] = usual | known_settings(dict(stored), usual)
     if unknown := settings.keys() - usual.keys():
@@ -197,7 +212,7 @@ def print_info(path: Path, say: Say) -> None:
         say(f"encoders of earlier tasks, to compensate feature drift: {size}")
     if info["snapshot_bytes"]:
         size = format_bytes(info["snapshot_bytes"])
-        say(f"class statistics and classifiers on their features, to predict: {size}")
+        say(f"class statistics and classifiers of the snapshot ensemble: {size}")
     each = "" if info["rotations"] == "none" else " per task, each in four rotations"
     left = info["label_vectors_left"]
     about = "over" if left == MAX_ROOM else "about"
@@ -212,3 +227,46 @@ def print_info(path: Path, say: Say) -> None:
         say(f"{activity} by {info['being_changed_by']}")
     elif info["unfinished"]:
         say(f"a task is unfinished: continue it with {store.learn_command(path)} --resume")
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """Return the stored versions as JSON values, oldest first."""
+    versions = store.versions(path)
+    with well_formed(path):
+        return [_entry(version) for version in versions]
+
+
+def print_log(path: Path, say: Say) -> None:
+    """Print the stored versions of a model, newest first."""
+    versions = store.versions(path)
+    with well_formed(path):
+        lines = [
+            _log_line(_entry(version), noun_of(version["model"].get("input_shape_", ())))
+            for version in reversed(versions)
+        ]
+    for line in lines:
+        say(line)
+
+
+def _entry(version: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "version": version["number"],
+        "saved": version["saved"],
+        "classes": len(version["model"].get("classes", [])),
+        **version["note"],
+    }
+
+
+def _log_line(entry: dict[str, Any], noun: str) -> str:
+    parts = [f"version {entry['version']}", entry["saved"]]
+    parts.append(count(entry["classes"], "class", "classes"))
+    if "images" in entry:
+        # As learnt at that time: some of these classes may have been removed since.
+        learnt = f"{entry['new_classes']} new in {count(entry['images'], noun)}"
+        parts.append(f"{learnt}, {entry['seconds']:.0f} s")
+    parts += [
+        f"accuracy on {name} classes {percent(entry[f'{name}_accuracy'])}"
+        for name in ("new", "old")
+        if f"{name}_accuracy" in entry
+    ]
+    return "  ".join(parts)

@@ -24,7 +24,7 @@ class _LazyModule(ModuleType):
 def import_lazily(names: Iterable[str] = HEAVY) -> None:
     """Let ``import`` return a placeholder that imports the module when an attribute is read.
 
-    Only for a process of our own: others may look into modules in ways that we do not know.
+    Call it only in processes of lmrc's own: other programs may inspect modules in other ways.
     """
     for name in names:
         if name not in sys.modules and (spec := find_spec(name)):

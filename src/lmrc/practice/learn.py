@@ -58,22 +58,21 @@ FEW_IMAGES = 2000  # of a first task: mini-batches of 128 would give too few opt
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `lmrc learn`, as `--resume` needs them again."""
+    """The arguments of `lmrc learn`, stored for `--resume`."""
 
     source: str  # absolute path of the folder or file
     #: Parameters of the classifier that were given; the others are the model's.
     settings: dict[str, Any] = field(default_factory=dict)
     size: Size | None = None  # image size; for the first task only
-    #: Share of the images to hold out for validation. None: `USUAL_VAL`, or none where each image
-    #: is tested by the model without it.
+    #: Share of the images to hold out for validation. None: `USUAL_VAL`, or nothing if accuracy is
+    #: measured by leave-one-out.
     val: float | None = 0.0
-    keep: int | None = None  # versions to keep; None for as many as last time, at first `KEEP`
+    keep: int | None = None  # versions to keep; None: as many as before, `KEEP` for a new model
     device: str = "auto"  # device to compute on
-    #: "lmrc", "lmrc+": method of a new model; None is "lmrc", or "lmrc+" for photographs and with a
-    #: pre-trained backbone.
+    #: Method of a new model, "lmrc" or "lmrc+". None: "lmrc+" for photographs, vectors and
+    #: pre-trained backbones, else "lmrc".
     method: str | None = None
-    #: Whether a new model for photographs begins without pre-trained weights.
-    from_scratch: bool = False
+    from_scratch: bool = False  # whether a new model for photographs has random initial weights
 
 
 def learn(
@@ -91,12 +90,12 @@ def learn(
 ) -> None:
     """Learn a task and store the model as a new version, completely or not at all.
 
-    There is no request with `discard` alone, and with `resume`, which has stored it: there a
-    request only says where the source is now. `images`, of each class and in memory, are in place
-    of the request's source; such a task cannot be resumed, and nothing is written before it has
-    ended. `progress` is called with a noun, how many of it are done, and how many there will be, in
-    place of printing it. `accept` is called with the note on the new version, before it is written;
-    False discards it.
+    The request is None for `discard` alone and for `resume`, which reads the stored one; with
+    `resume`, a request only says where the source is now. `images` of each class, in memory,
+    replace the request's source; such a task cannot be resumed, and nothing is written before it
+    has ended. `progress` is called with a noun, the number done and the total, instead of printing
+    them. `accept` is called with the note on the new version before it is written; if it returns
+    False, the version is discarded.
     """
     ranks = current()
     if request is not None and images is None:
@@ -143,10 +142,9 @@ def learn(
             raise ModelFileError(
                 f"{wrong}, or discard the unfinished task ({store.learn_command(path)} --discard)"
             )
-        # In the browser there are no commands.
-        source, undo = (request.source, "lmrc rollback takes it back")
-        if images is not None:
-            source, undo = "", "discard this"
+        source, undo = request.source, "undo this learn with lmrc rollback"
+        if images is not None:  # in the browser there are no commands
+            source, undo = "", "discard the result"
         with _resumable(place):
             if saved is None:  # else it warned when the task began
                 planned = for_inputs(model, samples.X)
@@ -188,7 +186,7 @@ def _interrupted(
 ) -> unfinished.Checkpoint | None:
     """Return the interrupted task to resume, if any.
 
-    One that is not resumed is discarded if nothing of it was saved, else refused.
+    Without `resume`, it is discarded if none of its epochs was saved; otherwise an error.
     """
     saved = unfinished.read(place)
     if resume and saved is None:
@@ -198,7 +196,7 @@ def _interrupted(
         source = _saved_request(place, saved).source
         if not tensors:
             if request is not None and request.source != source:
-                warn(f"the interrupted learn of {source}, of which nothing was saved, is discarded")
+                warn(f"the interrupted learn of {source} is discarded: none of it was saved")
             unfinished.discard(place)
             return None
         epochs = content.get("epochs", len(content.get("records", [])))  # of all members
@@ -217,7 +215,7 @@ def _resumed_request(place: Path, saved: unfinished.Checkpoint, new: Request | N
         request = replace(request, source=new.source)
     if not Path(request.source).exists():
         raise UsageError(
-            f"{request.source} does not exist: restore it, give its new place "
+            f"{request.source} does not exist: restore it, name its new place "
             f"({store.learn_command(place)} NEWPLACE --resume), or discard the task with --discard"
         )
     return request
@@ -243,7 +241,7 @@ def _saved_request(place: Path, saved: unfinished.Checkpoint) -> Request:
 
 
 def _check_request(request: Request) -> None:
-    """Raise a TypeError for values that no command writes; settings are checked elsewhere."""
+    """Raise a TypeError for values that no command writes, except settings, checked elsewhere."""
     sides = request.size if isinstance(request.size, list | tuple) else [request.size, request.size]
     if not (
         isinstance(request.source, str)
@@ -260,13 +258,13 @@ def _check_request(request: Request) -> None:
 
 
 def _with_defaults(place: Path, request: Request, say: Say, images: Files | None) -> Request:
-    """Return the request with what a new model for photographs or vectors has by default."""
+    """Add the defaults of a new model for photographs or vectors to a request."""
     freeze, given = request.settings.get("freeze", True), request.settings.get("backbone")
     chosen = freeze is False or CHOICES & request.settings.keys()
     others = given is not None and packaged(given) is None
     if request.from_scratch or request.method == "lmrc" or chosen or others:
         return request
-    # The first of several processes looks for all: others may not have access to the folder.
+    # The first of several processes reads for all: others may not have access to the folder.
     shape, n_images = current().broadcast(
         lambda: (
             ((), 0)
@@ -281,8 +279,8 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
     backbone = pick_frozen(shape) if shape else None
     if backbone is None and len(shape) == 1 and not request.method:
         say(
-            f"vectors of only {shape[0]} features: LMRC trains a network, which forgets "
-            f"some of the old classes (--method lmrc+ --backbone {HOMOGENEOUS} does not)"
+            f"vectors of only {shape[0]} features: LMRC trains a network, which forgets some of "
+            f"the old classes (--method lmrc+ --backbone {HOMOGENEOUS} forgets nothing)"
         )
     if backbone is None or (backbone == HOMOGENEOUS and freeze == "later"):  # which learns at first
         return request
@@ -298,7 +296,7 @@ def _with_defaults(place: Path, request: Request, say: Say, images: Files | None
 def _say_how_long(
     place: Path, request: Request, n_images: int, say: Say, before: str = "", after: str = ""
 ) -> None:
-    """Say with which backbone a new model begins, and about how long that takes."""
+    """Say which backbone a new model has, and about how long its first task takes."""
     model = _model(place, request)
     how = "adapted to this first task, " if model._adapts else ""
     time = f"about {duration(seconds_for(model, n_images))}"
@@ -322,7 +320,7 @@ def _model(place: Path, request: Request) -> LMRCClassifier:
 
 
 def _leaves_out(model: LMRCClassifier) -> bool:
-    """Return whether each image will be tested by the model without it."""
+    """Return whether accuracy will be measured by leave-one-out."""
     exact = getattr(model, "statistics", "none") != "none" and model._freeze is True
     return exact and model.predict_with in ("auto", *EXACT)
 
@@ -354,8 +352,7 @@ def _read(request: Request, model: LMRCClassifier, images: Files | None) -> Labe
 
 
 def _fit_batches(model: LMRCClassifier, samples: LabelledSamples, request: Request) -> None:
-    """Have a first task of few images in small mini-batches, where it is trained."""
-    # Exact statistics need no optimisation steps, and are what such a model predicts by.
+    """Use small mini-batches for a first task with few images, if a network is trained."""
     exact = getattr(model, "statistics", "none") != "none" and for_inputs(model, samples.X)._freezes
     if len(samples.y) < FEW_IMAGES and not exact and "batch_size" not in request.settings:
         model.set_params(batch_size=SMALL_BATCH_SIZE)
@@ -363,7 +360,7 @@ def _fit_batches(model: LMRCClassifier, samples: LabelledSamples, request: Reque
 
 @contextmanager
 def _resumable(place: Path) -> Iterator[None]:
-    """Say how to continue after an interruption; forget a task that cannot be continued."""
+    """Say how to continue after an interruption; discard a task that cannot be continued."""
     try:
         yield
     except KeyboardInterrupt:
@@ -399,7 +396,7 @@ def _keep_before(place: Path) -> int:
 def _note(
     model: LMRCClassifier, samples: LabelledSamples, known: Any, seconds: float
 ) -> dict[str, Any]:
-    """Return a version's entry for the log; without class names, which `forget` must remove."""
+    """Return a version's entry for the log, without class names: `forget` must leave none."""
     note: dict[str, Any] = {
         "new_classes": len(model.classes_) - len(known),
         "images": len(samples.y),

@@ -1,4 +1,4 @@
-"""What ``lmrc learn`` prints: how long it takes, images, known classes that differ, the result."""
+"""What ``lmrc learn`` prints: expected time, images, known classes that differ, the result."""
 
 from collections import Counter
 from pathlib import Path
@@ -15,12 +15,12 @@ from lmrc.practice.usage import Say, count, format_bytes, noun_of, percent, warn
 from lmrc.store import folder as store
 from lmrc.training.device import pick_device
 
-# What a photograph takes, seen twice by the pre-trained backbone: benchmarks/features.py.
+# Photographs per second, with two forward passes of the backbone each: benchmarks/features.py.
 IMAGES_PER_CORE, IMAGES_ON_GPU, OTHER_SECONDS = 12.0, 1000.0, 3.0
-ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # and an epoch of its adaptation
+ADAPTED_PER_CORE, ADAPTED_ON_GPU = 0.5, 400.0  # in an epoch of the backbone's adaptation
 #: Multiply-adds of larger backbones for images of their own size, relative to the default.
 TIMES_THE_WORK = {"efficientnet-lite1": 1.56, "efficientnet-lite2": 2.24}
-ONLY_ONE = "a model of one class predicts it for every image, without --unknown: teach another"
+ONLY_ONE = "with a single class, every image is predicted as that class: learn another one, too"
 DRIFT_CHECKED, DRIFT_CHECKED_IN_ALL = 20, 240  # images of a known class; five at least
 CONFUSED, FEWEST_CONFUSED = 0.2, 2  # images of a new class taken for another: share, number
 DIFFERENT = 0.5  # share of them that are recognised, below which they differ
@@ -41,7 +41,7 @@ def seconds_for(model: Any, n_images: int) -> float:
 
 
 def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
-    """Say which classes and how many images there are, and what becomes of the images."""
+    """Say how many images of which classes there are, and the size they are converted to."""
     labels, counts = np.unique(samples.y, return_counts=True)
     of_class = dict(zip(labels.tolist(), counts.tolist(), strict=True))
     old = {label: n for label, n in of_class.items() if label in known.tolist()}
@@ -63,34 +63,32 @@ def print_samples(samples: LabelledSamples, known: Any, say: Say) -> None:
 
 
 def print_drift(samples: LabelledSamples, model: LMRCClassifier, say: Say, undo: str) -> None:
-    """Say how many new images of known classes, some of each, the model would have recognised."""
-    found, noun = {}, noun_of(model.input_shape_)
+    """Say how many new images of known classes the model recognises already, from a sample."""
+    found, noun = [], noun_of(model.input_shape_)
     known = [label for label in model.classes_ if label in samples.y]
     for label in known:
         rows = np.flatnonzero(samples.y == label)
         most = min(DRIFT_CHECKED, max(5, DRIFT_CHECKED_IN_ALL // len(known)))
         rows = rows[:: -(-len(rows) // most)]
-        found[label] = Counter(model.predict(samples.X[rows]).tolist()), len(rows)
+        predicted = Counter(model.predict(samples.X[rows]).tolist())
+        found.append((predicted[label] / len(rows), label, predicted))
     if not found:
         return
-    listed = sorted(
-        ((label, counts[label] / n, counts, n) for label, (counts, n) in found.items()),
-        key=lambda item: item[1],
-    )
-    shown = ", ".join(f"{label} {percent(share)}" for label, share, *_ in listed[:10])
-    more = ", …" if len(listed) > 10 else ""
+    found.sort(key=lambda item: item[0])
+    shown = ", ".join(f"{label} {percent(share)}" for share, label, _ in found[:10])
+    more = ", …" if len(found) > 10 else ""
     say(f"new {noun}s of known classes that are recognised already: {shown}{more}")
-    for label, share, counts, n in listed:
+    for share, label, predicted in found:
         if share < DIFFERENT:
-            other, most = next(item for item in counts.most_common() if item[0] != label)
+            other, n = next(item for item in predicted.most_common() if item[0] != label)
             warn(
-                f"{label}: only {percent(share)} of its new {noun}s would have been recognised, "
-                f"and {percent(most / n)} taken for {other}: if the data is wrong, {undo}"
+                f"{label}: the model recognises only {percent(share)} of its new {noun}s, and "
+                f"takes {percent(n / predicted.total())} for {other}: if the data is wrong, {undo}"
             )
 
 
 def warn_of_confusion(model: LMRCClassifier, known: Any, undo: str) -> None:
-    """Warn of a new class that is taken for another one: by images that were left out in turn."""
+    """Warn of new classes that are taken for another one, by their leave-one-out results."""
     labels, predicted = getattr(model, "left_out_", (known[:0], known[:0]))
     found = []
     for label in sorted({*labels.tolist()} - {*known.tolist()}):
@@ -101,12 +99,12 @@ def warn_of_confusion(model: LMRCClassifier, known: Any, undo: str) -> None:
     for share, label, other in sorted(found, reverse=True)[:3]:
         warn(
             f"{percent(share)} of the {noun_of(model.input_shape_)}s of {label} are taken for "
-            f"{other}: if both are one class, {undo}, and give it one name"
+            f"{other}: if they are the same class, {undo} and use one name for both"
         )
 
 
 def print_result(place: Path, model: LMRCClassifier, note: dict[str, Any], say: Say) -> None:
-    """Say how accurate the new version is, and what it holds and took."""
+    """Say how accurate the new version is, how long it took, and what it stores."""
     for name in ("new", "old"):
         if f"{name}_accuracy" in note:
             tested = count(note[f"{name}_tested"], noun_of(model.input_shape_))

@@ -8,9 +8,8 @@ from lmrc.data.folders import class_name
 from lmrc.methods.label_vectors import reweighed
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack
-from lmrc.practice.info import exemplars_of
+from lmrc.practice.info import exemplars_of, well_formed
 from lmrc.practice.learn_output import ONLY_ONE
-from lmrc.practice.log import well_formed
 from lmrc.practice.models import find_class, open_model
 from lmrc.practice.usage import Say, count
 from lmrc.store import folder as store

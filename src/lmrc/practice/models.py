@@ -50,16 +50,16 @@ def outputs_of(model: LMRCClassifier, X: Any) -> tuple[Array, Array | None, Arra
 
 
 def outputs_by_image(model: LMRCClassifier, X: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield similarities, probabilities and the unknown score of each image; None for no such."""
+    """Yield similarities, probabilities and the unknown score of each image; None if missing."""
     parts = (repeat(None) if part is None else part for part in outputs_of(model, X))
     return zip(*parts, strict=False)
 
 
 def unknown_threshold(model: LMRCClassifier, share: float) -> float:
-    """Return the unknown score above which this share of images of known classes is."""
+    """Return the unknown score that this share of images of known classes exceeds."""
     if not isinstance(model, Calibrated):
         raise ValueError(
-            "the model has no score for unknown images: learn one with --method lmrc+, or use "
+            "this model cannot detect unknown images: learn one with --method lmrc+, or use "
             "--reject-below"
         )
     return model.unknown_threshold(share)
@@ -71,7 +71,7 @@ def prediction_rule(model: LMRCClassifier) -> str:
 
 
 def backbone_name(model: LMRCClassifier) -> str:
-    """Return the name of a model's backbone, the chosen one for ``"auto"``."""
+    """Return the name of a model's backbone; for ``"auto"``, the one it chose."""
     if not isinstance(model.backbone, str):
         return "custom"
     return pick(model.input_shape_) if model.backbone == "auto" else model.backbone

@@ -38,7 +38,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 def beyond_switch(declared: Parameter) -> list[Any]:
-    """Return the values that an option to switch on and off cannot give."""
+    """Return the choices of a parameter that an on/off option cannot express."""
     if not {True, False} <= set(declared.choices):
         return []
     return [choice for choice in declared.choices if not isinstance(choice, bool)]
@@ -123,7 +123,7 @@ def _shown(choice: Any) -> str:
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that were given, as classifiers take them."""
+    """Return the given parameters, in the form that classifiers take."""
     present = {name: value for name, value in options.items() if value is not None}
     settings: dict[str, Any] = {
         name: next(c for c in PARAMETERS[name].choices if _shown(c) == v)

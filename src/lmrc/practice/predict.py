@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from lmrc.data.arrays import load_arrays
 from lmrc.data.images import NOT_READ, SUFFIXES, UnreadableImageError, read_image, walk_images
 from lmrc.methods.lmrc import LMRCClassifier
-from lmrc.practice.models import outputs_by_image, unknown_threshold
+from lmrc.practice.models import outputs_by_image
 from lmrc.practice.source import image_form
 from lmrc.practice.usage import UsageError, warn
 from lmrc.text import csv_cell, escape
@@ -55,7 +55,7 @@ class Prediction:
 
     path: str  # the image
     best: list[ScoredClass]  # best first
-    known: bool = True  # whether it is taken for an image of a known class
+    known: bool = True  # whether the predicted class is a known one
     error: str = ""  # why the image could not be read; empty if it could
 
 
@@ -67,7 +67,7 @@ class Scored:
         self.head_of = [i for i, head in enumerate(model.heads_, start=1) for _ in head]
 
     def best(self, scores: Any, probabilities: Any, top: int) -> list[ScoredClass]:
-        """Return so many classes, best first; probabilities may be None."""
+        """Return the `top` classes, best first; probabilities may be None."""
         return [
             ScoredClass(
                 self.labels[i],
@@ -89,26 +89,14 @@ def predict(
     *,
     top: int = 1,
     reject_below: float | None = None,
-    unknown_share: float | None = None,
+    threshold: float | None = None,
 ) -> Iterator[Prediction]:
     """Yield the predictions for images, in order; for unreadable ones, an error.
 
     Images are paths; pairs of a name and the bytes of a file or its pixels; or `Prediction` objects
-    with an error, which are passed on. Those whose best similarity is below `reject_below` are
-    predicted as unknown; with `unknown_share`, those that the model's own score says so of, so that
-    this share of images of known classes is.
+    with an error, which are passed on. The class is unknown if the best similarity is below
+    `reject_below`, or the model's unknown score above `threshold`.
     """
-    threshold = None if unknown_share is None else unknown_threshold(model, unknown_share)
-    return _predict(model, images, top, reject_below, threshold)
-
-
-def _predict(
-    model: LMRCClassifier,
-    images: Iterable[Input],
-    top: int,
-    reject_below: float | None,
-    threshold: float | None,
-) -> Iterator[Prediction]:
     classes = Scored(model)
     for chunk in _chunks(images, CHUNK):
         read = [_read(image, model) for image in chunk]
@@ -121,8 +109,7 @@ def _predict(
             scores, probabilities, unknown = next(outputs)
             best = classes.best(scores, probabilities, top)
             known = reject_below is None or best[0].similarity >= reject_below
-            if threshold is not None:
-                known = known and bool(unknown <= threshold)
+            known = known and (threshold is None or bool(unknown <= threshold))
             yield Prediction(name, best, known)
 
 
@@ -211,7 +198,7 @@ def write_predictions(
     quiet: bool = False,
     width: int = 0,
 ) -> int:
-    """Write predictions as "text", "csv" or "json" (one object per line); return the failures.
+    """Write predictions as "text", "csv" or "json" (one object per line); count the failures.
 
     Failures are reported on standard error, unless quiet. In text, class names are padded to
     `width` terminal columns; some characters take two columns, and accents none.

@@ -29,7 +29,7 @@ SMALL_BATCH_SIZE = 32  # if the first task has few images
 def new_model(
     method: str | None, settings: Mapping[str, Any], device: str, from_scratch: bool = False
 ) -> LMRCClassifier:
-    """Return an untrained model, from scratch if told so, else as the settings have it."""
+    """Return an untrained model with a user's settings."""
     pretrained = is_pretrained(settings.get("backbone"))
     cls = METHODS[method or ("lmrc+" if pretrained else "lmrc")]
     _refuse_unknown(cls, settings)
@@ -38,8 +38,8 @@ def new_model(
             value = settings.get(name)
             if value and (name != "backbone" or is_pretrained(value)):
                 raise UsageError(
-                    f"--from-scratch and {option_of(cls, name)} contradict each other: leave one "
-                    "of them out"
+                    f"--from-scratch and {option_of(cls, name)} contradict each other: use one of "
+                    "them"
                 )
         settings = {"freeze": False, **settings}
     # A given value is for the first task, too, unless that has its own.
@@ -60,7 +60,7 @@ def with_settings(
     method: str | None = None,
     from_scratch: bool = False,
 ) -> LMRCClassifier:
-    """Return a stored model with a user's settings; refuse those that the first task fixed."""
+    """Return a stored model with a user's settings; refuse those fixed by the first task."""
     _refuse_unknown(type(model), settings)
     settings = dict(settings)
     now: dict[str, Any] = {name: getattr(model, name) for name in fixed(type(model))}
@@ -83,10 +83,10 @@ def with_settings(
 
 
 def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, Any]:
-    """Return the non-default training settings that stay from an earlier `lmrc learn`.
+    """Return the non-default training settings kept from an earlier `lmrc learn`.
 
-    Without those that are given now, are fixed or concern only the first task, and without the
-    small batch size that `lmrc learn` chooses by itself.
+    Left out are settings given now, fixed ones, those for the first task only, and the small batch
+    size that `lmrc learn` chooses itself.
     """
     left_out = {*fixed(type(model)), "first_epochs", "first_learning_rate"}
     current = non_default(type(model).__name__, model.get_params(deep=False))
@@ -97,7 +97,7 @@ def settings_kept(model: LMRCClassifier, given: Collection[str]) -> dict[str, An
 
 
 def for_inputs(model: LMRCClassifier, X: Any) -> LMRCClassifier:
-    """Return a model that knows its input shape, by which a new one chooses its backbone."""
+    """Return a model that knows its input shape, which decides the backbone of a new one."""
     if not hasattr(model, "input_shape_"):
         model = copy.copy(model)
         read_inputs(model, X[:1], first=True)
@@ -105,7 +105,7 @@ def for_inputs(model: LMRCClassifier, X: Any) -> LMRCClassifier:
 
 
 def without_effect(model: LMRCClassifier, given: Collection[str]) -> str:
-    """Return a warning about given settings of training where nothing is trained; else nothing."""
+    """Return a warning if training settings are given but nothing is trained; else nothing."""
     options = [option_of(model, name) for name in ("epochs", "learning_rate") if name in given]
     if not options or model._epochs:
         return ""
@@ -131,8 +131,8 @@ def _refuse_unknown(cls: type[LMRCClassifier], settings: Mapping[str, Any]) -> N
             hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
             others = [n for n, m in METHODS.items() if name in m.parameters]
             if others:
-                option = METHODS[others[0]].parameters[name].option or f"--set {name}"
-                raise UsageError(f"{option} needs --method {' or '.join(others)}")
+                needs = f"needs --method {' or '.join(others)}"
+                raise UsageError(f"{option_of(METHODS[others[0]], name)} {needs}")
             raise UsageError(f"--set {name}: {cls.__name__} has no such parameter; {hint}")
 
 

@@ -67,7 +67,7 @@ class LabelledSamples:
     unsupported: dict[str, int] = field(default_factory=dict)
     mode: Mode | None = None  # "RGB", "L": mode in which image files were read; None for arrays
     greyed: ImageFile | None = None  # the first colour file that was converted to grey, if any
-    #: Those of the held-out samples, or of all if none are held out; empty for arrays.
+    #: Image files of the held-out samples, or of all if none are held out; empty for arrays.
     files: Files = field(default_factory=dict)
 
     def warn_about_files(self) -> None:
@@ -105,29 +105,15 @@ def read_source(
     test: bool = False,
     images: Files | None = None,
 ) -> LabelledSamples:
-    """Read labelled samples.
+    """Read labelled samples from a folder, a ``.csv`` file or an ``.npz`` file.
 
-    Parameters
-    ----------
-    source : Path
-        A folder (sub-folders are classes; or train/ and val/ or test/ with these), a ``.csv`` file
-        with the columns path and label, or an ``.npz`` file with the arrays X and y (and X_val,
-        y_val, or X_test, y_test).
-    shape : tuple of int or None
-        The model's ``input_shape_``, to which images are resized; None if there is no model yet.
-    size : int, (height, width) or None
-        Size to which images are resized if `shape` is None. None: chosen from the images.
-    colour : bool, default=False
-        If `shape` is None: read images as RGB, even if all are grey.
-    val : float, default=0.0
-        Share of each class to hold out if the source has no validation samples.
-    square : bool, default=False
-        Require square images. Checked before any image is decoded, which may take long.
-    test : bool, default=False
-        Hold out the source's test samples. Otherwise its validation samples; its test samples only
-        if it has no validation samples and `val` is 0, so that they stay unseen if possible.
-    images : mapping of str to sequence of binary file, optional
-        The images of each class, in memory: `source` is not read.
+    Images are resized to `shape`, the ``input_shape_`` of a model. Without a model, they are
+    resized to `size` (None: chosen from the images), and with `colour` grey ones are read as RGB;
+    `square` refuses images that are not square, before any is decoded, which may take long.
+
+    Held out are the source's validation samples, or the share `val` of each class if there are
+    none; or its test samples if `test` is true, or if there is nothing else to hold out: they stay
+    unseen if possible. `images` of each class, in memory, replace the source.
     """
     parts = SET_ASIDE if test else VALIDATION if val else (*VALIDATION, "test")
     if images is None and source.suffix.lower() == ".npz":
@@ -162,7 +148,7 @@ def form_of_inputs(
 ) -> tuple[tuple[int, ...], int]:
     """Return the shape that the inputs of a source will have, and how many there are.
 
-    Only file headers are read. Of what cannot be read, it is () and 0.
+    Only file headers are read. For a file that cannot be read, it is () and 0.
     """
     if images is None and source.suffix.lower() == ".npz":
         n, *shape = shape_of_samples(source)
@@ -203,7 +189,7 @@ def image_form(shape: InputShape) -> tuple[tuple[int, int], Mode]:
 def labelled_files(
     source: Path, parts: Sequence[str], images: Files | None = None
 ) -> tuple[Files, Files, str]:
-    """Return the image files of each class, those held out, and the sub-folder these are in."""
+    """Return the image files of each class, held-out ones, and the sub-folder of the latter."""
     if images is not None:
         return images, {}, ""
     if source.suffix.lower() == ".csv":

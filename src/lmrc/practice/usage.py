@@ -10,17 +10,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from lmrc.experiments.options import UsageError as UsageError
 from lmrc.text import say, shorten
 
 Say = Callable[[str], None]
 
 PROGRESS_EVERY = 30.0  # seconds
-
-
-class UsageError(ValueError):
-    """A command was used wrongly. The exit code is 2."""
-
-    exit_code = 2
 
 
 def options_given(context: Any) -> list[str]:
@@ -65,10 +60,10 @@ def warn(text: str) -> None:
 
 
 def progress_lines(silent: bool) -> Callable[[str, int, int], None]:
-    """Return a function that prints how much of something is done: once in 30 s at most.
+    """Return a function that prints progress, every 30 seconds at most.
 
-    It takes a noun, how many are done, and how many there will be. A terminal shows a progress bar:
-    there it is silent.
+    It takes a noun, the number done and the total. It is silent on a terminal, which shows a
+    progress bar.
     """
     from lmrc.report.live import Countdown
 
@@ -88,7 +83,7 @@ def progress_lines(silent: bool) -> Callable[[str, int, int], None]:
 
 
 def noun_of(shape: Sequence[int]) -> str:
-    """Return what inputs of a shape are called.
+    """Return the noun for inputs of a shape.
 
     >>> noun_of((64,)), noun_of((3, 32, 32))
     ('vector', 'image')

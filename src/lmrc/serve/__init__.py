@@ -1,1 +1,1 @@
-"""``lmrc serve``: a model in a browser or over HTTP: teach it, predict with it. Extra ``serve``."""
+"""``lmrc serve``: teach a model and predict with it in a browser or over HTTP."""

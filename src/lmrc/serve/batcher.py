@@ -1,7 +1,7 @@
-"""Predictions of images that arrive one by one, computed together.
+"""Dynamic batching: images of concurrent requests share a forward pass.
 
-While one mini-batch is computed, images queue; the next mini-batch is all that wait. A single
-client waits for no one, and many share the cost of a forward pass.
+Images queue while a mini-batch is computed, and are the next one. A single client never waits for
+others.
 """
 
 import asyncio
@@ -49,10 +49,12 @@ class Batcher:
     def check_room(self, n: int) -> None:
         """Raise an ApiError if n more images cannot wait."""
         if len(self._queue) + n > self.max_queue:
-            raise ApiError(429, "busy", "too many images wait for a prediction", retry_after=1)
+            raise ApiError(
+                429, "busy", "too many images are waiting for a prediction", retry_after=1
+            )
 
     async def outputs(self, model: Any, images: list[NDArray[np.uint8]]) -> list[Any]:
-        """Return the model's output for each image; it is the given model's, whatever follows."""
+        """Return the given model's output for each image, even if a newer version is loaded."""
         self.check_room(len(images))
         loop = asyncio.get_running_loop()
         waiting = [_Waiting(model, pixels, loop.create_future()) for pixels in images]
@@ -91,7 +93,7 @@ class Batcher:
             self._running = None
 
     def _next_batch(self) -> list[_Waiting]:
-        """Take what waits for one model, in order of arrival."""
+        """Take waiting images of one model, in order of arrival."""
         batch: list[_Waiting] = []
         while self._queue and len(batch) < self.max_batch:
             if batch and self._queue[0].model is not batch[0].model:

@@ -24,38 +24,40 @@ def serve(
         str | None,
         typer.Option(
             envvar="LMRC_TOKEN",
-            help="Token that clients must send; needed if --host is not this machine alone.",
+            help="Token that clients must send; required if --host admits other machines.",
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="File with the token, which others cannot see.", exists=True),
+        typer.Option(help="File with the token, to keep it off the command line.", exists=True),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another name of this server, such as example.org; can be repeated."),
+        typer.Option(help="A host name of this server, such as example.org; can be repeated."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes; more than one with --read-only.")
+        int, typer.Option(min=1, max=64, help="Processes; more than one needs --read-only.")
     ] = 1,
-    read_only: Annotated[bool, Flag("--read-only", help="Predict only.")] = False,
+    read_only: Annotated[bool, Flag("--read-only", help="Predict, but change no model.")] = False,
     max_upload: Annotated[
-        float, typer.Option(min=0.1, max=2000, help="Megabytes of a request.")
+        float, typer.Option(min=0.1, max=2000, help="Largest request, in megabytes.")
     ] = 64,
     max_megapixels: Annotated[
-        float, typer.Option(min=0.01, max=150, help="Megapixels of an image.")
+        float, typer.Option(min=0.01, max=150, help="Largest image, in megapixels.")
     ] = 25,
     max_images: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Images of a request and of a task.")
+        int, typer.Option(min=1, max=100_000, help="Most images in a request or a task.")
     ] = 5000,
-    max_memory: Annotated[float, typer.Option(min=1, help="Megabytes of images in memory.")] = 1000,
+    max_memory: Annotated[
+        float, typer.Option(min=1, help="Memory for uploaded images, in megabytes.")
+    ] = 1000,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Teach a model and predict with it in a browser, or over HTTP.
 
-    Images that are sent are in memory until they are learnt. Needs additional packages: pip install
-    '.[serve]' in lmrc's folder
+    Uploaded images are kept in memory, not on disk, until they are learnt. Needs additional
+    packages: pip install '.[serve]' in lmrc's folder
 
     Example: lmrc serve pets.lmrc
     """
@@ -71,7 +73,7 @@ def serve(
     )  # fmt: skip
     settings.check()
     try:
-        from lmrc.serve.run import run
+        from lmrc.serve.app import run
     except ImportError as error:
         raise UsageError(
             "lmrc serve needs additional packages: pip install '.[serve]' in lmrc's folder "

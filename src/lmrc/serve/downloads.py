@@ -1,4 +1,4 @@
-"""A model to take away: its folder as a ZIP file, or an ONNX file."""
+"""Downloads of a model: its folder as a ZIP file, or an ONNX file."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ EXPORT_SECONDS = 600
 
 
 def folder_as_zip(served: Served) -> IO[bytes]:
-    """Return a file without a name that holds the model's folder as it is at one moment."""
+    """Return an unnamed temporary ZIP file with a consistent snapshot of the model's folder."""
     while True:
         before = store.fingerprint(served.path)
         if before is None:

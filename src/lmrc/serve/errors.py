@@ -13,9 +13,9 @@ CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "
 
 
 class ApiError(Exception):
-    """A request that cannot be answered: HTTP's status, a code for programs, a message for people.
+    """An error response: an HTTP status, a stable code for programs, a message for people.
 
-    The code does not change. After `retry_after` seconds it may be worth trying again.
+    `retry_after` is the number of seconds after which trying again may help.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ def response(error: ApiError) -> JSONResponse:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Let all errors have the same form."""
+    """Give all errors the same form."""
 
     @app.exception_handler(ApiError)
     async def known(request: Request, error: ApiError) -> JSONResponse:

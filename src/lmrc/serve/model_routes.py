@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from lmrc.lock import LockedError
 from lmrc.methods.calibrated import UNKNOWN_SHARE
 from lmrc.practice import maintenance
-from lmrc.practice.info import describe
-from lmrc.practice.log import history
+from lmrc.practice.info import describe, history
+from lmrc.practice.usage import printer
 from lmrc.serve import schema
 from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
@@ -145,19 +145,19 @@ def _prediction(
 @router.post("/models/{model}/rollback", response_model=schema.Model, dependencies=CHANGES)
 async def roll_back(served: TheModel) -> dict[str, Any]:
     """Delete the newest version; the one before it is the model again."""
-    return await _change(served, lambda: maintenance.roll_back(served.path, _quiet))
+    return await _change(served, maintenance.roll_back)
 
 
 @router.post("/models/{model}/forget", response_model=schema.Model, dependencies=CHANGES)
 async def forget(served: TheModel, of: schema.ClassRequest) -> dict[str, Any]:
     """Remove a class from all versions."""
-    return await _change(served, lambda: maintenance.forget(served.path, of.label, _quiet))
+    return await _change(served, maintenance.forget, of.label)
 
 
 @router.post("/models/{model}/rename", response_model=schema.Model, dependencies=CHANGES)
 async def rename(served: TheModel, of: schema.Rename) -> dict[str, Any]:
     """Rename a class in all versions."""
-    return await _change(served, lambda: maintenance.rename(served.path, of.label, of.to, _quiet))
+    return await _change(served, maintenance.rename, of.label, of.to)
 
 
 @router.get(
@@ -189,16 +189,12 @@ def _attachment(served: Served, suffix: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{safe}{suffix}"'}
 
 
-def _quiet(line: str) -> None:
-    """Print nothing."""
-
-
-async def _change(served: Served, change: Callable[[], None]) -> dict[str, Any]:
+async def _change(served: Served, change: Callable[..., None], *names: str) -> dict[str, Any]:
     """Change a model, and return its description when predictions come from the new state."""
     if not store.holds_model(served.path):
         raise ApiError(409, "empty_model", f"{served.name} has not learnt anything yet")
     try:
-        await asyncio.to_thread(change)
+        await asyncio.to_thread(change, served.path, *names, printer(quiet=True))
     except LockedError as error:
         raise ApiError(409, "locked", served.plain(error), retry_after=5) from error
     except (ValueError, OSError) as error:  # ModelFileError, too

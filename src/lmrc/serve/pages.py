@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from importlib import resources
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -68,8 +69,6 @@ async def enter(request: Request) -> Response:
         content += chunk
         if len(content) > MAX_FORM:
             raise ApiError(413, "too_large", "the form is too large")
-    from urllib.parse import parse_qs
-
     given = parse_qs(content.decode(errors="replace")).get("token", [""])[0]
     token = request.app.state.settings.token
     if not token or not same(given.strip(), token):

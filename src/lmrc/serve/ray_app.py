@@ -1,7 +1,7 @@
-"""Models on Ray Serve: replicas on one machine or many that only predict.
+"""Models on Ray Serve: replicas on one or more machines, which only predict.
 
-All replicas read the same folder, by a file system that they share; `lmrc serve` or `lmrc learn`
-elsewhere writes it, and they switch to its newest version. Needs ``pip install 'ray[serve]'``.
+All replicas read the same folder on a shared file system and switch to its newest version, which
+`lmrc serve` or `lmrc learn` writes elsewhere. Needs ``pip install 'ray[serve]'``.
 """
 
 import os

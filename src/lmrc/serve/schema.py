@@ -1,4 +1,4 @@
-"""The forms of requests and responses, for checks and for the OpenAPI description."""
+"""Schemas of requests and responses, for validation and the OpenAPI description."""
 
 import unicodedata
 from typing import Annotated, Any, Literal
@@ -9,7 +9,7 @@ Label = str | int | float | bool
 
 
 def check_label(text: str) -> str:
-    """Return the name of a class; refuse what cannot be one."""
+    """Return the normalised name of a class; raise a ValueError if it is invalid."""
     text = unicodedata.normalize("NFC", text.strip())
     if not text:
         raise ValueError("the name of a class is empty")
@@ -62,7 +62,7 @@ class Predictions(BaseModel):
 
 
 class Input(BaseModel):
-    """The form of a model's images."""
+    """The size and channels of a model's images."""
 
     height: int
     width: int
@@ -120,8 +120,8 @@ class Options(BaseModel):
         None,
         ge=0,
         le=0.5,
-        description="Share of each class that is held out. By default a fifth; none with a frozen "
-        "backbone, where each image is tested by the model without it.",
+        description="Share of each class to hold out for validation. By default a fifth; none with "
+        "a frozen backbone, whose accuracy is measured by leave-one-out.",
     )
     keep: bool = Field(False, description="Keep the result without waiting for a decision.")
     method: Literal["lmrc", "lmrc+"] | None = None
@@ -131,7 +131,7 @@ class Options(BaseModel):
 
 
 class MovedImages(BaseModel):
-    """Images of a job by their ids, and the class that they are of; null removes them."""
+    """Ids of images of a job, and their new class; null removes them."""
 
     model_config = ConfigDict(extra="forbid")
     images: list[str] = Field(max_length=100_000)
@@ -152,7 +152,7 @@ class Rename(ClassRequest):
 
 
 class Progress(BaseModel):
-    """Epochs done and of all."""
+    """Epochs done and in total."""
 
     done: int
     total: int
@@ -190,7 +190,7 @@ class Added(BaseModel):
 
 
 class Finding(BaseModel):
-    """Something that may make the model poor."""
+    """A problem that may make the model inaccurate."""
 
     code: str
     message: str
@@ -198,7 +198,7 @@ class Finding(BaseModel):
 
 
 class AddedImages(BaseModel):
-    """What became of the images of a request, and what the check found in all of the job."""
+    """The images of a request, added or refused, and problems among all images of the job."""
 
     added: list[Added]
     findings: list[Finding]

@@ -1,4 +1,4 @@
-"""A model that is served: the newest version in memory, and the switch to a newer one."""
+"""A served model: its newest version in memory, and how it switches to a newer one."""
 
 import asyncio
 import threading
@@ -43,9 +43,9 @@ class Loaded:
 
 
 class Served:
-    """A model folder that requests ask, while it is changed by this process or another.
+    """A model folder that answers requests while this process or another changes it.
 
-    It may not exist yet. Its name is that in addresses.
+    It may not exist yet. Its name is part of the URLs.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings) -> None:
@@ -85,25 +85,24 @@ class Served:
             self._loading = None
 
     def refresh(self) -> None:
-        """Load the newest version, if it is not the loaded one. Requests see the old or the new."""
+        """Load the newest version, if it is not loaded; requests see the old one or the new one."""
         with self._lock:
             while (signature := _signature(self.path)) != self._signature:
+                problem = ""
                 try:
                     loaded = None if signature is None else _load(self.path, self.device)
-                    self.problem = ""
                 except (ModelFileError, ValueError, OSError) as error:
-                    if _signature(self.path) != signature:
-                        continue  # replaced while we read
-                    loaded, self.problem = self._loaded, self.plain(error)
-                self._loaded, self._signature = loaded, signature
+                    loaded, problem = self._loaded, self.plain(error)
+                if _signature(self.path) == signature:  # else it was replaced while we read
+                    self._loaded, self._signature, self.problem = loaded, signature, problem
 
     def plain(self, error: BaseException | str) -> str:
-        """Return a message without the place of the model on this machine."""
+        """Return a message without the model's path on this machine."""
         return str(error).replace(str(self.path), self.name)
 
 
 def _signature(path: Path) -> Signature | None:
-    """Return what tells one manifest from the next, without reading it; None if there is none."""
+    """Return a cheap fingerprint of the manifest, without reading it; None if there is none."""
     try:
         status = (path / store.MANIFEST).stat()
     except OSError:
@@ -112,11 +111,7 @@ def _signature(path: Path) -> Signature | None:
 
 
 def _load(path: Path, device: str) -> Loaded:
-    while True:
-        before = store.fingerprint(path)
-        model, version = open_model(path, device), store.versions(path)[-1]["number"]
-        if store.fingerprint(path) == before:
-            break
+    model, version = open_model(path, device), store.versions(path)[-1]["number"]
     model._check_prediction_rule()
     size, mode = image_form(model.input_shape_)
     threshold = lru_cache(MAX_THRESHOLDS)(partial(unknown_threshold, model))
@@ -129,7 +124,7 @@ def compute(loaded: Loaded, pixels: NDArray[np.uint8]) -> list[Any]:
 
 
 def find_models(settings: Settings) -> dict[str, Served]:
-    """Return the models to serve, by name: one, or all in a folder.
+    """Return the models to serve by name: a single one, or all in a folder.
 
     Raises `ValueError` if the path holds something else.
     """

@@ -39,7 +39,7 @@ class Settings:
     decision_seconds: float = 3600.0
 
     def check(self) -> None:
-        """Refuse what would be unsafe or could not work."""
+        """Raise a UsageError for settings that are unsafe or do not work together."""
         if not self.token and not is_loopback(self.host):
             raise UsageError(
                 f"--host {self.host} can be reached from other machines: give a token, for example "
@@ -55,14 +55,13 @@ class Settings:
 
     def to_json(self) -> str:
         """Return the settings as text, for worker processes."""
-        return json.dumps({**asdict(self), "path": str(self.path)})
+        return json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
         """Return the settings from `to_json`."""
         content = json.loads(text)
-        hosts = tuple(content.pop("hosts"))
-        return cls(**{**content, "path": Path(content["path"]), "hosts": hosts})
+        return cls(**{**content, "path": Path(content["path"]), "hosts": tuple(content["hosts"])})
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the routes share: who is asked, errors, and the form of images in requests."""
+"""Dependencies of the routes, and parts of the OpenAPI description that they share."""
 
 from typing import Annotated, Any
 
@@ -42,7 +42,7 @@ async def jobs_of(request: Request) -> Jobs:
 
 
 async def served_of(request: Request, model: Annotated[str, Path(max_length=255)]) -> Served:
-    """Return the model that the address names."""
+    """Return the model in the URL."""
     models: dict[str, Served] = request.app.state.models
     if model not in models:
         raise ApiError(404, "no_model", "there is no such model")
@@ -50,13 +50,13 @@ async def served_of(request: Request, model: Annotated[str, Path(max_length=255)
 
 
 async def job_of(request: Request, job: Annotated[str, Path(max_length=64)]) -> Job:
-    """Return the job that the address names."""
+    """Return the job in the URL."""
     found: Jobs = request.app.state.jobs
     return found.get(job)
 
 
 async def writable(request: Request) -> None:
-    """Refuse changes of a server that only predicts."""
+    """Raise an ApiError if the server only predicts."""
     if request.app.state.settings.read_only:
         raise ApiError(403, "read_only", "this server only predicts")
 

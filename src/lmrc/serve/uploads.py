@@ -1,9 +1,9 @@
-"""Images that clients send: read into memory, never to disk, and decoded within limits."""
+"""Images that clients upload: read into memory, never to disk, and decoded within limits."""
 
 import asyncio
 import io
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "lmrc-decode")
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """An image file as it was sent: the field of the form, the file's name, its bytes."""
+    """An uploaded image file: the field of the form, the file's name, its bytes."""
 
     field: str
     name: str
@@ -43,7 +43,7 @@ async def read_uploads(request: Request, settings: Settings) -> list[Upload]:
 
 async def _read_form(request: Request, max_files: int) -> list[Upload]:
     parser = MultiPartParser(
-        request.headers, _chunks(request), max_files=max_files, max_fields=max_files
+        request.headers, request.stream(), max_files=max_files, max_fields=max_files
     )
     parser.spool_max_size = 2**62  # in memory: the length of the request is limited
     try:
@@ -64,18 +64,10 @@ async def _read_form(request: Request, max_files: int) -> list[Upload]:
     return found
 
 
-async def _chunks(request: Request) -> AsyncGenerator[bytes, None]:
-    async for chunk in request.stream():
-        yield chunk
-
-
 async def decode(
     uploads: Sequence[Upload], size: tuple[int, int], mode: Mode, max_pixels: int
 ) -> list[NDArray[np.uint8] | dict[str, str]]:
-    """Return the pixels of each image; if it is none, or too large, the code and message of why.
-
-    Few images are decoded at a time.
-    """
+    """Return the pixels of each image, or the code and message of the error; few at a time."""
     loop = asyncio.get_running_loop()
 
     async def pixels_of(upload: Upload) -> NDArray[np.uint8] | dict[str, str]:

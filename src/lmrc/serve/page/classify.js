@@ -1,7 +1,7 @@
 // Classify: the best classes of pictures.
 
-import { attempt, find, make, pause, percent, say } from "./dom.js";
-import { acceptDrops, Camera, pasted } from "./pictures.js";
+import { find, make, pause, percent, say } from "./dom.js";
+import { acceptFiles, Camera, pasted, preview } from "./pictures.js";
 
 const AT_ONCE = 16;  // pictures of a request
 const TOP = 3;
@@ -10,8 +10,7 @@ const TOP = 3;
 export function startClassify(predict) {
   const list = find("#predictions");
   const live = find("#classify-live");
-  const button = find("#classify-camera");
-  const camera = new Camera(live.querySelector("video"));
+  const camera = new Camera(find("#classify-camera"), live, (on) => { if (on) watch(); });
 
   async function classify(files) {
     say("");
@@ -29,11 +28,7 @@ export function startClassify(predict) {
     }
   }
 
-  find("#classify-files").addEventListener("change", (event) => {
-    classify([...event.target.files]);
-    event.target.value = "";
-  });
-  acceptDrops(find("#classify-drop"), classify);
+  acceptFiles(find("#classify-drop"), classify);
   document.addEventListener("paste", (event) => {
     if (!find("#classify").hidden && pasted(event).length) classify(pasted(event));
   });
@@ -42,24 +37,6 @@ export function startClassify(predict) {
     find("#classify-clear").hidden = true;
   }
   find("#classify-clear").addEventListener("click", clear);
-
-  const stop = () => {
-    camera.stop();
-    live.hidden = true;
-    button.setAttribute("aria-pressed", "false");
-    button.textContent = "Use the webcam";
-  };
-  button.addEventListener("click", () => attempt(button, async () => {
-    if (camera.stream) {
-      stop();
-      return;
-    }
-    await camera.start();
-    live.hidden = false;
-    button.setAttribute("aria-pressed", "true");
-    button.textContent = "Stop the webcam";
-    watch();
-  }));
 
   async function watch() {
     const caption = live.querySelector("figcaption");
@@ -81,7 +58,7 @@ export function startClassify(predict) {
       find("#classify-empty").hidden = !model.empty;
       find("#classify-tools").hidden = model.empty;
     },
-    hide: stop,
+    hide: () => camera.stop(),
   };
 }
 
@@ -90,9 +67,7 @@ const number = (scored) => (scored.probability === null
   ? `similarity ${scored.similarity.toFixed(2)}` : percent(scored.probability));
 
 function card(file) {
-  const address = URL.createObjectURL(file);
-  const image = make("img", { src: address, alt: "" });
-  image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
+  const image = preview(file);
   const name = make("h3", { textContent: "…" });
   const body = make("div", {}, name);
   const element = make("li", { className: "prediction" }, image, body);
@@ -110,7 +85,7 @@ function card(file) {
       name.textContent = title(prediction);
       image.alt = file.name;
       if (!prediction.known) {
-        body.append(make("p", { className: "hint", textContent: "Not like any known class. The nearest:" }));
+        body.append(make("p", { className: "hint", textContent: "Not like any known class. If it is one after all:" }));
       }
       body.append(make("ul", { className: "scores" }, ...prediction.best.map(score)));
     },

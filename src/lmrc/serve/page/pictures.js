@@ -1,5 +1,7 @@
 // Pictures from files, folders, the clipboard and the webcam.
 
+import { attempt, make } from "./dom.js";
+
 const MOST = 640;  // pixels of the longer side: larger pictures are scaled down before they are sent
 
 const READ = /\.(bmp|gif|jfif|jpe|jpe?g|png|tiff?|webp)$/i;
@@ -67,15 +69,21 @@ async function toFile(canvas, name) {
   return new File([blob], name, { type: "image/jpeg" });
 }
 
-// Let files be dropped on an element; what folders contain, too.
-export function acceptDrops(element, take) {
+// Let files be chosen in a label with an input, or dropped on it; what folders contain, too.
+export function acceptFiles(label, take) {
+  const input = label.querySelector("input");
+  input.addEventListener("change", () => {
+    const files = [...input.files];
+    input.value = "";
+    take(files);
+  });
   const over = (on) => (event) => {
     event.preventDefault();
-    element.classList.toggle("over", on);
+    label.classList.toggle("over", on);
   };
-  element.addEventListener("dragover", over(true));
-  element.addEventListener("dragleave", over(false));
-  element.addEventListener("drop", async (event) => {
+  label.addEventListener("dragover", over(true));
+  label.addEventListener("dragleave", over(false));
+  label.addEventListener("drop", async (event) => {
     over(false)(event);
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
     const plain = [...event.dataTransfer.files];
@@ -97,11 +105,21 @@ async function walk(entry) {
 
 export const pasted = (event) => [...(event.clipboardData?.files ?? [])].filter((f) => f.type.startsWith("image/"));
 
-// A webcam, shown in a video element until it is stopped.
+// Return an image element that shows a file.
+export function preview(file, alt = "") {
+  const address = URL.createObjectURL(file);
+  const image = make("img", { src: address, alt });
+  image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
+  image.addEventListener("error", () => { image.style.visibility = "hidden"; }, { once: true });  // no broken icon
+  return image;
+}
+
+// A webcam that a button starts and stops, and the figure with a video element that shows it.
 export class Camera {
-  constructor(video) {
-    this.video = video;
-    this.stream = null;
+  constructor(button, figure, changed) {
+    Object.assign(this, { button, figure, changed, stream: null });
+    this.video = figure.querySelector("video");
+    button.addEventListener("click", () => attempt(button, () => (this.stream ? this.stop() : this.start())));
   }
 
   async start() {
@@ -113,12 +131,21 @@ export class Camera {
     }
     this.video.srcObject = this.stream;
     await this.video.play();
+    this.show(true);
   }
 
   stop() {
     this.stream?.getTracks().forEach((track) => track.stop());
     this.stream = null;
     this.video.srcObject = null;
+    this.show(false);
+  }
+
+  show(on) {
+    this.figure.hidden = !on;
+    this.button.textContent = on ? "Stop the webcam" : "Use the webcam";
+    this.button.setAttribute("aria-pressed", String(on));
+    this.changed(on);
   }
 
   frame() {

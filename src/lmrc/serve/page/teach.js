@@ -2,7 +2,7 @@
 
 import { ApiError, call, follow, form } from "./api.js";
 import { attempt, count, find, make, percent, say } from "./dom.js";
-import { acceptDrops, byClass, Camera, pasted, shrink } from "./pictures.js";
+import { acceptFiles, byClass, Camera, pasted, preview, shrink } from "./pictures.js";
 
 const AT_ONCE = 8;  // pictures of a request
 const REFUSED = ["too_many", "too_large", "invalid_request"];  // for what they are
@@ -13,13 +13,14 @@ const STAGES = {
 
 export function startTeach(state) {
   const cards = [];
+  // Each has a file, its card (null once it is removed), its id and class as the server has them,
+  // and the task that learns it.
+  let pictures = [];
   let job = null;  // the task that collects pictures
   let period = 0;  // counts the changes of model
   let turn = Promise.resolve();  // the last request
   let sending = false;  // before the task is learnt
   let following = null;
-  const gone = new Set();  // what the server still has of the pictures that were removed
-  const own = new Set();  // the tasks that this page had learnt
 
   // ---- pictures ----
 
@@ -34,17 +35,12 @@ export function startTeach(state) {
     return done;
   }
 
-  const all = () => cards.flatMap((card) => card.pictures);
+  const all = () => pictures.filter((p) => p.card);
 
   function forget() {
     job = null;
-    gone.clear();
-    for (const picture of all()) picture.id = picture.label = null;
-  }
-
-  function abandon() {
-    if (job) call("DELETE", `/v1/jobs/${job}`).catch(() => {});
-    forget();
+    pictures = all();
+    for (const picture of pictures) picture.id = picture.label = null;
   }
 
   const upload = () => attempt(null, () => inTurn(sync));
@@ -60,85 +56,83 @@ export function startTeach(state) {
     return id;
   }
 
-  // Bring the server's pictures up to date: remove, rename, add.
+  // The class that a picture is to have; null if it was removed.
+  const wanted = (picture) => (picture.card ? picture.card.label || picture.label : null);
+
+  // Bring the server's pictures up to date: move or remove those that it has, then add the others.
   async function sync() {
     await state.ready;
-    await clear();
-    for (const card of [...cards]) {
-      const renamed = card.pictures.filter((p) => p.id && card.label && p.label !== card.label);
-      if (!renamed.length) continue;
-      const { label } = card;
-      await move(renamed.map((p) => p.id), label);
-      for (const picture of renamed) picture.label = label;
+    for (;;) {
+      const moved = pictures.filter((p) => p.id && p.label !== wanted(p));
+      const unsent = pictures.filter((p) => p.card?.label && !p.id && !p.learning);
+      if (moved.length) await move(moved.filter((p) => wanted(p) === wanted(moved[0])));
+      else if (unsent.length) await send(unsent.filter((p) => p.card === unsent[0].card));
+      else break;
     }
-    const unsent = (card) => card.pictures.filter((p) => card.label && !p.id && !p.learning);
-    for (let card; (card = cards.find((c) => unsent(c).length));) {
-      await send(card, unsent(card).slice(0, AT_ONCE), unsent(card));
-    }
-    await clear();  // of what was removed while it was sent
+    pictures = all();
   }
 
-  async function clear() {
-    if (!job || !gone.size) return;
-    const images = [...gone];
-    await move(images, null);
-    for (const id of images) gone.delete(id);
+  async function move(moved) {
+    const label = wanted(moved[0]);
+    const images = moved.map((p) => p.id);
+    const { findings } = await call("PATCH", `/v1/jobs/${await task()}/images`, { images, class: label });
+    for (const picture of moved) picture.label = label;
+    note(findings);
   }
 
-  async function move(images, label) {
-    note((await call("PATCH", `/v1/jobs/${await task()}/images`, { images, class: label })).findings);
-  }
-
-  async function send(card, pictures, left) {
+  async function send(unsent) {
+    const { card } = unsent[0];
     const { label } = card;
+    const part = unsent.slice(0, AT_ONCE);
     const id = await task();
     let answer;
     try {
       answer = await call("POST", `/v1/jobs/${id}/images?label=${encodeURIComponent(label)}`,
-        form("image", pictures.map((p) => p.file)));
+        form("image", part.map((p) => p.file)));
     } catch (error) {
       if (!REFUSED.includes(error.code)) throw error;
-      left.forEach(card.hide);
-      card.tell(`${count(left.length, "picture")}: ${error.message}`);
+      unsent.forEach(hide);
+      card.tell(`${count(unsent.length, "picture")}: ${error.message}`);
       return;
     }
     if (id !== job) return;
     answer.added.forEach((added, i) => {
-      const picture = pictures[i];
-      Object.assign(picture, { id: added.id, label });
+      Object.assign(part[i], { id: added.id, label });
       if (added.error) {
-        card.hide(picture);
-        card.tell(`${picture.file.name}: ${added.error.message}`);
-      } else if (!card.pictures.includes(picture)) gone.add(added.id);  // removed in the meantime
+        hide(part[i]);
+        card.tell(`${part[i].file.name}: ${added.error.message}`);
+      }
     });
     note(answer.findings);
   }
 
-  function remove(pictures) {
-    for (const picture of pictures) if (picture.id) gone.add(picture.id);
-    if (gone.size) upload();
+  function hide(picture) {
+    const { card } = picture;
+    if (!card) return;
+    picture.card = null;
+    picture.element.remove();
+    card.recount();
   }
 
   function note(found) {
     const flagged = new Set(found.flatMap((f) => f.images));
-    for (const card of cards) card.flag(flagged);
+    for (const picture of pictures) picture.element.classList.toggle("flagged", flagged.has(picture.id));
     find("#findings ul").replaceChildren(...found.slice(0, 20).map((f) => make("li", { textContent: f.message })));
     find("#findings").hidden = !found.length;
     ready();
   }
 
-  const full = () => cards.filter((card) => card.pictures.length);
-
   // Say what is missing before anything can be learnt.
   function missing() {
-    if (full().some((card) => !card.typed)) return "Give each class a name.";
-    const few = state.model?.empty && new Set(full().map((card) => card.typed)).size < 2;
-    return few ? "Add pictures of two classes or more." : "";
+    const full = cards.filter((card) => card.size);
+    if (full.some((card) => !card.typed)) return "Give each class a name.";
+    const few = state.model?.empty && new Set(full.map((card) => card.typed)).size < 2;
+    return few ? "Add pictures of at least two classes." : "";
   }
 
   function ready() {
     const busy = sending || cards.some((card) => card.busy);
-    find("#learn").disabled = !full().length || missing() || busy;
+    find("#learn").disabled = !cards.some((card) => card.size) || missing() || busy;
     find("#learn-hint").textContent = sending ? "Sending the pictures…" : missing();
   }
 
@@ -162,20 +156,21 @@ export function startTeach(state) {
       make("span", {}, make("b", { textContent: "Drop pictures here" }), ", paste them, or choose files"));
     const record = make("button", { type: "button", textContent: "Use the webcam", "aria-pressed": "false" });
     const shoot = make("button", { type: "button", textContent: "Take a picture", hidden: true });
-    const video = make("video", { muted: true, playsInline: true });
-    const live = make("figure", { className: "live", hidden: true }, video);
+    const live = make("figure", { className: "live", hidden: true }, make("video", { muted: true, playsInline: true }));
     const thumbs = make("ul", { className: "thumbs", "aria-label": "Pictures" });
     const problems = make("ul", { className: "problems", hidden: true });
     const element = make("div", { className: "class-card" },
       make("p", { className: "row" }, make("label", {}, "Class ", input), tally, removeClass),
       drop, make("p", { className: "row" }, record, shoot), live, thumbs, problems);
     element.role = "group";
-    const camera = new Camera(video);
+    const camera = new Camera(record, live, (on) => { shoot.hidden = !on; });
 
     const card = {
-      element, pictures: [], busy: 0, label: name, hide,
+      element, busy: 0, label: name,
       get typed() { return input.value.trim(); },
+      get size() { return thumbs.childElementCount; },
       focus: () => input.focus(),
+      stop: () => camera.stop(),
       async take(found) {
         say("");
         card.label = card.typed;  // the field may keep the focus: it tells of its change later
@@ -186,8 +181,8 @@ export function startTeach(state) {
         ready();
         for (let i = 0; i < found.length; i += AT_ONCE) {
           const part = found.slice(i, i + AT_ONCE);
-          const files = await Promise.all(part.map((file) => shrink(file).catch(() => null)));
-          files.forEach((file, n) => (file ? show(file) : card.tell(`${part[n].name}: it cannot be read`)));
+          const shrunk = await Promise.all(part.map((file) => shrink(file).catch(() => null)));
+          shrunk.forEach((file, n) => (file ? show(file) : card.tell(`${part[n].name}: it cannot be read`)));
           await upload();
         }
         card.busy -= 1;
@@ -197,49 +192,33 @@ export function startTeach(state) {
         problems.append(make("li", { textContent: problem }));
         problems.hidden = false;
       },
-      flag: (ids) => card.pictures.forEach((p) => p.element.classList.toggle("flagged", ids.has(p.id))),
+      recount() {
+        tally.textContent = card.size ? count(card.size, "picture") : "no pictures";
+        ready();
+      },
       drop() {
+        card.stop();
         cards.splice(cards.indexOf(card), 1);
         element.remove();
-        card.pictures = [];  // some may be on their way
+        for (const picture of pictures) if (picture.card === card) picture.card = null;
         if (!cards.length) addClass();
         ready();
       },
-      stop() {
-        camera.stop();
-        live.hidden = shoot.hidden = true;
-        record.textContent = "Use the webcam";
-        record.setAttribute("aria-pressed", "false");
-      },
     };
 
-    function recount() {
-      tally.textContent = card.pictures.length ? count(card.pictures.length, "picture") : "no pictures";
-      ready();
-    }
-
     function show(file) {
-      // Id and class are as the server has it.
-      const picture = { file, id: null, label: null, learning: false };
-      const address = URL.createObjectURL(file);
-      const image = make("img", { src: address, alt: file.name });
-      image.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
+      if (!cards.includes(card)) return;  // it was removed in the meantime
       const cross = make("button", { type: "button", textContent: "×", "aria-label": `Remove ${file.name}` });
+      const element = make("li", {}, preview(file, file.name), cross);
+      const picture = { file, card, element, id: null, label: null, learning: null };
       cross.addEventListener("click", () => {
-        (picture.element.nextSibling?.querySelector("button") ?? files).focus();
+        (element.nextSibling?.querySelector("button") ?? files).focus();
         hide(picture);
-        remove([picture]);
+        upload();
       });
-      picture.element = make("li", {}, image, cross);
-      thumbs.append(picture.element);
-      card.pictures.push(picture);
-      recount();
-    }
-
-    function hide(picture) {
-      picture.element.remove();
-      card.pictures = card.pictures.filter((p) => p !== picture);
-      recount();
+      thumbs.append(element);
+      pictures.push(picture);
+      card.recount();
     }
 
     input.addEventListener("input", ready);
@@ -247,29 +226,14 @@ export function startTeach(state) {
       card.label = card.typed;
       upload();
     });
-    files.addEventListener("change", () => {
-      card.take([...files.files]);
-      files.value = "";
-    });
-    acceptDrops(drop, card.take);
+    acceptFiles(drop, card.take);
     element.addEventListener("paste", (event) => {
       if (pasted(event).length) card.take(pasted(event));
     });
     removeClass.addEventListener("click", () => {
-      card.stop();
-      remove(card.pictures);
       card.drop();
+      upload();
     });
-    record.addEventListener("click", () => attempt(record, async () => {
-      if (camera.stream) {
-        card.stop();
-        return;
-      }
-      await camera.start();
-      live.hidden = shoot.hidden = false;
-      record.textContent = "Stop the webcam";
-      record.setAttribute("aria-pressed", "true");
-    }));
     shoot.addEventListener("click", () => attempt(null, async () => card.take([await camera.frame()])));
     return card;
   }
@@ -279,7 +243,7 @@ export function startTeach(state) {
     const { classes, aside, beside, unread } = byClass(event.target.files);
     event.target.value = "";
     for (const [name, files] of [...classes].sort(([a], [b]) => a.localeCompare(b))) {
-      const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.pictures.length);
+      const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.size);
       if (spare && !spare.typed) spare.element.querySelector("input").value = name;
       (spare ?? addClass(name)).take(files);
     }
@@ -305,13 +269,12 @@ export function startTeach(state) {
       await sync();
       if (missing()) throw new Error(missing());  // pictures were refused
       const id = await task();
-      own.add(id);
-      const pictures = all();
-      for (const picture of pictures) picture.learning = true;
+      const learning = all();
+      for (const picture of learning) picture.learning = id;
       try {
         await call("POST", `/v1/jobs/${id}/learn`, {});
       } catch (error) {
-        for (const picture of pictures) picture.learning = false;
+        for (const picture of learning) picture.learning = null;
         throw error;
       }
       forget();
@@ -340,23 +303,21 @@ export function startTeach(state) {
     if (last?.state !== "failed") find("#warnings").replaceChildren();
     if (kept) say("");
     else if (last?.error) {
-      say(`${last.error.message}. The model is as it was; the pictures are still on this page.`);
+      say(`${last.error.message}. The model is unchanged; the pictures are still on this page.`);
     } else if (!["discarded", "cancelled"].includes(last?.state)) {
-      say("The server does not know this task any more. The model is as it was.");
+      say("The server no longer knows this task. The model is unchanged.");
     }
-    if (own.has(id)) {
-      for (const card of [...cards]) {
-        const learnt = card.pictures.filter((p) => p.learning);
-        for (const picture of learnt) picture.learning = false;
-        if (!kept) continue;
-        learnt.forEach(card.hide);
-        if (learnt.length && !card.pictures.length) card.drop();
-      }
-      upload();  // what is left goes into a new task
+    const learnt = all().filter((p) => p.learning === id);
+    for (const picture of learnt) picture.learning = null;
+    if (kept) {
+      const used = new Set(learnt.map((p) => p.card));
+      learnt.forEach(hide);
+      for (const card of used) if (!card.size) card.drop();
+      note([]);
     }
-    if (kept) note([]);
+    if (learnt.length) upload();  // what is left goes into a new task
     await state.refresh();
-    if (last?.state === "kept" && state.view === "teach") state.open("classify");
+    if (kept && state.view === "teach") state.open("classify");
   }
 
   function showJob(found) {
@@ -386,7 +347,7 @@ export function startTeach(state) {
     for (const [key, name] of [["new", "new classes"], ["old", "known classes"]]) {
       if (`${key}_accuracy` in result) {
         rows.push([`Accuracy on ${result.left_out ? "" : "held-out "}pictures of ${name}`,
-          `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}${result.left_out ? ", each tested without it" : ""}`]);
+          `${percent(result[`${key}_accuracy`])} of ${count(result[`${key}_tested`], "picture")}${result.left_out ? ", each tested by a model without it" : ""}`]);
       }
     }
     if (!rows.length) rows.push(["Accuracy", "not measured: too few pictures to hold some out"]);
@@ -413,7 +374,7 @@ export function startTeach(state) {
     async show() {
       ready();
       find("#exemplars").textContent = state.model.exemplars
-        ? "The model stores some of them." : "They are never written to its disk, nor into the model.";
+        ? "The model stores some of them." : "They are never written to disk, nor stored in the model.";
       const { jobs } = await call("GET", "/v1/jobs");  // perhaps another window has started one
       const active = jobs.find((j) => j.model === state.name && ["learning", "waiting"].includes(j.state));
       if (active) attempt(null, () => watch(active.id));
@@ -422,8 +383,13 @@ export function startTeach(state) {
     reset() {
       following = null;
       period += 1;
-      abandon();
-      cards.splice(0).forEach((card) => card.element.remove());
+      if (job) call("DELETE", `/v1/jobs/${job}`).catch(() => {});
+      job = null;
+      pictures = [];
+      for (const card of cards.splice(0)) {
+        card.stop();
+        card.element.remove();
+      }
       addClass();
       addClass();
       note([]);
