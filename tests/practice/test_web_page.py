@@ -2,6 +2,7 @@
 
 import base64
 import io
+import shutil
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -73,8 +74,8 @@ def model():
 def site(model, tmp_path_factory, onnx_operators):
     """The folder of the model's page."""
     try:
-        web_page._archive(print)
-    except OSError as error:
+        web_page._fetched_package(print)
+    except (ValueError, OSError) as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("web")
     model.save(folder / "light.lmrc")
@@ -176,24 +177,30 @@ def test_licences_are_beside_it(site):
     assert (site / "ThirdPartyNotices-onnxruntime.txt").stat().st_size > 1000
 
 
-def test_a_package_with_another_checksum_is_not_used(call, model, tmp_path, monkeypatch):
-    """Nothing of it is kept, and the message says what to do without a download."""
-    (tmp_path / "other.tgz").write_bytes(b"something")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=tmp_path)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(web_page, "URL", f"http://127.0.0.1:{server.server_port}/other.tgz")
-        monkeypatch.setenv("LMRC_CACHE", str(tmp_path / "cache"))
-        model.save(tmp_path / "m")
-        code, out, err = call("export", str(tmp_path / "m"), str(tmp_path / "out"), "--web")
-        server.shutdown()
-    assert (code, out) == (1, "downloading onnxruntime-web 1.30.0 (33 MB), once\n")
-    assert err.startswith("lmrc: cannot download http://127.0.0.1:")
-    assert err.endswith(
-        "; give the folder of the npm package onnxruntime-web with --onnxruntime-web\n"
-    )
+def test_without_npm(call, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("LMRC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    model.save(tmp_path / "m")
+    code, _, err = call("export", str(tmp_path / "m"), str(tmp_path / "out"), "--web")
+    assert code == 2
+    assert "npm is not installed" in err
+    assert "--onnxruntime-web" in err
     assert err.count("\n") == 1
-    assert list((tmp_path / "cache").iterdir()) == []
     assert not (tmp_path / "out").exists()
+
+
+def test_other_package_than_expected(call, model, tmp_path, monkeypatch):
+    """What npm returns is checked; nothing of it is kept."""
+    npm = tmp_path / "npm"
+    npm.write_text("#!/bin/sh\necho something > onnxruntime-web.tgz\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("LMRC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shutil, "which", lambda name: str(npm))
+    model.save(tmp_path / "m")
+    code, _, err = call("export", str(tmp_path / "m"), str(tmp_path / "out"), "--web")
+    assert code == 1
+    assert "another checksum" in err
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 @pytest.mark.parametrize(

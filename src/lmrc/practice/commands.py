@@ -393,8 +393,8 @@ def export(
     onnxruntime_web: Annotated[
         Path | None,
         typer.Option(
-            help="With --web: folder of the npm package onnxruntime-web, if it cannot be "
-            "downloaded.",
+            help="With --web: folder of the npm package onnxruntime-web; by default npm fetches "
+            "it.",
             exists=True,
             file_okay=False,
         ),

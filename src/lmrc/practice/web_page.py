@@ -1,13 +1,17 @@
 """``lmrc export --web``: a model as a web page that runs in the browser alone.
 
-Everything is a script, the model and the runtime too, as base64: browsers load scripts from a
-folder on disk, and web servers know their type.
+All is in scripts, also the model and the runtime, as base64: browsers load those from a folder on
+disk, too, and no web server has to know the types of other files.
 """
 
 import base64
+import hashlib
 import json
 import re
+import shutil
+import subprocess
 import tarfile
+import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,13 +22,12 @@ from lmrc.practice.usage import Say, UsageError, count, format_bytes
 from lmrc.store.files import write_atomically
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
-URL = f"https://registry.npmjs.org/{PACKAGE}/-/{PACKAGE}-{VERSION}.tgz"
-CHECKSUM = (
-    "sha512:ab4cbe26baedba45d2cec05610c71c55fa97db92d19a8b171c5f8269126683ca"
-    "590a5cdc57bb2f35ce2b298de32f4d956fb42644c0ecd528a0a91e025c07ca61"
+INTEGRITY = (  # SHA-512 of the package, as npm states it
+    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 )
 SCRIPT, GLUE, WASM = "ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"
-#: The page's modules, each after those it imports: of `lmrc serve`, and its own.
+NPM_SECONDS = 600
+#: The page's modules, each after those that it imports: of `lmrc serve`, and its own.
 MODULES = ("dom.js", "pictures.js", "classify.js", "pixels.js", "start.js")
 #: Licences of ONNX Runtime; the npm package does not contain them.
 LICENCES = ("LICENSE", "ThirdPartyNotices.txt")
@@ -35,12 +38,14 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 def export_page(path: Path, out: Path, package: Path | None = None, *, say: Say = print) -> None:
     """Write a model as a web page, after comparing its outputs with those of the model.
 
-    `package` is the folder of the npm package onnxruntime-web; None downloads it once.
+    `package` is the folder of the npm package onnxruntime-web; None: from the cache, or fetched by
+    npm.
     """
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: name a folder for the web page")
     model, content = convert(path, out)  # before a download that a model may have no use for
-    files = {**_page_files(), **_package(package, say), **_licences()}
+    runtime = _read_package(package) if package else _fetched_package(say)
+    files = {**_page_files(), **runtime, **_licences()}
     files["model.js"] = _script("MODEL", describe(path.absolute().name, content))
     out.mkdir(parents=True, exist_ok=True)
     for name, of_file in files.items():
@@ -97,42 +102,63 @@ def _licences() -> dict[str, bytes]:
     }
 
 
-def _package(folder: Path | None, say: Say) -> dict[str, bytes]:
-    """Return the files of onnxruntime-web: from its folder, or from the cache, downloaded once."""
-    if folder is not None:
-        place = folder if (folder / SCRIPT).exists() else folder / "dist"
-        missing = [name for name in (SCRIPT, GLUE, WASM) if not (place / name).is_file()]
-        if missing:
+def _read_package(folder: Path) -> dict[str, bytes]:
+    """Return the files of onnxruntime-web that the page needs, from its folder."""
+    place = folder if (folder / SCRIPT).exists() else folder / "dist"
+    missing = [name for name in (SCRIPT, GLUE, WASM) if not (place / name).is_file()]
+    if missing:
+        raise UsageError(
+            f"{folder} is not the npm package {PACKAGE}: {missing[0]} is not in it, nor in dist/"
+        )
+    glue, wasm = ((place / name).read_bytes() for name in (GLUE, WASM))
+    content = {"mjs": base64.b64encode(glue).decode(), "wasm": base64.b64encode(wasm).decode()}
+    return {SCRIPT: (place / SCRIPT).read_bytes(), "runtime.js": _script("RUNTIME", content)}
+
+
+def _fetched_package(say: Say) -> dict[str, bytes]:
+    """Return the files of onnxruntime-web from the cache; npm fetches them the first time."""
+    kept = cache_folder() / f"{PACKAGE}-{VERSION}"
+    if not kept.exists():
+        npm = shutil.which("npm")
+        if npm is None:
             raise UsageError(
-                f"{folder} is not the npm package {PACKAGE}: neither it nor its "
-                f"folder dist/ has {missing[0]}"
+                f"--web needs the npm package {PACKAGE}, and npm is not installed: install it, or "
+                "give the package's folder with --onnxruntime-web"
             )
-        content = {name: (place / name).read_bytes() for name in (SCRIPT, GLUE, WASM)}
-    else:
-        with tarfile.open(_archive(say)) as archive:
-            content = {
-                name: archive.extractfile(f"package/dist/{name}").read()  # type: ignore[union-attr]
-                for name in (SCRIPT, GLUE, WASM)
-            }
-    runtime = {
-        kind: base64.b64encode(content[name]).decode()
-        for kind, name in (("mjs", GLUE), ("wasm", WASM))
-    }
-    return {SCRIPT: content[SCRIPT], "runtime.js": _script("RUNTIME", runtime)}
+        say(f"fetching {PACKAGE} {VERSION} by npm (33 MB), once")
+        _fetch(npm, kept)
+    return _read_package(kept)
 
 
-def _archive(say: Say) -> str:
-    """Return the path of the npm package in the cache; it is downloaded if it is not there."""
-    import pooch
-
-    folder, name = cache_folder(), URL.rpartition("/")[2]
-    if not (folder / name).exists():
-        say(f"downloading {PACKAGE} {VERSION} (33 MB), once")
-    pooch.get_logger().setLevel("WARNING")
-    try:
-        return str(pooch.retrieve(URL, CHECKSUM, name, folder))
-    except (OSError, ValueError) as error:  # no network, or another checksum
-        raise OSError(
-            f"cannot download {URL}: {error}; give the folder of the npm package {PACKAGE} with "
-            "--onnxruntime-web"
-        ) from error
+def _fetch(npm: str, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as place:
+        command = [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}"]
+        try:
+            done = subprocess.run(
+                command, cwd=place, capture_output=True, text=True, timeout=NPM_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"npm pack took more than {NPM_SECONDS} s") from error
+        packed = list(Path(place).glob("*.tgz"))
+        if done.returncode or len(packed) != 1:
+            reason = (done.stderr.strip().splitlines() or ["no file"])[-1]
+            raise OSError(
+                f"npm cannot fetch {PACKAGE}@{VERSION}: {reason}; give its folder with "
+                "--onnxruntime-web"
+            )
+        digest = hashlib.sha512(packed[0].read_bytes()).digest()
+        if base64.b64encode(digest).decode() != INTEGRITY:
+            raise OSError(f"what npm fetched as {PACKAGE}@{VERSION} has another checksum than it")
+        unpacked = Path(place, "unpacked")
+        unpacked.mkdir()
+        with tarfile.open(packed[0]) as archive:
+            for name in (SCRIPT, GLUE, WASM):
+                file = archive.extractfile(f"package/dist/{name}")
+                assert file is not None
+                (unpacked / name).write_bytes(file.read())
+        try:
+            unpacked.rename(kept)
+        except OSError:
+            if not kept.exists():  # another process was faster
+                raise
