@@ -8,7 +8,6 @@ from lmrc.nets.network import Encoder, Network
 from lmrc.training.batches import Batches
 from lmrc.training.compiling import compiled
 from lmrc.training.loop import Optimisation, TrainingError, train
-from lmrc.training.step import means
 
 CPU = torch.device("cpu")
 PLAN = Optimisation(epochs=3, learning_rate=0.1, halve_at=(), momentum=0.0, weight_decay=0.0)
@@ -29,8 +28,6 @@ def run(network, losses, plan=PLAN, **kwargs):
 
 
 def test_terms_are_means_over_samples_and_their_sum_is_the_loss():
-    terms = {"new": torch.tensor([1.0, 3.0]), "penalty": torch.tensor(5.0)}
-    assert means(terms).sum() == 7.0
     network = nn.Linear(2, 1)
     plan = Optimisation(1, 1e-9, (), 0.0, 0.0)  # a rate so small that the weights stand still
     losses = squared_error(network)

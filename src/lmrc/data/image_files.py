@@ -6,6 +6,7 @@ import bisect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, islice
 from multiprocessing import get_all_start_methods
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from lmrc.data.images import ImageFile, Mode, Pixels, Size, UnreadableImageError, read_image
 
@@ -77,14 +78,18 @@ def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:
         yield from map(read, range(n))
         return
     loader = DataLoader(
-        _Read(read, n),
+        range(n),  # type: ignore[arg-type]  # any sequence will do
         batch_size=BATCH,
         num_workers=n_workers(MAX_DECODERS),
-        collate_fn=list,
+        collate_fn=partial(_read_all, read),
         generator=torch.Generator(),  # the user's is not touched
     )
     for items in loader:
         yield from items
+
+
+def _read_all(read: Callable[[int], T], rows: list[int]) -> list[T]:
+    return [read(row) for row in rows]
 
 
 def progress(items: Iterable[T], title: str, total: int) -> Iterator[T]:
@@ -104,19 +109,6 @@ def read_or_error(path: ImageFile, size: Size, mode: Mode) -> Pixels | Unreadabl
         return read_image(path, size, mode)
     except UnreadableImageError as error:
         return error
-
-
-class _Read(Dataset[Any]):
-    """A `Dataset` of what a function returns for 0 … n − 1."""
-
-    def __init__(self, read: Callable[[int], Any], n: int) -> None:
-        self.read, self.n = read, n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, i: int) -> Any:
-        return self.read(i)
 
 
 class ImageFiles:

@@ -2,11 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from lmrc.data.image_files import n_workers
 from lmrc.data.inputs import Inputs
@@ -85,12 +84,12 @@ class LoaderBuffer(DeviceBuffer):
 
     def __init__(self, x: Inputs, max_size: int, device: torch.device) -> None:
         super().__init__(x, max_size, device)
-        self.sampler = _EpochSampler()
+        self.rows: list[list[int]] = []  # of each mini-batch of the current epoch
         self.loader = DataLoader(
-            _Rows(x),
-            batch_sampler=self.sampler,
+            range(len(x)),  # type: ignore[arg-type]  # row numbers: `x` itself reads them
+            batch_sampler=self.rows,
             num_workers=n_workers(),
-            collate_fn=_identity,
+            collate_fn=x.__getitem__,
             pin_memory=device.type == "cuda",
             persistent_workers=True,
             generator=torch.Generator(),  # torch's global one is not touched
@@ -99,37 +98,10 @@ class LoaderBuffer(DeviceBuffer):
 
     def start_epoch(self, batches: Sequence[Tensor]) -> None:
         """Start an epoch; ``batches`` are the rows of each mini-batch."""
-        self.sampler.batches = batches
+        self.rows[:] = [rows.tolist() for rows in batches]
         self.batches = iter(self.loader)
 
     def load_next(self) -> None:
         """Load the next mini-batch into `data`."""
         batch = next(self.batches)
         self.data[: len(batch)].copy_(batch, non_blocking=True)
-
-
-class _EpochSampler:
-    """The rows of each mini-batch of the current epoch."""
-
-    batches: Sequence[Tensor] = ()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (rows.tolist() for rows in self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
-class _Rows(Dataset[Any]):
-    def __init__(self, x: Inputs) -> None:
-        self.x = x
-
-    def __getitem__(self, row: int) -> Tensor:
-        return self.x[[row]][0]
-
-    def __getitems__(self, rows: list[int]) -> Tensor:
-        return self.x[rows]
-
-
-def _identity(batch: Any) -> Any:
-    return batch

@@ -11,11 +11,6 @@ from lmrc.training.batches import Batches, MiniBatch
 Losses = Mapping[str, Tensor]
 
 
-def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tensor:
-    """Return each term of a loss, averaged over the mini-batch; their sum is minimised."""
-    return torch.stack([mean(term) for term in terms.values()])
-
-
 #: Names of other values in the record of an epoch.
 RESERVED = ("task", "epoch", "learning_rate", "cutmix", "loss")
 
@@ -76,7 +71,7 @@ class Step:
         self.sums.add_(loss.detach(), alpha=self.count(batch))
 
     def terms(self, batch: MiniBatch) -> Tensor:
-        """Return each term of the loss, averaged over the mini-batch."""
+        """Return each term of the loss, averaged over the mini-batch; their sum is minimised."""
         terms = self.losses(batch)
         check(terms, len(batch.y))
         if self.names and self.names != tuple(terms):
@@ -85,7 +80,7 @@ class Step:
                 "earlier step: return the same ones in all steps of a task, 0 · another if need be"
             )
         self.names = tuple(terms)
-        return means(terms, self.mean)
+        return torch.stack([self.mean(term) for term in terms.values()])
 
     def mean(self, term: Tensor) -> Tensor:
         """Return the mean of a term over the mini-batch."""
