@@ -77,7 +77,7 @@ def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:
     if n < AT_ONCE or get_worker_info() is not None:  # a worker starts no others
         yield from map(read, range(n))
         return
-    loader = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         range(n),  # type: ignore[arg-type]  # any sequence will do
         batch_size=BATCH,
         num_workers=n_workers(MAX_DECODERS),

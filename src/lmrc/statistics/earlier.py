@@ -48,13 +48,8 @@ class Earlier:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Put together what `tensors` took apart."""
-        encoders: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            task, _, rest = name.partition(".")
-            if rest:
-                encoders.setdefault(int(task), {})[rest] = tensor
-        return cls(tensors["means"], tensors["tasks"], encoders)
+        """Undo `tensors`."""
+        return cls(tensors["means"], tensors["tasks"], by_task(tensors))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return them as they are saved."""
@@ -113,6 +108,16 @@ class Earlier:
         """Return those of the other classes."""
         tasks = without_row(self.tasks, row)
         return type(self)(without_row(self.means, row), tasks, _of(tasks, self.encoders))
+
+
+def by_task(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Return the tensors whose names begin with a task and a dot, by task and by their own name."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        task, dot, own_name = name.partition(".")
+        if dot:
+            found.setdefault(int(task), {})[own_name] = tensor
+    return found
 
 
 def _of(tasks: Tensor, encoders: States) -> States:

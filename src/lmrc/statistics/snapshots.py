@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.classifiers import finetune_linear
+from lmrc.statistics.earlier import by_task
 
 CLASSIFIER = ("linear_weight", "linear_bias")
 
@@ -53,13 +54,8 @@ class Snapshots:
 
     @classmethod
     def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
-        """Put together what `tensors` took apart."""
-        groups: dict[int, dict[str, Tensor]] = {}
-        tasks = tensors["tasks"].tolist() if tensors else []
-        for name, tensor in tensors.items():
-            of, _, rest = name.partition(".")
-            if rest:
-                groups.setdefault(int(of), {})[rest] = tensor
+        """Undo `tensors`."""
+        tasks, groups = tensors["tasks"].tolist() if tensors else [], by_task(tensors)
         if tasks != sorted(groups):
             raise ValueError("it does not hold the snapshots that it names")
         statistics, classifiers = {}, {}

@@ -85,7 +85,7 @@ class LoaderBuffer(DeviceBuffer):
     def __init__(self, x: Inputs, max_size: int, device: torch.device) -> None:
         super().__init__(x, max_size, device)
         self.rows: list[list[int]] = []  # of each mini-batch of the current epoch
-        self.loader = DataLoader(
+        self.loader: DataLoader[int] = DataLoader(
             range(len(x)),  # type: ignore[arg-type]  # row numbers: `x` itself reads them
             batch_sampler=self.rows,
             num_workers=n_workers(),
