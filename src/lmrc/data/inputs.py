@@ -56,15 +56,12 @@ class Streamed:
         return _as_inputs(np.asarray(self.files[_as_index(rows)]))
 
     def split(self, size: int, /) -> Iterator[Tensor]:
-        """Iterate over all inputs, at most ``size`` in memory at a time."""
         return map(_as_inputs, self.files.chunks(size))
 
     def narrow(self, dim: int, start: int, length: int, /) -> Streamed:
-        """Return a range of the inputs, still on disk."""
         return Streamed(self.files[start : start + length])
 
     def index_select(self, dim: int, rows: Tensor, /) -> Streamed:
-        """Return the inputs at these rows, still on disk."""
         return Streamed(self.files[rows.numpy()])
 
 
@@ -92,15 +89,12 @@ class Joined:
         return out
 
     def split(self, size: int, /) -> Iterator[Tensor]:
-        """Iterate over all inputs, at most ``size`` in memory at a time."""
         return chain(self.first.split(size), self.second.split(size))
 
     def narrow(self, dim: int, start: int, length: int, /) -> Inputs:
-        """Return a range of the inputs; those on disk stay there."""
         return self.index_select(dim, torch.arange(start, start + length))
 
     def index_select(self, dim: int, rows: Tensor, /) -> Inputs:
-        """Return the inputs at these rows, in ascending order; those on disk stay there."""
         in_first = rows < len(self.first)
         first = self.first.index_select(dim, rows[in_first])
         second = self.second.index_select(dim, rows[~in_first] - len(self.first))

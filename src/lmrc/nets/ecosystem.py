@@ -327,8 +327,7 @@ def _explained(prefix: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ValueError(
-            f"backbone={f'{prefix}:{name}'!r:.100} cannot be loaded: "
-            f"{_one_line(error)}"
+            f"backbone={f'{prefix}:{name}'!r:.100} cannot be loaded: {_one_line(error)}"
         ) from error
 
 

@@ -26,7 +26,7 @@ def fits(x: Tensor, device: torch.device) -> bool:
 class DeviceBuffer(ABC):
     """The current mini-batch on the device, loaded from elsewhere.
 
-    `data` holds it in its first rows, of which there are `max_size`. The memory stays the same.
+    It is in the first rows of `data`, which has `max_size` rows. The memory stays the same.
     """
 
     def __init__(self, x: Inputs, max_size: int, device: torch.device) -> None:
@@ -63,11 +63,9 @@ class PinnedDoubleBuffer(DeviceBuffer):
         self.current = 0
 
     def start_epoch(self, batches: Sequence[Tensor]) -> None:
-        """Start an epoch; ``batches`` are the rows of each mini-batch."""
         self.batches = iter(batches)
 
     def load_next(self) -> None:
-        """Load the next mini-batch into `data`."""
         rows = next(self.batches)
         self.current = 1 - self.current
         if self.copied:
@@ -97,11 +95,9 @@ class LoaderBuffer(DeviceBuffer):
         self.batches: Iterator[Tensor] = iter(())
 
     def start_epoch(self, batches: Sequence[Tensor]) -> None:
-        """Start an epoch; ``batches`` are the rows of each mini-batch."""
         self.rows[:] = [rows.tolist() for rows in batches]
         self.batches = iter(self.loader)
 
     def load_next(self) -> None:
-        """Load the next mini-batch into `data`."""
         batch = next(self.batches)
         self.data[: len(batch)].copy_(batch, non_blocking=True)
