@@ -6,7 +6,7 @@ from torch import nn
 
 from lmrc.nets.network import Encoder, Network
 from lmrc.training.batches import Batches
-from lmrc.training.compiling import compiled
+from lmrc.training.device import compiled
 from lmrc.training.loop import Optimisation, TrainingError, train
 
 CPU = torch.device("cpu")

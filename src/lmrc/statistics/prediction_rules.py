@@ -35,7 +35,7 @@ class PredictionRules:
     sizes: Sequence[int]  # classes of each head
     #: Classifiers, as `lmrc.statistics.classifiers` returns them; ``class_means``, (rotations,
     #: classes, width), for "ncm", of normalised features if there is a ``ridge_weight``; and
-    #: ``snapshot_weight`` and ``snapshot_bias``, the linear classifiers of earlier networks, stacked.
+    #: ``snapshot_weight`` and ``snapshot_bias``, stacked linear classifiers of earlier networks.
     kept: Mapping[str, Tensor]
 
     @property

@@ -190,7 +190,7 @@ def prune(folder: Path, keep: int, check: Check) -> int:
 
 
 def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
-    """Change every version that is kept, in one atomic step; the folder is held by `writing`.
+    """Change all versions in one atomic step; the caller holds the lock, by `writing`.
 
     `change` maps the description and tensors of a version to new ones; None deletes the version.
     The newest cannot be deleted.
@@ -224,7 +224,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _checked(folder: Path, version: Version, newest: Version, check: Callable[..., Any]) -> Any:
-    """Read a version that stays and return the result of `check`."""
+    """Read a version and return the result of `check`."""
     try:
         return check(*_read_files(folder, version, read_tensors))
     except ModelFileError as error:

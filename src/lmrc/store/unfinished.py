@@ -1,8 +1,8 @@
 """The checkpoint of a task in training: the request, and the state of training.
 
 It is ``unfinished.json`` in the model's folder, which names a file with the tensors of the state.
-It holds for the manifest that the task started from. The manifest with the finished task makes it
-void, wherever a crash happens.
+It is valid only for the manifest that the task started from: the manifest with the finished task
+invalidates it, wherever a crash happens.
 """
 
 from __future__ import annotations

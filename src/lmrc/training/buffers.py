@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.5  # of the device's free memory that inputs may take; the netw
 
 
 def fits(x: Tensor, device: torch.device) -> bool:
-    """Tell whether all inputs may lie on the device while a task is learnt."""
+    """Tell whether all inputs fit on the device beside the network."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)

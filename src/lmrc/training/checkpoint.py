@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 Records = list[dict[str, float]]
-#: A member of an ensemble, taken apart: plain values, and groups of tensors.
+#: A member of an ensemble, as it is saved: plain values, and groups of tensors.
 Member = tuple[dict[str, Any], dict[str, dict[str, Tensor]]]
 
 
 class Checkpoint:
-    """Saves the state of training after an epoch, and restores it. This one saves nothing.
+    """Saves the state of training after an epoch, and restores it. This base class saves nothing.
 
-    The seed of an epoch comes from its number, so weights, momentum and the records of earlier
-    epochs are all that the next one needs.
+    The seed of an epoch follows from its number, so the next epoch needs only the weights, the
+    momenta and the records of earlier epochs.
     """
 
     def restore(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
@@ -31,20 +31,20 @@ class Checkpoint:
         """Save the state after the last of these records."""
 
     def finished(self, n: int) -> list[Member | None]:
-        """Return those of n members of an ensemble that have learnt the task; None for the rest."""
+        """Return the members, of n, that have learnt the task, and None for the rest."""
         return [None] * n
 
     def finish(self, pack: Callable[[], Member]) -> None:
-        """Save a member that has learnt the task, as a function returns it."""
+        """Save a member that has learnt the task; `pack` returns it."""
 
     def on_features(self, done: int, total: int) -> None:
-        """Hear how many of a task's features, which training is on, are computed."""
+        """Report how many of a task's features are computed, before training on them."""
 
     def on_adaptation(self, done: int, total: int) -> None:
-        """Hear how many epochs of a pre-trained backbone's adaptation are done."""
+        """Report how many epochs of a pre-trained backbone's adaptation are done."""
 
     def restore_adaptation(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> Records:
-        """As `restore`, for an adaptation, which comes before the training."""
+        """Restore the state of an adaptation, which precedes the training."""
         return []
 
     def save_adaptation(
@@ -53,11 +53,11 @@ class Checkpoint:
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
     ) -> None:
-        """As `save`, for an adaptation."""
+        """Save the state of an adaptation."""
 
 
 class Adaptation(Checkpoint):
-    """Saves an adaptation of n epochs in the checkpoint of the task, and tells it how far it is."""
+    """Saves an adaptation of n epochs in the checkpoint of the task, and reports its progress."""
 
     def __init__(self, task: Checkpoint, n: int) -> None:
         self.task, self.n = task, n
@@ -74,7 +74,7 @@ class Adaptation(Checkpoint):
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
     ) -> None:
-        """Save the adaptation, and tell how many epochs are done."""
+        """Save the adaptation, and report how many epochs are done."""
         self.task.on_adaptation(len(records), self.n)
         self.task.save_adaptation(records, network, optimiser)
 

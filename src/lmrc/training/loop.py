@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves
 from lmrc.training import cutmix
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.compiling import compiled, uncompiled
-from lmrc.training.device import Execution
+from lmrc.training.device import Execution, compiled, uncompiled
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
 from lmrc.training.step import Losses, Step
