@@ -121,7 +121,7 @@ def test_exact_statistics_give_the_gaussians_of_each_class():
         torch.testing.assert_close(found.means[c, 0], x[y == c].mean(dim=0))
         wanted = x[y == c].double().T.cov(correction=0)
         torch.testing.assert_close(found.covariances.matrix(c), wanted, atol=1e-5, rtol=1e-5)
-    _, _, whole = all_learnt([60] * 5)
+    *_, whole = all_learnt([60] * 5)
     found = whole.of(0, WIDTH).class_statistics("full")
     torch.testing.assert_close(
         found.covariances.matrix(3), whole.of(0, WIDTH).covariance(), atol=1e-6, rtol=0
@@ -145,7 +145,7 @@ def test_the_weights_are_those_of_a_ridge_regression_onto_one_hot_classes(each, 
 def test_the_ridge_is_strong_where_classes_are_few_noisy_samples(
     each, spread, low, high, monkeypatch
 ):
-    x, y, scatter = all_learnt([each] * CLASSES, spread=spread)
+    *_, scatter = all_learnt([each] * CLASSES, spread=spread)
     scatter = scatter.of(WIDTH)
     found = ridge_regression(scatter, CPU).weight
     by_ridge = {}
@@ -175,7 +175,7 @@ def test_small_classes_are_not_swallowed_by_large_ones():
 
 
 def test_a_trace_is_estimated_where_there_are_many_samples(monkeypatch):
-    _, _, scatter = all_learnt([60] * CLASSES)
+    *_, scatter = all_learnt([60] * CLASSES)
     exact = scores(scatter, range(CLASSES), TEST)
     monkeypatch.setattr(ridge, "EXACT", 10)
     same(scores(scatter, range(CLASSES), TEST), exact)
@@ -224,7 +224,7 @@ def test_a_covariance_of_few_samples_shrinks_further():
     ],
 )
 def test_forged_statistics_are_refused(name, value):
-    x, y, scatter = all_learnt([9, 8, 10, 9, 7])
+    *_, scatter = all_learnt([9, 8, 10, 9, 7])
     scatter.check(CLASSES, INPUTS)
     with pytest.raises(ValueError, match="scatter's"):
         Scatter(**scatter.tensors() | {name: value}).check(CLASSES, INPUTS)
@@ -242,7 +242,7 @@ def test_half_of_the_products_make_all_of_them(n, each, monkeypatch):
 @pytest.mark.parametrize(("each", "spread"), [(6, 0.4), (60, 0.4), (60, 2.0), (2, 2.0)])
 def test_the_best_ridge_is_found_by_few_decompositions(each, spread, monkeypatch):
     """Each decomposition takes seconds where there are thousands of images."""
-    x, y, scatter = all_learnt([each] * CLASSES, spread=spread)
+    *_, scatter = all_learnt([each] * CLASSES, spread=spread)
     scatter = scatter.of(WIDTH)
     means, n = scatter.means.double(), each * CLASSES
     values, vectors = torch.linalg.eigh(scatter.covariance() + means.T @ means / CLASSES)
