@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUP = "training"
 FORMAT_VERSION = 2
 
-_OF_STATE = ("records", "seconds", "members", "epochs")  # of no use without the tensors
+_OF_STATE = ("records", "seconds", "members", "epochs", "adaptation")  # useless without tensors
 #: What `write` stores: plain values, and tensors.
 Checkpoint = tuple[dict[str, Any], dict[str, "Tensor"]]
 
