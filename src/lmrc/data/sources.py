@@ -109,13 +109,12 @@ def _fetch(url: str, path: str, _: Any) -> None:
 def _how_to_get(
     title: str, missing: Sequence[RemoteFile], folder: Path, reasons: Sequence[str]
 ) -> str:
+    them = "it" if len(missing) == 1 else "them"
+    places = ";\n".join(f"  {file.name} from {' or '.join(file.urls)}" for file in missing)
     # Full stops and semicolons, since the command line makes one line of it.
-    lines = [f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}."]
-    places = [f"{file.name} from {' or '.join(file.urls)}" for file in missing]
-    lines += ["Missing:", ";\n".join(f"  {place}" for place in places) + "."]
-    lines += [
-        f"Put {'it' if len(missing) == 1 else 'them'}, as downloaded, into {folder}; or name the "
-        f"folder that has {'it' if len(missing) == 1 else 'them'} with data_dir (--data-dir) or "
-        f"the environment variable {DATA_VARIABLE}.",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}.\n"
+        f"Missing:\n{places}.\n"
+        f"Put {them}, as downloaded, into {folder}; or name the folder that has {them} with data_dir "
+        f"(--data-dir) or the environment variable {DATA_VARIABLE}."
+    )
