@@ -115,6 +115,6 @@ def _how_to_get(
     return (
         f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}.\n"
         f"Missing:\n{places}.\n"
-        f"Put {them}, as downloaded, into {folder}; or name the folder that has {them} with data_dir "
-        f"(--data-dir) or the environment variable {DATA_VARIABLE}."
+        f"Put {them}, as downloaded, into {folder}; or name the folder that has {them} with "
+        f"data_dir (--data-dir) or the environment variable {DATA_VARIABLE}."
     )
