@@ -35,7 +35,7 @@ oldest:  ## all tests with the oldest versions that pyproject.toml allows; Pytho
 torture: $(VENV)/installed-dev  ## faults by the thousand: kills, full disks, damaged files; minutes on 16 cores, far longer on two
 	$(BIN)/pytest tests/torture --torture --torture-table torture.md
 
-mutants: $(VENV)/installed-dev  ## break the code in 300 places, and see which tests notice; an hour
+mutants: $(VENV)/installed-dev  ## break the code in 300 places, and see which tests notice; hours on two cores
 	$(BIN)/python tests/mutants.py
 
 clean:  ## remove the virtual environment and what the tools left

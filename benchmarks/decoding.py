@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from lmrc.data import folders, image_files
-from lmrc.data.names import Names
+from lmrc.data.image_files import Names
 
 
 def measured(files: dict[str, Names], workers: bool) -> tuple[float, float, float, int]:

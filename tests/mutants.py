@@ -1,9 +1,8 @@
 """Mutation test: break the code in one place, and see whether a test notices. ``make mutants``.
 
-A mutant is one operator, number, condition, statement or pair of arguments changed. Each runs
-against the tests that mirror its file, then those of its package, then all others, until one fails,
-in a copy of the tree. One that fails a test, or runs into the time limit, is killed. The same seed
-samples the same mutants of the same code.
+A mutant is one operator, number, condition, statement or pair of arguments changed. Each runs in a
+copy of the tree, first against the tests that mirror its file, then against all of `TESTS`. It is
+killed if a test fails or the time is up. The same seed draws the same mutants of the same code.
 
 What no test can notice is left out by rule (see `Candidates`): annotations and what is there for
 type checkers, decorators, texts and what raises or warns with them, assertions, ``__all__``,
@@ -14,18 +13,17 @@ from __future__ import annotations
 
 import argparse
 import ast
-import itertools
 import os
+import queue
 import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from collections import defaultdict
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,11 +31,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("labels", "nets", "methods", "statistics", "training", "evaluation")
 TESTS = [*(f"tests/{name}" for name in PACKAGES), "tests/test_checks.py"]
 DOCTESTS = [f"src/lmrc/{name}" for name in PACKAGES]
-HEAVY = "matplotlib.figure numpy pandas PIL.Image pytest safetensors.torch scipy.stats"
-SEVERAL = "sklearn.datasets sklearn.utils.estimator_checks torch typer rich.progress"
-NOT_COPIED = (".git", ".venv*", "results", "build", "__pycache__", ".*_cache")
-NO_TESTS = 5  # pytest's exit code
-MEMORY = 8 * 2**30  # bytes that a mutant may take
+MIRROR_SECONDS, ALL_SECONDS = 300, 3600  # for the tests that mirror a file, and for all
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+#: With 8 GB at the most: a mutant may take any amount of memory.
+LIMITED = ["sh", "-c", 'ulimit -d 8388608; exec "$@"', "sh"]
 
 OTHER = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -170,122 +167,75 @@ class Candidates(ast.NodeVisitor):
             self.change(node, ast.unparse(swapped))
 
 
-def run_tests(place: Path, *groups: list[str]) -> int:
-    """Run groups of tests in a copy of the tree until one fails; this is a process of its own."""
-    import resource
-
-    import pytest
-
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    os.chdir(place)
-    os.environ |= {"PYTHONPATH": f"{place}/src", "PYTHONDONTWRITEBYTECODE": "1"}
-    sys.path.insert(0, f"{place}/src")
-    quiet = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    codes = (pytest.main([*words, *group]) for group in groups)
-    return next((int(code) for code in codes if code not in (0, NO_TESTS)), 0)
-
-
-def side_by_side(work, places: list[Path], limit: float):
-    """Run functions in forked processes, each in a copy of the tree of its own.
-
-    `work` yields a key and a function of the place. Yields the key, the exit code and the place; a
-    process that takes longer than the limit, in seconds, is killed.
-    """
-    free, running, work = list(places), {}, iter(work)
-    while True:
-        while free and (task := next(work, None)):
-            key, function = task
-            place = free.pop()
-            if not (child := os.fork()):
-                code = 70
-                try:
-                    code = function(place)
-                except BaseException:
-                    traceback.print_exc()
-                sys.stdout.flush()
-                os._exit(code)
-            running[child] = key, place, time.monotonic() + limit
-        if not running:
-            return
-        time.sleep(0.05)
-        for child, (key, place, end) in list(running.items()):
-            done, status = os.waitpid(child, os.WNOHANG)
-            code = os.waitstatus_to_exitcode(status) if done else None
-            if not done and time.monotonic() > end:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                code = -signal.SIGKILL
-            if code is not None:
-                del running[child]
-                free.append(place)
-                yield key, code, place
+def passes(place: Path, tests: list[str], seconds: float) -> bool:
+    """Tell whether tests pass in a copy of the tree within a time."""
+    environment = os.environ | {"PYTHONPATH": f"{place}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with (place / "said.txt").open("w") as said:
+        process = subprocess.Popen(
+            [*LIMITED, *PYTEST, *tests],
+            **{"cwd": place, "env": environment, "stdout": said, "stderr": said},
+            start_new_session=True,
+        )
+        try:
+            return process.wait(seconds) in (0, 5)  # 5: there are no tests
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return False
 
 
-def nearest_first(path: str) -> list[list[str]]:
-    """Return all tests in groups: those that mirror a file, those of its package, the others."""
-    _, _, package, file = path.split("/")
-    mirror, own = f"tests/{package}/test_{file}", f"tests/{package}"
-    mirrors = [mirror] if (ROOT / mirror).exists() else []
-    return [[path, *mirrors], [own], [name for name in (*TESTS, *DOCTESTS) if name != own]]
+def survives(mutant: Mutant, place: Path) -> bool:
+    """Tell whether no test notices a mutant, in a copy of the tree."""
+    path, whole = place / mutant.path, (place / mutant.path).read_text("utf-8")
+    path.write_text(mutant.source, "utf-8")
+    _, _, package, file = mutant.path.split("/")
+    mirror = f"tests/{package}/test_{file}"
+    own = [mutant.path, *([mirror] if (place / mirror).exists() else [])]
+    others = [f"tests/{package}", *TESTS, *DOCTESTS]
+    try:
+        return passes(place, own, MIRROR_SECONDS) and passes(place, others, ALL_SECONDS)
+    finally:
+        path.write_text(whole, "utf-8")
 
 
 def main() -> None:
-    """Sample mutants, run them, and print which survived."""
+    """Sample mutants, run them, and print what survived."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sample", type=int, default=300, help="mutants to sample; 0 is all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default="", help="those whose line in the list has this in it")
-    parser.add_argument("--again", type=Path, help="those alone that this file lists")
-    parser.add_argument("--out", type=Path, help="file for the survivors")
     options = parser.parse_args()
-    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    for name in f"{HEAVY} {SEVERAL}".split():  # once, and not in each process
-        with suppress(ImportError):
-            __import__(name)
     files = [p for name in DOCTESTS for p in sorted((ROOT / name).glob("*.py"))]
     mutants = [mutant for path in files for mutant in Candidates(path).found]
     mutants = [mutant for mutant in mutants if options.only in str(mutant)]
-    if options.again:
-        listed = set(options.again.read_text("utf-8").splitlines())
-        mutants = [mutant for mutant in mutants if str(mutant) in listed]
     total = len(mutants)
     if 0 < options.sample < total:
         mutants = random.Random(options.seed).sample(mutants, options.sample)
-    killed, survivors = defaultdict(list), []
+    print(f"{len(mutants)} of {total} mutants", flush=True)
+    ignore = shutil.ignore_patterns(".git", ".venv*", "results", "build", "__pycache__", ".*_cache")
+    free: queue.SimpleQueue[Path] = queue.SimpleQueue()  # copies of the tree
+    killed = defaultdict(list)
 
-    def broken(mutant):
-        def run(place):
-            (place / mutant.path).write_text(mutant.source, encoding="utf-8")
-            return run_tests(place, *nearest_first(mutant.path))
-
-        return mutant, run
+    def run(mutant: Mutant) -> None:
+        place = free.get()
+        survived = survives(mutant, place)
+        free.put(place)
+        for package in (mutant.path.split("/")[2], "all"):
+            killed[package].append(not survived)
+        print("survived" if survived else "killed", mutant, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
-        places = [Path(temporary, str(i)) for i in range(options.jobs)]
-        for place in places:
-            shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(*NOT_COPIED))
-        started = time.monotonic()
-        as_is = [("as is", lambda place: run_tests(place, [*TESTS, *DOCTESTS]))]
-        for _, code, place in side_by_side(as_is, places, float("inf")):
-            if code:
-                sys.exit(f"the tests fail as they are:\n{(place / 'said.txt').read_text()}")
-        limit = 60 + 3 * (time.monotonic() - started)
-        print(f"{len(mutants)} of {total} mutants", flush=True)
-        for mutant, code, place in side_by_side(map(broken, mutants), places, limit):
-            shutil.copy(ROOT / mutant.path, place / mutant.path)
-            killed[mutant.path.split("/")[2]].append(code != 0)
-            print(f"killed ({code})" if code else "survived", mutant, flush=True)
-            if not code:
-                survivors.append(mutant)
-    for package, dead in [*killed.items(), ("all", [*itertools.chain(*killed.values())])]:
+        for i in range(options.jobs):
+            free.put(shutil.copytree(ROOT, Path(temporary, str(i)), ignore=ignore))
+        if not passes(place := free.get(), [*TESTS, *DOCTESTS], ALL_SECONDS):
+            sys.exit(f"tests fail as they are:\n{(place / 'said.txt').read_text()}")
+        free.put(place)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(run, mutants))
+    for package, dead in killed.items():
         print(f"{package:12} {sum(dead):4} of {len(dead):4} killed, {sum(dead) / len(dead):.1%}")
-    if options.out:
-        options.out.write_text("".join(f"{mutant}\n" for mutant in sorted(survivors, key=str)))
 
 
 if __name__ == "__main__":

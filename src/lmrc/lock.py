@@ -1,4 +1,4 @@
-"""Locks between processes. They end with the process that holds them, however it ends."""
+"""Locks between processes; the system releases them when the process ends."""
 
 import errno
 import os

@@ -13,9 +13,8 @@ from lmrc import LMRCClassifier, LMRCPlusClassifier, cli, load
 from lmrc.data import folders, image_files
 from lmrc.data.datasets import digits
 from lmrc.data.folders import folder
-from lmrc.data.image_files import ImageFiles, available_memory
+from lmrc.data.image_files import ImageFiles, Names, available_memory
 from lmrc.data.images import list_images
-from lmrc.data.names import Names
 from lmrc.data.stream import ClassStream
 from lmrc.methods.joint import JointClassifier
 from lmrc.statistics import gather

@@ -1,11 +1,19 @@
 import io
+from base64 import b64decode
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from lmrc.data.images import UnreadableImageError, common_form, list_images, read_image
+from lmrc.data.images import (
+    THUMBNAIL,
+    UnreadableImageError,
+    common_form,
+    list_images,
+    read_image,
+    thumbnail,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -213,3 +221,25 @@ def test_common_form_passes_over_what_is_no_image(tmp_path):
     assert common_form([*broken_files(tmp_path), tmp_path / "a.png"])[0] in ((20, 20), (64, 64))
     (tmp_path / "text.jpg").write_bytes(b"hello")
     assert common_form([tmp_path / "text.jpg", tmp_path / "a.png"]) == ((20, 20), "RGB")
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((8, 8), (96, 96)),
+        ((300, 200, 3), (64, 96)),
+        ((32, 32, 1), (96, 96)),
+        ((60, 40, 4), (40, 60)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_images_of_all_kinds_become_small(shape, size, dtype):
+    pixels = np.full(shape, 200 if dtype == np.uint8 else 200 / 255, dtype)
+    image = Image.open(io.BytesIO(b64decode(thumbnail(pixels))))
+    assert image.size == size
+    assert max(image.size) <= THUMBNAIL
+    assert abs(int(np.asarray(image).mean()) - 200) <= 2
+
+
+def test_vectors_are_no_images():
+    assert thumbnail(np.zeros(5)) == thumbnail(np.zeros((4, 4, 7))) == ""

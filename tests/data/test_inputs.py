@@ -25,7 +25,7 @@ def test_inputs_on_disk_behave_as_a_tensor(files):
     exemplars = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
     x = join(Streamed(files), exemplars)
     whole = torch.cat([torch.from_numpy(np.asarray(files))[:, None], exemplars])
-    assert (x.shape, x.dtype, x.numel()) == (whole.shape, whole.dtype, whole.numel())
+    assert (x.shape, x.dtype) == (whole.shape, whole.dtype)
     for rows in (slice(20, 26), [26, 0, 13], torch.tensor([1, 25]), slice(0, 0)):
         assert torch.equal(x[rows], whole[rows])
     for n in (0, 20, 24, 25, 27):

@@ -8,45 +8,30 @@ from scipy import stats
 from lmrc.labels.theory import _gamma_ratio, dim_for, expected, likely, threshold_for
 
 # dim, threshold, found by Algorithm 1, and N by the exact law, the normal one and Eq. 5 as printed,
-# with γ = 10,000 and τ = 0.99; all rounded to three digits or less.
+# with γ = 10,000 and τ = 0.99.
 TABLE = [
     (50, 0.15, 39, 49, 50, 2.4e14),
     (50, 0.20, 85, 94, 95, 1.0e24),
-    (100, 0.10, 40, 45, 46, 1.0e24),
+    (100, 0.10, 40, 45, 45, 1.0e24),
     (100, 0.15, 110, 112, 112, 2.1e51),
     (100, 0.20, 315, 339, 335, 2.8e89),
-    (100, 0.25, 1285, 1310, 1230, 2.5e138),
+    (100, 0.25, 1285, 1312, 1234, 2.5e138),
     (200, 0.15, 440, 455, 451, 1.6e198),
-    (200, 0.20, 3352, 3470, 3280, math.inf),
+    (200, 0.20, 3352, 3475, 3282, math.inf),
 ]
 
 
 @pytest.mark.parametrize(("dim", "threshold", "_found", "beta", "normal", "paper"), TABLE)
-def test_expected_is_the_known_table(dim, threshold, _found, beta, normal, paper):
-    # The table has three digits or less.
-    assert expected(dim, threshold) == pytest.approx(beta, abs=1, rel=0.004)
-    assert expected(dim, threshold, law="normal") == pytest.approx(normal, abs=1, rel=0.004)
+def test_expected_to_the_last_vector(dim, threshold, _found, beta, normal, paper):
+    numerator = math.log(1 - math.exp(math.log(0.01) / 10_000))  # Eq. 4, as printed
+    a = (dim - 1) / 2
+    for law, count, cdf in (
+        ("beta", beta, stats.beta.cdf((threshold + 1) / 2, a, a)),
+        ("normal", normal, stats.norm.cdf(threshold * dim**0.5)),
+    ):
+        assert expected(dim, threshold, law=law) == count == round(numerator / math.log(cdf) + 1)
     if paper < math.inf:
         assert expected(dim, threshold, law="paper") == pytest.approx(paper, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("law", "counts"),
-    [
-        ("beta", [49, 94, 45, 112, 339, 1312, 455, 3475]),
-        ("normal", [50, 95, 45, 112, 335, 1234, 451, 3282]),
-    ],
-)
-def test_expected_to_the_last_vector(law, counts):
-    ours = [expected(dim, threshold, law=law) for dim, threshold, *_ in TABLE]
-    assert ours == counts
-    cdf = {
-        "beta": lambda d, t: stats.beta.cdf((t + 1) / 2, (d - 1) / 2, (d - 1) / 2),
-        "normal": lambda d, t: stats.norm.cdf(t * d**0.5),
-    }[law]
-    for count, (dim, threshold, *_) in zip(ours, TABLE, strict=True):
-        numerator = math.log(1 - math.exp(math.log(0.01) / 10_000))  # Eq. 4, as printed
-        assert count == round(numerator / math.log(cdf(dim, threshold)) + 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from lmrc.nets.multihead import MultiHead
-from lmrc.statistics import classifiers, covariances, directions
+from lmrc.statistics import classifiers, covariances
 from lmrc.statistics.classes import ClassStatistics, Summary, by_rotation, concatenated
 from lmrc.statistics.covariances import COVARIANCES, LowRank, LowRankShared
 from lmrc.statistics.drift import LinearMap
@@ -68,14 +68,14 @@ def test_directions_of_many_features_are_found_iteratively_and_alike(monkeypatch
     diagonal = 20 * matrix.diagonal() * (np.arange(len(matrix)) < 3)  # so that some are negative
     found = []
     for many in (len(matrix) + 1, 1):
-        monkeypatch.setattr(directions, "ITERATIVE", many)
+        monkeypatch.setattr(covariances, "ITERATIVE", many)
         factors, rest = LowRank.empty(len(matrix))._cut(matrix, diagonal)
         found.append(factors @ factors.T + np.diag(rest))
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
 def test_many_features_may_not_vary_at_all(monkeypatch):
-    monkeypatch.setattr(directions, "ITERATIVE", 1)
+    monkeypatch.setattr(covariances, "ITERATIVE", 1)
     monkeypatch.setattr(covariances, "RANK", 5)
     for kind in (LowRank, LowRankShared):
         kept = kind.empty(24).updated(0, torch.zeros(24, 24).double())

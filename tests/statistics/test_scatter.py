@@ -41,6 +41,12 @@ def learnt(parts):
     return scatter, order
 
 
+def all_learnt(counts, **how):
+    """Return samples, their classes, and statistics of all classes in order."""
+    x, y = samples(counts, **how)
+    return x, y, learnt([(x[y == c], c) for c in range(CLASSES)])[0]
+
+
 def scores(scatter, order, x):
     """Scores by each rule that is exact, columns by label."""
     kept, normal = classifiers.exact(scatter, WIDTH, CPU).classifiers, normalised(x)[None]
@@ -79,16 +85,14 @@ def test_order_and_split_of_the_tasks_do_not_matter(counts, seed):
 
 
 def test_a_forgotten_class_was_never_there():
-    x, y = samples([9, 8, 10, 9, 7])
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    x, y, scatter = all_learnt([9, 8, 10, 9, 7])
     rest, _ = learnt([(x[y == c], c) for c in (0, 1, 3, 4)])
     for name, tensor in rest.tensors().items():
         assert torch.equal(scatter.without(2).tensors()[name], tensor), name
 
 
 def test_of_many_samples_a_forgotten_class_leaves_no_mean_and_no_share_of_the_sum():
-    x, y = samples([60] * 5)
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    x, y, scatter = all_learnt([60] * 5)
     rest, _ = learnt([(x[y == c], c) for c in (0, 1, 3, 4)])
     forgotten = scatter.without(2)
     assert scatter.is_pooled
@@ -99,8 +103,7 @@ def test_of_many_samples_a_forgotten_class_leaves_no_mean_and_no_share_of_the_su
 @pytest.mark.parametrize("each", [9, 60])
 def test_statistics_of_some_inputs_are_a_part_of_those_of_all(each, monkeypatch):
     monkeypatch.setattr("lmrc.statistics.scatter.BLOCK", 7)  # several, and a rest
-    x, y = samples([each] * 5)
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    x, y, scatter = all_learnt([each] * 5)
     samples_ = torch.cat([expand(x[y == c], PROJECTIONS) for c in range(CLASSES)]).double()
     means = torch.stack([part.mean(dim=0) for part in samples_.split(each)])
     away = samples_ - means.repeat_interleave(each, dim=0)
@@ -112,15 +115,13 @@ def test_statistics_of_some_inputs_are_a_part_of_those_of_all(each, monkeypatch)
 
 
 def test_exact_statistics_give_the_gaussians_of_each_class():
-    x, y = samples([9, 8, 10, 9, 7])
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    x, y, scatter = all_learnt([9, 8, 10, 9, 7])
     found = scatter.of(0, WIDTH).class_statistics("full")
     for c in range(CLASSES):
         torch.testing.assert_close(found.means[c, 0], x[y == c].mean(dim=0))
         wanted = x[y == c].double().T.cov(correction=0)
         torch.testing.assert_close(found.covariances.matrix(c), wanted, atol=1e-5, rtol=1e-5)
-    x, y = samples([60] * 5)
-    whole, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    *_, whole = all_learnt([60] * 5)
     found = whole.of(0, WIDTH).class_statistics("full")
     torch.testing.assert_close(
         found.covariances.matrix(3), whole.of(0, WIDTH).covariance(), atol=1e-6, rtol=0
@@ -131,8 +132,7 @@ def test_exact_statistics_give_the_gaussians_of_each_class():
 def test_the_weights_are_those_of_a_ridge_regression_onto_one_hot_classes(each, monkeypatch):
     monkeypatch.setattr(ridge, "RIDGES", (0.1,))
     monkeypatch.setattr(ridge, "FIRST_TRIED", 0)
-    x, y = samples([each] * CLASSES)
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    x, y, scatter = all_learnt([each] * CLASSES)
     inputs = ridge_inputs(x, PROJECTIONS).double()
     alpha = 0.1 * inputs.square().sum() / inputs.shape[1]
     regression = Ridge(alpha=float(alpha), fit_intercept=False).fit(inputs, F.one_hot(y))
@@ -145,8 +145,7 @@ def test_the_weights_are_those_of_a_ridge_regression_onto_one_hot_classes(each, 
 def test_the_ridge_is_strong_where_classes_are_few_noisy_samples(
     each, spread, low, high, monkeypatch
 ):
-    x, y = samples([each] * CLASSES, spread=spread)
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    *_, scatter = all_learnt([each] * CLASSES, spread=spread)
     scatter = scatter.of(WIDTH)
     found = ridge_regression(scatter, CPU).weight
     by_ridge = {}
@@ -161,12 +160,11 @@ def test_the_ridge_is_strong_where_classes_are_few_noisy_samples(
 
 
 def test_small_classes_are_not_swallowed_by_large_ones():
-    x, y = samples([200, 200, 200, 200, 4], spread=1.0)
-    kept, order = learnt([(x[y == c], c) for c in range(CLASSES)])
+    x, y, scatter = all_learnt([200, 200, 200, 200, 4], spread=1.0)
     test, test_y = samples([100] * CLASSES, seed=3, spread=1.0)
     right = {
         rule: (part.argmax(dim=1) == test_y)[test_y == 4].float().mean()
-        for rule, part in scores(kept, order, test).items()
+        for rule, part in scores(scatter, range(CLASSES), test).items()
     }
     inputs = ridge_inputs(x, PROJECTIONS)
     plain = Ridge(alpha=100, fit_intercept=False).fit(inputs, F.one_hot(y))
@@ -177,11 +175,10 @@ def test_small_classes_are_not_swallowed_by_large_ones():
 
 
 def test_a_trace_is_estimated_where_there_are_many_samples(monkeypatch):
-    x, y = samples([60] * CLASSES)
-    scatter, order = learnt([(x[y == c], c) for c in range(CLASSES)])
-    exact = scores(scatter, order, TEST)
+    *_, scatter = all_learnt([60] * CLASSES)
+    exact = scores(scatter, range(CLASSES), TEST)
     monkeypatch.setattr(ridge, "EXACT", 10)
-    same(scores(scatter, order, TEST), exact)
+    same(scores(scatter, range(CLASSES), TEST), exact)
     probes = ridge._probes(1000)
     assert probes.shape == (1000, ridge.PROBES)
     assert float(probes.square().sum()) == pytest.approx(1000)
@@ -227,8 +224,7 @@ def test_a_covariance_of_few_samples_shrinks_further():
     ],
 )
 def test_forged_statistics_are_refused(name, value):
-    x, y = samples([9, 8, 10, 9, 7])
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    *_, scatter = all_learnt([9, 8, 10, 9, 7])
     scatter.check(CLASSES, INPUTS)
     with pytest.raises(ValueError, match="scatter's"):
         Scatter(**scatter.tensors() | {name: value}).check(CLASSES, INPUTS)
@@ -246,8 +242,7 @@ def test_half_of_the_products_make_all_of_them(n, each, monkeypatch):
 @pytest.mark.parametrize(("each", "spread"), [(6, 0.4), (60, 0.4), (60, 2.0), (2, 2.0)])
 def test_the_best_ridge_is_found_by_few_decompositions(each, spread, monkeypatch):
     """Each decomposition takes seconds where there are thousands of images."""
-    x, y = samples([each] * CLASSES, spread=spread)
-    scatter, _ = learnt([(x[y == c], c) for c in range(CLASSES)])
+    *_, scatter = all_learnt([each] * CLASSES, spread=spread)
     scatter = scatter.of(WIDTH)
     means, n = scatter.means.double(), each * CLASSES
     values, vectors = torch.linalg.eigh(scatter.covariance() + means.T @ means / CLASSES)

@@ -34,9 +34,8 @@ def test_unfinished_training_can_be_discarded(model, names):
 
 def test_the_state_of_unfinished_training_can_be_dropped_alone(model):
     with folder.writing(model):
-        unfinished.write(
-            model, {"request": 1, "records": [{}], "seconds": 2.0}, {"a": torch.ones(2)}
-        )
+        state = {"records": [{}], "seconds": 2.0, "adaptation": [{}]}
+        unfinished.write(model, {"request": 1, **state}, {"a": torch.ones(2)})
         unfinished.drop_state(model)
         assert unfinished.read(model) == ({"request": 1}, {})
         assert not list(model.glob("training-*"))

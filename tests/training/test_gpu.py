@@ -63,16 +63,22 @@ def taught(method=LMRCClassifier, backbone="cnn", learning_rate=0.01, **settings
     return model, model.decision_function(x)
 
 
+def assert_learns_alike(method, *, tolerance=1e-3, **settings):
+    """Check that captured steps give what eager ones give; return both models."""
+    plain, expected = taught(method, compile=False, **settings)
+    fast, got = taught(method, **settings)
+    np.testing.assert_allclose(got, expected, atol=tolerance)
+    for one, other in zip(plain.history_, fast.history_, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=tolerance, abs=tolerance)
+    return plain, fast
+
+
 @pytest.mark.parametrize("method", [LMRCClassifier, LwFClassifier, EWCClassifier])
 @pytest.mark.parametrize("backbone", ["cnn", "resnet18"])
 def test_a_captured_step_gives_what_the_eager_one_gives(method, backbone):
     # BatchNorm over 16 images blows rounding up from step to step: small steps for a ResNet.
     rate, tolerance = (0.01, 1e-3) if backbone == "cnn" else (1e-4, 0.1)
-    plain, expected = taught(method, backbone, learning_rate=rate, compile=False)
-    fast, got = taught(method, backbone, learning_rate=rate)
-    np.testing.assert_allclose(got, expected, atol=tolerance)
-    for one, other in zip(plain.history_, fast.history_, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=tolerance, abs=tolerance)
+    assert_learns_alike(method, backbone=backbone, learning_rate=rate, tolerance=tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
@@ -102,12 +108,7 @@ def test_the_folded_network_has_the_same_outputs(dtype, off):
     ids=str,
 )
 def test_a_captured_step_of_lmrc_plus_gives_what_the_eager_one_gives(settings):
-    settings = {"predict_with": "wta", **settings}
-    plain, expected = taught(LMRCPlusClassifier, compile=False, **settings)
-    fast, got = taught(LMRCPlusClassifier, **settings)
-    np.testing.assert_allclose(got, expected, atol=1e-3)
-    for one, other in zip(plain.history_, fast.history_, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-3)
+    plain, fast = assert_learns_alike(LMRCPlusClassifier, **{"predict_with": "wta", **settings})
     np.testing.assert_allclose(
         fast.statistics_["means"].numpy(), plain.statistics_["means"].numpy(), atol=1e-2
     )
@@ -170,11 +171,7 @@ def test_chunks_of_any_length_give_what_the_eager_step_gives(rotations, inputs, 
     monkeypatch.setattr(prefetch, "MAX_INPUTS", inputs)  # 10 mini-batches, 2 with four rotations
     settings = extensions_off() | {"rotations": rotations, "memory_per_class": 5}
     settings |= {"class_weight": "balanced", "augment": "crop+flip"}
-    plain, expected = taught(LMRCPlusClassifier, compile=False, **settings)
-    fast, got = taught(LMRCPlusClassifier, **settings)
-    np.testing.assert_allclose(got, expected, atol=1e-3)
-    for one, other in zip(plain.history_, fast.history_, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-3)
+    assert_learns_alike(LMRCPlusClassifier, **settings)
 
 
 @pytest.mark.parametrize("compiled", ["auto", True])

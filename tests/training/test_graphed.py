@@ -44,6 +44,11 @@ def network(seed=0):
     return Network(Encoder(backbone, torch.zeros(3, 1, 1), torch.ones(3, 1, 1)), nn.Linear(5, 4))
 
 
+def assert_same_weights(got, expected):
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(prefetch, "MAX_INPUTS", 24)  # 6 mini-batches of 4, or 1 with 4 rotations
@@ -121,8 +126,7 @@ def test_the_fast_step_gives_what_the_plain_one_gives(settings):
     got, fast_records = taught(True, plan, **settings)
     for one, other in zip(records, fast_records, strict=True):
         assert one == pytest.approx(other, rel=1e-4)
-    for name, value in expected.items():
-        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_same_weights(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +149,7 @@ def test_where_a_step_cannot_be_captured_training_goes_on_and_the_word_fits(
     with pytest.warns(UserWarning, match=f"cannot be captured.*{error}.*{advice}") as caught:
         got, _ = taught(True, plan)
     assert len(caught) == 1
-    for name, value in expected.items():
-        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_same_weights(got, expected)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -155,8 +158,7 @@ def test_epochs_of_one_seed_are_all_learnt_whole(settings):
     plan = Optimisation(4, 0.02, (), 0.9, 0.0)
     expected, _ = taught(False, plan, seed=lambda epoch: 0, **settings)
     got, _ = taught(True, plan, seed=lambda epoch: 0, **settings)
-    for name, value in expected.items():
-        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_same_weights(got, expected)
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -6,9 +6,8 @@ from torch import nn
 
 from lmrc.nets.network import Encoder, Network
 from lmrc.training.batches import Batches
-from lmrc.training.compiling import compiled
+from lmrc.training.device import compiled
 from lmrc.training.loop import Optimisation, TrainingError, train
-from lmrc.training.step import means
 
 CPU = torch.device("cpu")
 PLAN = Optimisation(epochs=3, learning_rate=0.1, halve_at=(), momentum=0.0, weight_decay=0.0)
@@ -29,8 +28,6 @@ def run(network, losses, plan=PLAN, **kwargs):
 
 
 def test_terms_are_means_over_samples_and_their_sum_is_the_loss():
-    terms = {"new": torch.tensor([1.0, 3.0]), "penalty": torch.tensor(5.0)}
-    assert means(terms).sum() == 7.0
     network = nn.Linear(2, 1)
     plan = Optimisation(1, 1e-9, (), 0.0, 0.0)  # a rate so small that the weights stand still
     losses = squared_error(network)
@@ -160,3 +157,37 @@ def test_a_network_is_compiled_only_while_it_is_trained():
         assert network.encoder._compiled_call_impl is not None
     assert network.encoder._compiled_call_impl is None
     copy.deepcopy(network)(torch.zeros(1, 2))
+
+
+def test_cosine_rates_rise_in_the_first_epoch_and_fall_to_nothing():
+    plan = Optimisation(10, 0.1, (), 0.9, 0.0, schedule="cosine")
+    rates = [rate for epoch in range(10) for rate in plan.rates(epoch, 20)]
+    top = rates.index(max(rates))
+    assert 18 <= top <= 21
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert max(rates) == pytest.approx(0.1, rel=0.05)
+    assert 0 < rates[0] < 0.005
+    assert 0 < rates[-1] < 1e-4
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_few_epochs_still_reach_the_rate_and_fall_to_nothing(epochs):
+    plan = Optimisation(epochs, 0.1, (), 0.9, 0.0, schedule="cosine")
+    rates = [rate for e in range(epochs) for rate in plan.rates(e, 50)]
+    assert max(rates) > 0.095
+    # And fall for the most part of them.
+    assert rates.index(max(rates)) == pytest.approx(0.2 * len(rates), abs=1)
+    assert rates[-1] < 0.001
+
+
+def test_each_step_is_taken_at_its_own_rate():
+    x, y = torch.ones(8, 1), torch.zeros(8, dtype=torch.long)
+    data = Batches(x, y, n_known=0, batch_size=2, augment="none", device=CPU)
+    network = nn.Linear(1, 1, bias=False)
+    start = network.weight.item()
+    plan = Optimisation(3, 0.1, (), 0.0, 0.0, schedule="cosine")
+    losses = lambda batch: {"new": network(batch.x)[:, 0]}  # noqa: E731  # a slope of 1
+    list(train(network, losses, data, plan, seed=lambda epoch: epoch))
+    moved = sum(rate for epoch in range(3) for rate in plan.rates(epoch, 4))
+    assert start - network.weight.item() == pytest.approx(moved, rel=1e-5)

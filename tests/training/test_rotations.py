@@ -2,24 +2,21 @@ import numpy as np
 import pytest
 import torch
 
-from lmrc.training.batches import Batches
 from lmrc.training.rotations import check_square
 
-CPU = torch.device("cpu")
 X = torch.randint(0, 255, (13, 3, 6, 6), dtype=torch.uint8, generator=torch.manual_seed(0))
 Y = torch.arange(13) % 5
 
 
-def served(rotations, augment="none", seed=0):
-    batches = Batches(
-        X, Y, n_known=2, batch_size=4, augment=augment, device=CPU, rotations=rotations
+@pytest.fixture
+def served(epoch):
+    """Return what serves the images of an epoch, rotated in one of the ways."""
+    return lambda rotations, augment="none", seed=0: epoch(
+        X, Y, n_known=2, rotations=rotations, augment=augment, seed=seed
     )
-    batches.sample_epoch(torch.Generator().manual_seed(seed))
-    for positions in torch.arange(len(X)).split(batches.sizes):
-        yield batches.at(positions)
 
 
-def test_all_rotations_come_together_each_with_its_label():
+def test_all_rotations_come_together_each_with_its_label(served):
     for plain, rotated in zip(served("none"), served("all"), strict=True):
         n = len(plain.y)
         assert plain.rotation is None
@@ -31,7 +28,7 @@ def test_all_rotations_come_together_each_with_its_label():
             assert np.array_equal(image, np.rot90(plain.x[i % n], rotation, axes=(1, 2)))
 
 
-def test_one_rotation_is_sampled_by_the_epochs_seed():
+def test_one_rotation_is_sampled_by_the_epochs_seed(served):
     rotations = []
     for plain, rotated in zip(served("none"), served("one"), strict=True):
         rotations += rotated.rotation.tolist()
@@ -41,15 +38,15 @@ def test_one_rotation_is_sampled_by_the_epochs_seed():
         ):
             assert np.array_equal(after, np.rot90(before, rotation, axes=(1, 2)))
     assert len(set(rotations)) > 1
-    assert rotations == [
-        rotation for batch in served("one") for rotation in batch.rotation.tolist()
-    ]
-    assert rotations != [
-        rotation for batch in served("one", seed=1) for rotation in batch.rotation.tolist()
-    ]
+    again, other = (
+        torch.cat([batch.rotation for batch in served("one", seed=seed)]).tolist()
+        for seed in (0, 1)
+    )
+    assert rotations == again
+    assert rotations != other
 
 
-def test_images_are_cropped_and_mirrored_before_they_are_rotated():
+def test_images_are_cropped_and_mirrored_before_they_are_rotated(served):
     for plain, rotated in zip(served("none", "crop+flip"), served("all", "crop+flip"), strict=True):
         quarter = rotated.x[len(plain.y) : 2 * len(plain.y)]
         assert torch.equal(quarter, plain.x.rot90(dims=(2, 3)))

@@ -49,9 +49,9 @@ def npz(path: str | os.PathLike[str]) -> Dataset:
 
 
 def load_parts(source: Path, parts: Sequence[str]) -> tuple[Array, Array, Array, Array, str]:
-    """Read X and y, and those of the first part that is set aside, such as X_test and y_test.
+    """Read X and y, X and y of the first of the `parts` in the file, and the name of its X.
 
-    The name of its X comes last; where no part is there, it is empty, and the arrays have no rows.
+    Without such a part, such as X_test and y_test, its arrays have no rows and the name is empty.
     """
     pairs = [(f"X_{part}", f"y_{part}") for part in parts]
     arrays = load_arrays(source, "X", "y", more=[*chain(*pairs)])
@@ -63,7 +63,7 @@ def load_parts(source: Path, parts: Sequence[str]) -> tuple[Array, Array, Array,
 
 
 def rows_held_out(y: Array, share: float) -> tuple[list[int], list[int]]:
-    """Split the rows of all classes: those that stay, and a share of each that is held out."""
+    """Split rows by class: the training rows, and a share of each class that is held out."""
     parts = [held_out(np.flatnonzero(y == label).tolist(), share) for label in np.unique(y)]
     kept, held = (sorted(chain(*rows)) for rows in zip(*parts, strict=True))
     return kept, held

@@ -124,10 +124,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str | None:
-        """A digest of all samples; None if images stay on disk.
-
-        Whether they do depends on the machine.
-        """
+        """A digest of all samples; None if images stay on disk, as they may on small machines."""
         arrays: list[Any] = [self.X_train, self.y_train, self.X_test, self.y_test]
         return None if any(isinstance(a, ImageFiles) for a in arrays) else digest(*arrays)
 
@@ -264,7 +261,7 @@ def as_label_array(labels: Any) -> Any:
 
 
 def text_labels(labels: Iterable[str]) -> Array:
-    """Return text as an array; NumPy drops zeros at its end, and two classes could become one."""
+    """Return text as an array; refuse trailing zeros: NumPy drops them, and classes could merge."""
     names = list(labels)
     for name in names:
         if name.endswith("\0"):

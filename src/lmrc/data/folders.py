@@ -15,6 +15,7 @@ from lmrc.data.image_files import (
     FORKS,
     MEMORY_SHARE,
     ImageFiles,
+    Names,
     available_memory,
     in_workers,
     progress,
@@ -32,7 +33,6 @@ from lmrc.data.images import (
     name_of,
     walk_images,
 )
-from lmrc.data.names import Names
 
 TEST_SHARE = 0.2
 FEW_IMAGES = 5  # of a class: more make it more reliable
@@ -152,7 +152,7 @@ def image_files(
 
 
 def folders_of_classes(root: Path) -> tuple[Path, dict[str, Path]]:
-    """Return the folder whose sub-folders are classes, and those that are set aside, by name."""
+    """Return the folder whose sub-folders are classes, and the folders of test images, by name."""
     subfolders = {path.name.lower(): path for path in _subfolders(root)}
     train = subfolders.get("train")
     if train is None or not _subfolders(train):  # without, "train" is a class itself

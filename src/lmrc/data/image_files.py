@@ -6,17 +6,26 @@ import bisect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, islice
 from multiprocessing import get_all_start_methods
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
-from lmrc.data.images import ImageFile, Mode, Pixels, Size, UnreadableImageError, read_image
+from lmrc.data.images import (
+    ImageFile,
+    Mode,
+    Pixels,
+    Size,
+    UnreadableImageError,
+    read_image,
+    walk_images,
+)
 
 MEMORY_SHARE = 0.5  # of the available memory that decoded images may take
 AT_ONCE = 1024  # images from which on worker processes decode them
@@ -76,15 +85,19 @@ def in_workers(read: Callable[[int], T], n: int) -> Iterator[T]:
     if n < AT_ONCE or get_worker_info() is not None:  # a worker starts no others
         yield from map(read, range(n))
         return
-    loader = DataLoader(
-        _Read(read, n),
+    loader: DataLoader[Any] = DataLoader(
+        range(n),  # type: ignore[arg-type]  # any sequence will do
         batch_size=BATCH,
         num_workers=n_workers(MAX_DECODERS),
-        collate_fn=list,
+        collate_fn=partial(_read_all, read),
         generator=torch.Generator(),  # the user's is not touched
     )
     for items in loader:
         yield from items
+
+
+def _read_all(read: Callable[[int], T], rows: list[int]) -> list[T]:
+    return [read(row) for row in rows]
 
 
 def progress(items: Iterable[T], title: str, total: int) -> Iterator[T]:
@@ -104,19 +117,6 @@ def read_or_error(path: ImageFile, size: Size, mode: Mode) -> Pixels | Unreadabl
         return read_image(path, size, mode)
     except UnreadableImageError as error:
         return error
-
-
-class _Read(Dataset[Any]):
-    """A `Dataset` of what a function returns for 0 … n − 1."""
-
-    def __init__(self, read: Callable[[int], Any], n: int) -> None:
-        self.read, self.n = read, n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, i: int) -> Any:
-        return self.read(i)
 
 
 class ImageFiles:
@@ -195,3 +195,45 @@ class ImageFiles:
     def _decoded(self) -> Iterator[Pixels | UnreadableImageError]:
         """Decode all images in order."""
         return in_workers(self.read, len(self))
+
+
+class Names(Sequence[Path]):
+    """Image files under a folder, as a sequence of paths, stored as two arrays.
+
+    A `Path` takes some hundred bytes more than its name, and each worker process would soon have
+    its own copy of a list of them. `names` are relative to the folder; by default those that
+    `walk_images` finds, in its order.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:
+        self.folder = os.fspath(folder)
+        text, ends = bytearray(), []
+        for name in walk_images(folder) if names is None else names:
+            text += os.fsencode(name)
+            ends.append(len(text))
+        self._text = bytes(text)
+        self._ends = np.array([0, *ends])
+        self._rows: NDArray[np.int64] = np.arange(len(ends))
+
+    def take(self, rows: Any) -> Names:
+        """Return the names at these positions: a slice, indices or a mask."""
+        part = object.__new__(Names)
+        part.__dict__ = {**self.__dict__, "_rows": self._rows[rows]}
+        return part
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Path: ...
+    @overload
+    def __getitem__(self, index: slice) -> Names: ...
+    def __getitem__(self, index: int | slice) -> Path | Names:
+        if isinstance(index, slice):
+            return self.take(index)
+        row = self._rows[index]
+        name = self._text[self._ends[row] : self._ends[row + 1]]
+        return Path(self.folder, os.fsdecode(name))
+
+    def __iter__(self) -> Iterator[Path]:
+        return (self[i] for i in range(len(self)))

@@ -30,9 +30,6 @@ class Inputs(Protocol):
     def __getitem__(self, rows: Any, /) -> Tensor:
         """Return these inputs, in memory."""
 
-    def numel(self) -> int:
-        """Return how many values all inputs have."""
-
     def split(self, size: int, /) -> Iterable[Tensor]:
         """Iterate over all inputs, at most ``size`` in memory at a time."""
 
@@ -58,20 +55,13 @@ class Streamed:
     def __getitem__(self, rows: Any, /) -> Tensor:
         return _as_inputs(np.asarray(self.files[_as_index(rows)]))
 
-    def numel(self) -> int:
-        """Return how many values all inputs have."""
-        return self.shape.numel()
-
     def split(self, size: int, /) -> Iterator[Tensor]:
-        """Iterate over all inputs, at most ``size`` in memory at a time."""
         return map(_as_inputs, self.files.chunks(size))
 
     def narrow(self, dim: int, start: int, length: int, /) -> Streamed:
-        """Return a range of the inputs, still on disk."""
         return Streamed(self.files[start : start + length])
 
     def index_select(self, dim: int, rows: Tensor, /) -> Streamed:
-        """Return the inputs at these rows, still on disk."""
         return Streamed(self.files[rows.numpy()])
 
 
@@ -98,20 +88,13 @@ class Joined:
         out[torch.from_numpy(~in_first)] = self.second[wanted[~in_first] - n]
         return out
 
-    def numel(self) -> int:
-        """Return how many values all inputs have."""
-        return self.shape.numel()
-
     def split(self, size: int, /) -> Iterator[Tensor]:
-        """Iterate over all inputs, at most ``size`` in memory at a time."""
         return chain(self.first.split(size), self.second.split(size))
 
     def narrow(self, dim: int, start: int, length: int, /) -> Inputs:
-        """Return a range of the inputs; those on disk stay there."""
         return self.index_select(dim, torch.arange(start, start + length))
 
     def index_select(self, dim: int, rows: Tensor, /) -> Inputs:
-        """Return the inputs at these rows, in ascending order; those on disk stay there."""
         in_first = rows < len(self.first)
         first = self.first.index_select(dim, rows[in_first])
         second = self.second.index_select(dim, rows[~in_first] - len(self.first))
@@ -138,7 +121,7 @@ def channel_statistics(inputs: Inputs, values: int = 3 * 2**22) -> tuple[Tensor,
     chunk, ndim = max(1, values // inputs.shape[1:].numel()), len(inputs.shape)
     axes = [0, *range(2, ndim)]
     shape = (-1, *[1] * (ndim - 2))
-    count = inputs.numel() / inputs.shape[1]
+    count = inputs.shape.numel() / inputs.shape[1]
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
     sums = [part.double().sum(axes) for part in inputs.split(chunk)]
     mean = torch.stack(sums).sum(0).view(shape) / (count * scale)

@@ -2,9 +2,9 @@
 
 The data folder that it is given is as in `lmrc.data.datasets.load_dataset`.
 
-Each finds its files, official archives or unpacked, as they are (or downloads them), decodes them
-once, and opens them memory-mapped from then on. Nothing is ever unpacked under a name that an
-archive chooses: members are read into memory by their known names.
+Each finds its files, as official archives or unpacked, or downloads them; decodes them once; and
+opens them memory-mapped from then on. Nothing is ever unpacked under a name that an archive
+chooses: members are read into memory by their known names.
 """
 
 import gzip

@@ -1,19 +1,19 @@
 """Where the files of public data sets are: found on this machine, or downloaded."""
 
 import os
-import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmrc.cache_folder import cache_folder
+from lmrc.data.image_files import progress
 
 DATA_VARIABLE = "LMRC_DATA"
 
 _CONNECT_AND_READ_SECONDS = (10, 60)
+_CHUNK = 2**18  # bytes
 
 
 class DatasetNotFoundError(FileNotFoundError):
@@ -85,11 +85,7 @@ def _try_addresses(file: RemoteFile, folder: Path) -> list[str]:
     reasons = []
     for url in file.urls:
         try:
-            with _progress(file.name) as bar:
-                downloader = pooch.HTTPDownloader(
-                    progressbar=bar, chunk_size=2**18, timeout=_CONNECT_AND_READ_SECONDS
-                )
-                pooch.retrieve(url, file.checksum, file.name, folder, downloader=downloader)
+            pooch.retrieve(url, file.checksum, file.name, folder, downloader=_fetch)
             return []
         except (OSError, ValueError) as error:  # no network, no right to write, wrong checksum
             unreachable = type(error).__name__ in ("ConnectionError", "ConnectTimeout")
@@ -98,45 +94,27 @@ def _try_addresses(file: RemoteFile, folder: Path) -> list[str]:
     return reasons
 
 
+def _fetch(url: str, path: str, _: Any) -> None:
+    """Download a file, with a progress bar on a terminal."""
+    import requests  # comes with pooch
+
+    with requests.get(url, stream=True, timeout=_CONNECT_AND_READ_SECONDS) as response:
+        response.raise_for_status()
+        parts, size = response.iter_content(_CHUNK), int(response.headers.get("content-length", 0))
+        with Path(path).open("wb") as file:
+            for part in progress(parts, url.rpartition("/")[2], -(-size // _CHUNK)):
+                file.write(part)
+
+
 def _how_to_get(
     title: str, missing: Sequence[RemoteFile], folder: Path, reasons: Sequence[str]
 ) -> str:
+    them = "it" if len(missing) == 1 else "them"
+    places = ";\n".join(f"  {file.name} from {' or '.join(file.urls)}" for file in missing)
     # Full stops and semicolons, since the command line makes one line of it.
-    lines = [f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}."]
-    places = [f"{file.name} from {' or '.join(file.urls)}" for file in missing]
-    lines += ["Missing:", ";\n".join(f"  {place}" for place in places) + "."]
-    lines += [
-        f"Put {'it' if len(missing) == 1 else 'them'}, as downloaded, into {folder}; or name the "
-        f"folder that has {'it' if len(missing) == 1 else 'them'} with data_dir (--data-dir) or "
-        f"the environment variable {DATA_VARIABLE}.",
-    ]
-    return "\n".join(lines)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Any]:
-    """Show a progress bar, on a terminal only, with the interface that pooch expects."""
-    if not sys.stderr.isatty():
-        yield False
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        yield _Bar(progress, progress.add_task(name, total=None))
-
-
-class _Bar:
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
-        self.total = 0
-
-    def update(self, amount: int) -> None:
-        self._progress.update(self._task, advance=amount, total=self.total or None)
-
-    def reset(self) -> None:
-        self._progress.reset(self._task, total=self.total or None)
-
-    def close(self) -> None:
-        """Nothing to do: the context manager closes it."""
+    return (
+        f"{title} is not in {folder}, and could not be downloaded: {'; '.join(reasons)}.\n"
+        f"Missing:\n{places}.\n"
+        f"Put {them}, as downloaded, into {folder}; or name the folder that has {them} with "
+        f"data_dir (--data-dir) or the environment variable {DATA_VARIABLE}."
+    )

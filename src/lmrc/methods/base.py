@@ -224,7 +224,7 @@ class IncrementalClassifier(
         if first:  # parameters may come to something else by the inputs' shape
             self._check_parameters()
         n_kept = len(getattr(self, "memory_", None) or ())
-        size = x.numel() // len(x) * (len(x) + n_kept)
+        size = x.shape[1:].numel() * (len(x) + n_kept)
         work = 0 if self._on_features else self._epochs * copies(self._rotations) * size
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device

@@ -41,9 +41,8 @@ def identity(input_shape: InputShape) -> nn.Module:
 class Homogeneous(nn.Flatten):
     """The inputs themselves and a constant, for vectors that are features already.
 
-    Features are scaled to unit length for their statistics. With a constant of the usual length of
-    standardised inputs, what tells classes apart by their length stays, and random projections
-    have a bias.
+    Statistics are of features at unit length. The constant, as long as standardised inputs usually
+    are, preserves differences in length, and gives random projections a bias.
     """
 
     def forward(self, x: Tensor) -> Tensor:

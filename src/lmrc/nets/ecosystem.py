@@ -314,7 +314,7 @@ def _import(prefix: str) -> Any:
     except Exception as error:  # a torchvision that was built for another torch raises anything
         raise MissingPackageError(
             f"the package {PACKAGES[prefix]} is installed but cannot be imported: "
-            f"{shorten(_one_line(error), MAX_MESSAGE)}"
+            f"{_one_line(error)}"
         ) from error
 
 
@@ -327,10 +327,9 @@ def _explained(prefix: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ValueError(
-            f"backbone={f'{prefix}:{name}'!r:.100} cannot be loaded: "
-            f"{shorten(_one_line(error), MAX_MESSAGE)}"
+            f"backbone={f'{prefix}:{name}'!r:.100} cannot be loaded: {_one_line(error)}"
         ) from error
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return shorten(" ".join(str(error).split()) or type(error).__name__, MAX_MESSAGE)

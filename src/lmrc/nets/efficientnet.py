@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,17 +40,11 @@ _STAGES = (
 )
 
 
-class Scaling(NamedTuple):
-    """What a variant multiplies channels and repeats by."""
-
-    channels: float
-    repeats: float
-
-
+#: By variant, the factors of all channels and of all repeats.
 VARIANTS = {
-    "efficientnet-lite0": Scaling(1.0, 1.0),
-    "efficientnet-lite1": Scaling(1.0, 1.1),
-    "efficientnet-lite2": Scaling(1.1, 1.2),
+    "efficientnet-lite0": (1.0, 1.0),
+    "efficientnet-lite1": (1.0, 1.1),
+    "efficientnet-lite2": (1.1, 1.2),
 }
 
 
@@ -122,15 +115,15 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, variant: str) -> None:
         super().__init__()
-        scaling = VARIANTS[variant]
+        wider, deeper = VARIANTS[variant]
         self._conv_stem = SameConv2d(3, _STEM, 3, 2)
         self._bn0 = _norm(_STEM)
         blocks: list[Block] = []
         n_in = _STEM
         for number, (repeats, kernel, stride, expansion, channels) in enumerate(_STAGES):
-            n_out = _multiple_of_8(channels * scaling.channels)
+            n_out = _multiple_of_8(channels * wider)
             if 0 < number < len(_STAGES) - 1:  # the first and the last stage are not repeated
-                repeats = math.ceil(repeats * scaling.repeats)
+                repeats = math.ceil(repeats * deeper)
             for i in range(repeats):
                 blocks.append(Block(n_in, n_out, kernel, stride if i == 0 else 1, expansion))
                 n_in = n_out

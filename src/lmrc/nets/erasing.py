@@ -17,7 +17,7 @@ def without_row(rows: Tensor, row: int) -> Tensor:
 def erase_class(
     heads: MultiHead, head: int, own: Tensor, rest: Tensor, rng: torch.Generator
 ) -> None:
-    """Change a head in place so that it responds to one of its classes as to an unknown image.
+    """Change a head in place: it then responds to a class of its own as to an unknown image.
 
     The response along the class's `own` label vectors, (rotations, dim), is replaced by a random
     mixture of two other classes', and the weights of these directions are sampled anew. Without the

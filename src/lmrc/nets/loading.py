@@ -25,7 +25,7 @@ class Pretrained(NamedTuple):
 
 
 def is_pretrained(backbone: object) -> TypeGuard[str]:
-    """Tell whether it is the name of a backbone that brings its weights."""
+    """Tell whether it is the name of a backbone that comes with weights."""
     return packaged(backbone) is not None or split_name(backbone) is not None
 
 
@@ -46,12 +46,12 @@ def check_available(backbone: object) -> None:
 
 
 def load_pretrained(name: str) -> Pretrained:
-    """Return a backbone with the weights that it brings."""
+    """Return a backbone with its pre-trained weights."""
     if other := split_name(name):
         form = ecosystem.expected_form(*other)
         return Pretrained(*ecosystem.load(*other), form)
     variant, side = packaged(name) or ("", 0)
-    with torch.device("meta"):  # no time for initial weights, and no random numbers
+    with torch.device("meta"):  # without the time and the random numbers of initial weights
         network = EfficientNetLite(variant)
     network.load_state_dict(read_weights(variant), assign=True)
     form = Form((side, side), (MEAN,) * COLOURS, (STD,) * COLOURS)

@@ -209,6 +209,7 @@ def _probed_width(
     """
     on_meta = isinstance(backbone, str) and math.prod(input_shape) > LARGE_INPUT
     was_training, device = encoder.training, "meta" if on_meta else "cpu"
+    shape = f"(batch, {', '.join(map(str, input_shape))})"
     try:
         with torch.no_grad():
             tried, x = encoder.eval(), torch.zeros(2, *input_shape, device=device)
@@ -218,22 +219,19 @@ def _probed_width(
             both = tried.features(x, 2) if tried.width_before(2) else features
     except (RuntimeError, AttributeError, TypeError, IndexError) as error:
         raise ValueError(
-            f"the backbone does not map inputs of shape (batch, "
-            f"{', '.join(map(str, input_shape))}) to features of shape (batch, width): {error}"
+            f"the backbone does not map inputs of shape {shape} to features of shape "
+            f"(batch, width): {error}"
         ) from error
     encoder.train(was_training)
     if features.ndim != 2 or len(features) != 2:
-        shape = tuple(features.shape)
         raise ValueError(
-            f"the backbone must map (batch, {', '.join(map(str, input_shape))}) to features of "
-            f"shape (batch, width), but a batch of 2 gave {shape}"
+            f"the backbone must map {shape} to features of shape (batch, width), but a batch of 2 "
+            f"gave {tuple(features.shape)}"
         )
-    width = int(features.shape[1])
-    # Now, not after training, when statistics are computed.
-    if both.shape != (2, encoder.width_before(2) + width):
+    width, before = int(features.shape[1]), encoder.width_before(2)
+    if both.shape != (2, before + width):  # now, not after training, when statistics are computed
         raise ValueError(
-            f"the backbone's last_two must return {encoder.width_before(2)} features "
-            "(width_before) "
-            f"and then its own {width}, but a batch of 2 gave {tuple(both.shape)}"
+            f"the backbone's last_two must return {before} features (width_before) and then its "
+            f"own {width}, but a batch of 2 gave {tuple(both.shape)}"
         )
     return width

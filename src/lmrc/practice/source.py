@@ -24,6 +24,7 @@ from lmrc.data.folders import (
     image_files,
     read_files,
 )
+from lmrc.data.image_files import Names
 from lmrc.data.images import (
     NOT_READ,
     ImageFile,
@@ -34,7 +35,6 @@ from lmrc.data.images import (
     name_of,
     walk_images,
 )
-from lmrc.data.names import Names
 from lmrc.data.validation import read_labels
 from lmrc.practice.usage import UsageError, count, warn
 from lmrc.text import shorten

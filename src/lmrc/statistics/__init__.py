@@ -1,1 +1,1 @@
-"""What is kept of the features of old classes in place of their images, and what it is good for."""
+"""Class statistics, which replace the images of old classes, and prediction rules from them."""

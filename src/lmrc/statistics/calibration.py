@@ -20,7 +20,7 @@ from lmrc.statistics.ridge import normalised
 
 
 class Weights(NamedTuple):
-    """Of the residual in the unknown score."""
+    """Weights of the residual in the unknown score."""
 
     residual: float
     relative: float  # share of the mean residual by all classes that is subtracted from it
@@ -39,11 +39,11 @@ Sums = dict[str, HeldOut]
 
 
 class Basis(NamedTuple):
-    """What scores and residuals go by."""
+    """What scores and residuals are computed from."""
 
-    kept: Mapping[str, Tensor]  # what prediction rules need
-    #: By rule, the score of an image that is as its class's mean: divided by it, those of all tasks
-    #: compare.
+    kept: Mapping[str, Tensor]  # as in `PredictionRules`
+    #: By rule, the score of an image at its class's mean. Scores are divided by it, which makes
+    #: those of all tasks comparable.
     units: dict[str, float]
     factors: Tensor  # (classes, rank, width), directions of each class: see `statistics.residual`
     sizes: Tensor  # (classes,), what class means are divided by
@@ -74,18 +74,18 @@ def weights_of(calibration: Mapping[str, Tensor]) -> Weights:
 
 
 def summed(scores: Mapping[str, Tensor], residuals: Tensor, y: Tensor, weights: Weights) -> Sums:
-    """Sum up images by rule: of scores in units and residuals, (n, classes) each, and classes."""
+    """Sum up images by rule, from scores in units, residuals, (n, classes) each, and classes."""
     found = {r: unknown_scores(r, s, residuals, weights) for r, s in scores.items()}
     return {r: HeldOut.of(s, found[r], y) for r, s in scores.items()}
 
 
 def joined(sums: Sums, found: Sums) -> Sums:
-    """Return the sums over these images and later ones."""
+    """Add the sums over later images."""
     return sums | {r: sums[r].joined(later) if r in sums else later for r, later in found.items()}
 
 
 def of_rule(calibration: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
-    """Return what a calibration has of one prediction rule."""
+    """Return the tensors of one prediction rule in a calibration."""
     start = f"{rule}."
     return {n.removeprefix(start): t for n, t in calibration.items() if n.startswith(start)}
 
@@ -97,7 +97,7 @@ def sums_of(calibration: Mapping[str, Tensor]) -> Sums:
 
 
 def calibrated(sums: Sums, basis: Basis) -> dict[str, Tensor]:
-    """Return a calibration of those rules that the basis has, for statistics as they are."""
+    """Return the calibration of the rules in the basis, for the current statistics."""
     none = HeldOut.empty(len(basis.sizes))
     sums = {rule: found.joined(none) for rule, found in sums.items() if rule in basis.units}
     if not sums:
@@ -115,7 +115,7 @@ def calibrated(sums: Sums, basis: Basis) -> dict[str, Tensor]:
 def check(
     calibration: Mapping[str, Tensor], n_classes: int, width: int, rules: Collection[str]
 ) -> None:
-    """Refuse a calibration that is not of so many classes and features, and of these rules."""
+    """Raise ValueError unless a calibration fits the classes, features and rules."""
     sums = sums_of(calibration)
     for found in sums.values():
         found.check(n_classes)

@@ -1,4 +1,4 @@
-"""Mean and covariance of the features of every class: numbers, and no image."""
+"""Mean and covariance of the features of each class."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, features: Tensor, n_images: int) -> Summary:
-        """Sum up features of shape (rotations, n, width); each image may have given several."""
+        """Summarise features of shape (rotations, n, width); an image may have several views."""
         mean = features.mean(dim=1)
         centred = (features - mean[:, None]).flatten(0, 1)
         return cls(mean.cpu(), (centred.T @ centred / len(centred)).cpu(), float(n_images))
 
     def joined(self, other: Summary) -> Summary:
-        """Sum up two lots of features, each counting by its images."""
+        """Combine two sets of features, weighted by their numbers of images."""
         n = self.n_images + other.n_images
         share, away = other.n_images / n, other.mean - self.mean
-        between = share * (1 - share) * away.T @ away / len(away)  # the two means' distance
+        between = share * (1 - share) * away.T @ away / len(away)  # covariance of the two means
         matrix = share * other.covariance + (1 - share) * self.covariance + between
         return Summary(self.mean + share * away, matrix, n)
 
 
 def summed(parts: Iterable[Mapping[int, Tensor]]) -> dict[int, Summary]:
-    """Sum up the features of a class by several networks, some images at a time."""
+    """Summarise the features of a class by several networks, from chunks of images."""
     found: dict[int, Summary] = {}
     for part in parts:
         for network, features in part.items():
@@ -49,32 +49,32 @@ def summed(parts: Iterable[Mapping[int, Tensor]]) -> dict[int, Summary]:
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """Class statistics of the features. Immutable: a change returns a new one."""
+    """Means and covariances of all classes. Immutable: a change returns a new object."""
 
-    counts: Tensor  # (classes,): images that each class's statistics are of
-    #: (classes, rotations, width): for each rotation of the images; one where they are not rotated,
-    #: or where the features of all rotations are one vector: see `concatenated`.
+    counts: Tensor  # (classes,): images of each class
+    #: (classes, rotations, width): a mean for each rotation of the images; a single one if images
+    #: are not rotated, or if the features of all rotations form one vector: see `concatenated`.
     means: Tensor
     covariances: Covariances  # of each class around these means, all rotations together
 
     @classmethod
     def empty(cls, kind: str, rotations: int, width: int) -> Self:
-        """Return those of no class."""
+        """Return statistics of no class."""
         covariances = COVARIANCES[kind].empty(width)
         return cls(torch.zeros(0), torch.zeros(0, rotations, width), covariances)
 
     @classmethod
     def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
-        """Put together what `tensors` took apart."""
+        """Undo `tensors`."""
         rest = {name: t for name, t in tensors.items() if name not in ("counts", "means")}
         return cls(tensors["counts"], tensors["means"], COVARIANCES[kind](**rest))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return them as they are saved."""
+        """Return the tensors to save, by name."""
         return {"counts": self.counts, "means": self.means, **self.covariances.tensors()}
 
     def check(self, n_classes: int, rotations: int, width: int) -> None:
-        """Refuse tensors that are not of so many classes, rotations and features."""
+        """Raise ValueError unless shapes, types and ranges fit (a file may be forged)."""
         wanted = {"counts": (n_classes,), "means": (n_classes, rotations, width)}
         wanted |= self.covariances.shapes(n_classes, width)
         for name, tensor in self.tensors().items():
@@ -86,18 +86,18 @@ class ClassStatistics:
                 raise ValueError(f"the statistics' {name} holds values below {least}")
 
     def mapped(self, drift: LinearMap) -> Self:
-        """Return them after feature drift: μ W + b, and Wᵀ Σ W; for each of joined rotations."""
+        """Compensate feature drift: μ W + b, and Wᵀ Σ W, for each of concatenated rotations."""
         means = drift(self.means).float()
         return type(self)(self.counts, means, self.covariances.mapped(drift.weight))
 
     def interpolated(self, rows: Tensor, means: Tensor, share: float) -> Self:
-        """Return them with the means of some classes this share of the way to other ones."""
-        drawn = self.means.clone()
-        drawn[rows] = torch.lerp(drawn[rows], means.to(drawn), share)
-        return type(self)(self.counts, drawn, self.covariances)
+        """Move the means of some classes towards others, by this share of the distance."""
+        moved = self.means.clone()
+        moved[rows] = torch.lerp(moved[rows], means.to(moved), share)
+        return type(self)(self.counts, moved, self.covariances)
 
     def with_class(self, row: int, found: Summary) -> Self:
-        """Return them with a class: a new one at the row after the last, or one that came again."""
+        """Add a class at the row after the last, or more images of a known one."""
         if row < len(self.counts):
             mean, matrix = self.means[row].double(), self.covariances.matrix(row)
             found = Summary(mean, matrix, float(self.counts[row])).joined(found)
@@ -109,18 +109,19 @@ class ClassStatistics:
         )
 
     def emptied(self) -> Self:
-        """Return those of no class, of the same form."""
+        """Remove all classes."""
         return type(self)(self.counts[:0], self.means[:0], self.covariances.emptied())
 
     def extended(self, other: Self) -> Self:
-        """Return them with those of other classes behind."""
-        counts, means = (
-            torch.cat(pair) for pair in ((self.counts, other.counts), (self.means, other.means))
+        """Append the classes of other statistics."""
+        return type(self)(
+            torch.cat([self.counts, other.counts]),
+            torch.cat([self.means, other.means]),
+            self.covariances.extended(other.covariances),
         )
-        return type(self)(counts, means, self.covariances.extended(other.covariances))
 
     def without(self, row: int) -> Self:
-        """Return those of the other classes."""
+        """Remove a class."""
         return type(self)(
             without_row(self.counts, row),
             without_row(self.means, row),
@@ -129,20 +130,20 @@ class ClassStatistics:
 
 
 def concatenated(features: Tensor) -> Tensor:
-    """Make one vector of an image's rotations: (rotations, n, width) to (1, n, rotations · width).
+    """Concatenate an image's rotations: (rotations, n, width) to (1, n, rotations · width).
 
-    Statistics of these know how the features of an image's rotations vary together.
+    Covariances of these vectors hold how the features of an image's rotations vary together.
     """
     return features.transpose(0, 1).flatten(1)[None]
 
 
 def by_rotation(features: Tensor, rotations: int) -> Tensor:
-    """Undo `concatenated`, where it was done: return (rotations, n, width)."""
+    """Undo `concatenated`, if it was applied: return (rotations, n, width)."""
     if len(features) == rotations:
         return features
     return features[0].reshape(features.shape[1], rotations, -1).transpose(0, 1)
 
 
 def arranged(features: Tensor, rotations: int) -> Tensor:
-    """Return features, (rotations, n, width), as statistics of so many vectors have them."""
+    """Concatenate features, (rotations, n, width), unless statistics have all rotations apart."""
     return features if len(features) == rotations else concatenated(features)

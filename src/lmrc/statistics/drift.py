@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 RIDGE = 0.01  # of the mean variance: pulls directions that hardly vary towards the identity
-ROUNDING = 1e-8  # of the mean square: where inputs are all alike, the variance is less, and untrue
+ROUNDING = 1e-8  # of the mean square: a smaller variance, of equal inputs, is rounding
 EPS = 1e-12
 
 
@@ -43,8 +43,8 @@ class Drift:
     def fit(self) -> LinearMap:
         """Return the ridge regression of new on old features, drawn towards the identity.
 
-        With G = cov(old), H = cov(old, new): W = (G + εI)⁻¹ (H + εI). Where old features do not
-        vary nothing is known of them, and they stay.
+        With G = cov(old), H = cov(old, new): W = (G + εI)⁻¹ (H + εI). Directions in which old
+        features do not vary stay as they are.
         """
         old, new = self.old / self.n, self.new / self.n
         g = self.old_old / self.n - old[:, None] * old

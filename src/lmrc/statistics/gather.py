@@ -1,4 +1,4 @@
-"""Features of a task, before and after it was learnt."""
+"""Features of a task in several networks: the old one and the new one."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -33,8 +33,8 @@ def gather(
 ) -> Iterator[list[Tensor]]:
     """Yield features of augmented images: one (rotations, n, width) for each encoder.
 
-    In float64, and on the device where that is computed there; some thousand at a time, as those
-    of all images may take more room than the images.
+    In float64, on the CPU unless the device supports it. Some thousand at a time, since the
+    features of all images may take more memory than the images.
 
     Parameters
     ----------

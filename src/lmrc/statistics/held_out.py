@@ -1,9 +1,9 @@
-"""Sums over the scores of held-out images, class by class: no image is kept, and no score of one.
+"""Sums over the scores of held-out images, by class: they replace the images.
 
-Probabilities are a softmax of scores, sharpened by one number, the logit scale (temperature
-scaling: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017). Kept of each class is
-its cross-entropy at a range of scales: sums, which later tasks add to. Of how unknown its images
-look, quantiles are kept: they say which share of known images a threshold loses.
+Probabilities are a softmax of scores times one number, the logit scale (temperature scaling: Guo
+et al., "On Calibration of Modern Neural Networks", ICML 2017). For each class, these sums hold its
+cross-entropy at a range of scales, to which later tasks add, and quantiles of its unknown scores,
+which tell the share of known images above a threshold.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from lmrc.nets.erasing import without_row
 #: Logit scales at which the cross-entropy is known, ascending: 0.1 … 1000.
 SCALES = torch.logspace(-1, 3, 41, dtype=torch.float64)
 QUANTILES = 33  # of a class's unknown scores, evenly spaced from the lowest to the highest
-# A scale that is usual, and how much it weighs: a few images, all classified correctly, would ask
-# for probabilities of 0 and 1.
+# A prior for the scale, and its weight: without it, a few images that are all classified correctly
+# would ask for probabilities of 0 and 1.
 USUAL_SCALE, USUAL_WEIGHT = 10.0, 2.0
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Sums over held-out images, by class. Immutable: a change returns a new one."""
+    """Sums over held-out images, by class. Immutable: a change returns a new object."""
 
     counts: Tensor  # (classes,): held-out images
     losses: Tensor  # (classes, scales): their cross-entropies at each of `SCALES`, summed
-    #: (classes, quantiles): quantiles of their unknown scores; 0 where there are no images.
+    #: (classes, quantiles): quantiles of their unknown scores; 0 for a class without images.
     unknown: Tensor
 
     @classmethod
     def empty(cls, n_classes: int) -> Self:
-        """Return that of no images."""
+        """Return sums over no images."""
         return cls(
             torch.zeros(n_classes),
             torch.zeros(n_classes, len(SCALES)),
@@ -59,15 +59,15 @@ class HeldOut:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Put together what `tensors` took apart."""
+        """Undo `tensors`; others are ignored."""
         return cls(**{field.name: tensors[field.name] for field in fields(cls)})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return them as they are saved."""
+        """Return the tensors to save, by name."""
         return dict(vars(self))
 
     def check(self, n_classes: int) -> None:
-        """Refuse tensors that are not of so many classes."""
+        """Raise ValueError unless shapes, types and ranges fit (a file may be forged)."""
         like = self.empty(n_classes)
         for name, tensor in self.tensors().items():
             wanted = tuple(getattr(like, name).shape)
@@ -77,7 +77,7 @@ class HeldOut:
             raise ValueError("the calibration's counts holds values below 0")
 
     def joined(self, later: HeldOut) -> Self:
-        """Return that of these images and later ones; classes may have been added."""
+        """Add later images; classes may have been added."""
         more = len(later.counts) - len(self.counts)
         counts, losses, unknown = (
             torch.cat([t, t.new_zeros(more, *t.shape[1:])]) for t in self.tensors().values()
@@ -89,11 +89,11 @@ class HeldOut:
         return type(self)(counts + later.counts, losses + later.losses, unknown)
 
     def without(self, row: int) -> Self:
-        """Return that of the other classes."""
+        """Remove a class."""
         return type(self)(*(without_row(tensor, row) for tensor in self.tensors().values()))
 
     def logit_scale(self, usual: float = USUAL_SCALE) -> float:
-        """Return the scale of lowest cross-entropy, all classes weighing the same."""
+        """Return the scale of lowest cross-entropy; all classes have the same weight."""
         there = self.counts > 0
         total = USUAL_WEIGHT * (SCALES / usual).log().square()
         if bool(there.any()):
@@ -107,16 +107,16 @@ class HeldOut:
         return float(SCALES[best] * (SCALES[1] / SCALES[0]) ** shift)
 
     def offsets(self) -> Tensor:
-        """Return how far each class's mean unknown score is from that of all, (classes,)."""
+        """Return each class's mean unknown score less the mean over the classes, (classes,)."""
         there, means = self.counts > 0, self.unknown.mean(dim=1)
         return torch.where(there, means - means[there].mean(), 0) if bool(there.any()) else means
 
     def threshold(self, share: float, offsets: Tensor) -> float:
-        """Return the unknown score above which this share of known images is.
+        """Return the unknown score that this share of known images exceeds.
 
-        All classes weigh the same; from their unknown scores, offsets (classes,) are subtracted.
-        The lowest and the highest of n images stand for the quantiles 1 / (n + 1) and n / (n + 1):
-        few images spread less than many will.
+        All classes have the same weight; offsets, (classes,), are subtracted from their scores.
+        The lowest and the highest of n images are taken as the quantiles 1 / (n + 1) and
+        n / (n + 1), since few images spread less than many will.
         """
         there = self.counts > 0
         n, found = self.counts[there, None].clamp(min=2), self.unknown[there]

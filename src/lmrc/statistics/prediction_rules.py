@@ -1,4 +1,4 @@
-"""Prediction rules: Winner-Take-All, and those that go by class statistics."""
+"""Prediction rules: Winner-Take-All, and rules from class statistics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from lmrc.statistics.ridge import normalised, ridge_scores
 
 EPS = 1e-12
 
-#: Prediction rules: Winner-Take-All, and those that need statistics.
+#: All prediction rules: Winner-Take-All, then those that need statistics.
 RULES = ("wta", "lda", "finetuned", "linear", "ensemble", "snapshots", "ncm", "ridge")
-#: Those that exact statistics are enough for.
+#: Rules for which exact statistics are enough.
 EXACT = ("lda", "ncm", "ridge")
-#: Those that are fitted to pseudo-features.
+#: Rules that are fitted to pseudo-features.
 FINETUNED = ("finetuned", "linear", "ensemble", "snapshots")
-#: What each of the others needs of what is kept.
+#: The tensors in `PredictionRules.kept` that each rule needs; the others need ``head_weight``.
 _NEEDS = {"wta": (), "lda": ("lda_weight",), "ncm": ("class_means",), "ridge": ("ridge_weight",)}
 _NEEDS |= {"snapshots": ("snapshot_weight", "head_weight")}
-#: Weight of each snapshot's score; the newest network's, of all its rules together, has weight 1.
+#: Weight of each snapshot's score; the newest network's has weight 1.
 OF_SNAPSHOT = 0.5
 
 
@@ -33,19 +33,19 @@ class PredictionRules:
     head: MultiHead
     vectors: Tensor  # (classes, rotations, dim): label vectors
     sizes: Sequence[int]  # classes of each head
-    #: Classifiers, as those in `lmrc.statistics.classifiers`; ``class_means``, (rotations, classes,
-    #: width), for "ncm": of normalised features with ``ridge_weight``; ``snapshot_weight`` and
-    #: ``snapshot_bias``: linear classifiers of earlier networks' features, one behind the other.
+    #: Classifiers, as `lmrc.statistics.classifiers` returns them; ``class_means``, (rotations,
+    #: classes, width), for "ncm", of normalised features if there is a ``ridge_weight``; and
+    #: ``snapshot_weight`` and ``snapshot_bias``, stacked linear classifiers of earlier networks.
     kept: Mapping[str, Tensor]
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """Those of `RULES` that there are classifiers for."""
+        """The rules for which `kept` has the tensors."""
         needs = {rule: _NEEDS.get(rule, ("head_weight",)) for rule in RULES}
         return tuple(rule for rule in RULES if all(name in self.kept for name in needs[rule]))
 
     def check(self, *rules: str) -> None:
-        """Refuse those of `RULES` that do not go with what is kept."""
+        """Raise ValueError for a rule that is not in `possible`."""
         for rule in rules:
             if rule not in self.possible:
                 raise ValueError(
@@ -57,8 +57,8 @@ class PredictionRules:
     def scores(self, rules: Sequence[str], features: Tensor, views: int = 1) -> dict[str, Tensor]:
         """Return the scores of some rules, (n, classes) each; only what they need is computed.
 
-        Features are (rotations, views · n, width): all images first, then all once more, flipped.
-        Those that the heads are given are the last ones. Those of snapshots come behind.
+        Features are (rotations, views · n, width): of all images, then of all images flipped. The
+        last ones are the inputs of the heads. The features of snapshots follow.
         """
         self.check(*rules)
         found, kept = {}, self.kept
@@ -109,7 +109,7 @@ class PredictionRules:
 
 
 def by_network(features: Tensor, kept: Mapping[str, Tensor]) -> Sequence[Tensor]:
-    """Return the features of the newest network, and those of each snapshot behind them."""
+    """Split features: those of the newest network, then those of each snapshot."""
     if not len(kept.get("snapshot_weight", ())):
         return [features]
     rotations, _, width = kept["lda_weight"].shape  # of the statistics
@@ -144,9 +144,9 @@ def linear_scores(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def comparable(scores: Tensor) -> Tensor:
-    """Return scores standardised; of two classes with mean 0 alone.
+    """Standardise scores; for two classes, only subtract the mean.
 
-    Their standardised scores would be 1 and −1, however near they are to each other.
+    Two standardised scores would be 1 and −1, however close they are.
     """
     few = scores.shape[1] <= 2
     return scores - scores.mean(dim=1, keepdim=True) if few else standardised(scores)

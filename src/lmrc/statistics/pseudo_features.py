@@ -1,4 +1,4 @@
-"""Pseudo-features: samples of the classes' Gaussians, and features of exemplars among them."""
+"""Pseudo-features: samples of the classes' Gaussians, some replaced by features of exemplars."""
 
 from collections.abc import Callable, Mapping
 
@@ -38,7 +38,7 @@ def partly_real(
     n_classes: int,
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
-    """Return a sampler of real features for some of the pseudo-features, where a class has any."""
+    """Return a sampler that replaces a share of a class's pseudo-features by real ones, if any."""
     device = generator.device
     rows = torch.tensor(list(real), device=device)
     features = [part.transpose(0, 1) for part in real.values()]  # (n, rotations, width) each

@@ -1,12 +1,12 @@
-"""How far features lie from where those of a class vary.
+"""Residuals: how far features lie outside of the directions in which a class varies.
 
-As SIMCA has it, each class has principal directions of its own (Wold, "Pattern Recognition by Means
+As in SIMCA, each class has its own principal directions (Wold, "Pattern Recognition by Means
 of Disjoint Principal Components Models", Pattern Recognition 1976). The residual of an image is its
-distance from a class's mean, less what lies along these directions. They count by how much the
-class varies along them, as in probabilistic principal component analysis (Tipping and Bishop, JRSS
+distance from a class's mean, less the part along these directions, weighted by how much the class
+varies along them, as in probabilistic principal component analysis (Tipping and Bishop, JRSS
 B 1999): a Mahalanobis distance, times the deviation of the other directions.
 
-Features are brought to length 1. A class's factors are its directions, each as long as the
+Features are scaled to length 1. A class's factors are its directions, each as long as the standard
 deviation along it.
 """
 
@@ -39,13 +39,13 @@ class Class(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor) -> Class:
-        """Sum up features, (n, width)."""
+        """Summarise features, (n, width)."""
         some = x[:: -(-len(x) // MAX_IMAGES)]
         mean = x.mean(dim=0)
         return cls(len(x), mean, principal(some - mean, len(some)))
 
     def joined(self, other: Class) -> Class:
-        """Sum up two lots of features."""
+        """Combine two sets of features."""
         (n, mean, factors), (more, other_mean, others) = self, other
         away = math.sqrt(n * more / (n + more)) * (other_mean - mean)[None]
         rows = torch.cat([math.sqrt(n) * factors, math.sqrt(more) * others, away])
@@ -91,7 +91,7 @@ def known_class(factors: Tensor, scatter: Scatter, row: int) -> Class:
 
 
 def factors_of(scatter: Scatter, width: int) -> Tensor:
-    """Return the factors that exact statistics have; for all classes the same if they are pooled.
+    """Return the factors of exact statistics; the same for all classes if they are pooled.
 
     The statistics are of what `ridge.expand` returns, `width` is the number of features.
     """
@@ -106,9 +106,10 @@ def factors_of(scatter: Scatter, width: int) -> Tensor:
 
 
 def of_statistics(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
-    """Return the factors that class statistics have, (classes, rank, width), and sizes, (classes,).
+    """Return the factors of class statistics, (classes, rank, width), and sizes, (classes,).
 
-    The size of a class is the length of its features: means are divided by it, as factors are here.
+    The size of a class is the usual length of its features; factors are divided by it, and the
+    caller divides the means.
     """
     n = len(statistics.counts)
     covariances = statistics.covariances.low_rank(n)

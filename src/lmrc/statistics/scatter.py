@@ -3,7 +3,7 @@
 With a frozen backbone, statistics of tasks learnt one by one are those of all images at once,
 whatever the order: sums alone. A class's scatter matrix is kept as a factor R, Σ (x − μ)(x − μ)ᵀ =
 RᵀR, with one row fewer than the class has images. So a class can be forgotten exactly. Once the
-factors would take more memory than the sum of all scatter matrices, that sum takes their place.
+factors would take more memory than the sum of all scatter matrices, that sum replaces them.
 Stored in float32, computed in float64.
 """
 
@@ -26,33 +26,33 @@ AT_ONCE = 1024  # samples whose scatter is added at once
 
 @dataclass(frozen=True)
 class Scatter:
-    """Exact class statistics. Immutable: a change returns a new one."""
+    """Exact class statistics. Immutable: a change returns a new object."""
 
     counts: Tensor  # (classes,): images of each class
     means: Tensor  # (classes, width)
-    ranks: Tensor  # (classes,): rows of each class's factor; all 0 once they are summed up
+    ranks: Tensor  # (classes,): rows of each class's factor; 0 once they are pooled
     factors: Tensor  # (rows, width): the factors R of all classes, one after the other
-    #: (width · (width + 1) / 2,), or (0,): the sum of all scatter matrices, its upper triangle row
-    #: by row, once it takes less memory.
+    #: (width · (width + 1) / 2,): the upper triangle of the sum of all scatter matrices, row by
+    #: row; empty until it takes less memory than the factors.
     within: Tensor
 
     @classmethod
     def empty(cls, width: int) -> Self:
-        """Return that of no class."""
+        """Return statistics of no class."""
         none = torch.zeros(0, dtype=torch.int64)
         return cls(none, torch.zeros(0, width), none, torch.zeros(0, width), torch.zeros(0))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Put together what `tensors` took apart."""
+        """Undo `tensors`."""
         return cls(**tensors)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return it as it is saved."""
+        """Return the tensors to save, by name."""
         return dict(vars(self))
 
     def check(self, n_classes: int, width: int) -> None:
-        """Refuse tensors that are not of so many classes and features."""
+        """Raise ValueError unless shapes, types and ranks fit (a file may be forged)."""
         rows, pooled = int(self.ranks.sum()), self.within.numel() > 0
         wanted = {"counts": (n_classes,), "means": (n_classes, width), "ranks": (n_classes,)}
         wanted |= {"factors": (rows, width)}
@@ -77,9 +77,9 @@ class Scatter:
         return int(self.counts.sum())
 
     def added(self, parts: Iterable[tuple[int, Tensor]]) -> Self:
-        """Return it with samples of classes: row and samples (n, width) of each.
+        """Add samples, (n, width), of classes by row; the row after the last adds a class.
 
-        A new class has the row after the last. Matrices are computed where the samples are.
+        Matrices are computed on the device of the samples.
         """
         found, more, waiting = self, torch.zeros(0, 0), []
         for row, x in parts:
@@ -111,7 +111,7 @@ class Scatter:
         return replace(found, within=(found.within.double() + packed(more.cpu())).float())
 
     def _around_mean(self, row: int, x: Tensor) -> tuple[int, Tensor, Tensor]:
-        """Return a class's count and mean with more samples, and rows that its factor gains."""
+        """Return a class's new count and mean, and the rows to add to its factor."""
         n, mean = len(x), x.mean(dim=0)
         # One row fewer with the same scatter: a reflection takes the mean into the first row.
         normal = torch.full((n, 1), 1 / math.sqrt(n)).to(x)
@@ -137,9 +137,9 @@ class Scatter:
         )
 
     def without(self, row: int) -> Self:
-        """Return that of the other classes.
+        """Remove a class.
 
-        The sum of all scatter matrices loses the class's share, as if all were alike.
+        A pooled scatter matrix is scaled down by the class's share of the images.
         """
         parts = list(torch.split(self.factors, self.ranks.tolist()))
         return type(self)(
@@ -151,7 +151,7 @@ class Scatter:
         )
 
     def of(self, start: int, stop: int | None = None) -> Self:
-        """Return that of some of the inputs."""
+        """Return the statistics of some of the inputs."""
         within, width = self.within, self.means.shape[1]
         if self.is_pooled:
             start, stop, _ = slice(start, stop).indices(width)
@@ -169,7 +169,7 @@ class Scatter:
     def class_statistics(self, kind: str) -> ClassStatistics:
         """Return statistics with covariances of a kind, for Gaussian replay.
 
-        One covariance for all classes where their scatter matrices are summed up.
+        All classes have one covariance if their scatter matrices are pooled.
         """
         found = ClassStatistics.empty(kind, 1, self.means.shape[1])
         shared = self.covariance() if self.is_pooled else None
@@ -206,7 +206,7 @@ def unpacked(triangle: Tensor, width: int) -> Tensor:
 def products(rows: Tensor, total: Tensor | None = None) -> Tensor:
     """Return the products of all pairs of rows, (n, n), added to a total: the upper triangle.
 
-    What is below is not computed, which is half of the work, and is of no meaning.
+    The lower triangle is not computed, which saves half of the work, and has no meaning.
     """
     n = len(rows)
     if total is None or not len(total):
@@ -218,7 +218,7 @@ def products(rows: Tensor, total: Tensor | None = None) -> Tensor:
 
 
 def mirrored(matrix: Tensor) -> Tensor:
-    """Return a matrix made symmetric by its upper triangle, in place."""
+    """Copy the upper triangle of a matrix to the lower one, in place."""
     for start in range(0, len(matrix), BLOCK):  # blocks stay in the cache
         rows = matrix[start : start + BLOCK]
         end = start + len(rows)

@@ -1,11 +1,11 @@
 """Snapshot ensembles: networks of earlier tasks predict, too.
 
-The features of such a network do not drift: of all classes learnt since, its class statistics are
-those of the images. Classes learnt before have the drift-compensated ones of that time. Networks of
-one training run as an ensemble: Huang et al., "Snapshot Ensembles: Train 1, Get M for Free", ICLR
-2017; there, all learn the same data. Experts with class statistics of their own, without exemplars:
-Rypeść et al., "Divide and not forget: Ensemble of selectively trained experts in Continual
-Learning", ICLR 2024.
+The features of such a network do not drift, so the statistics of all classes learnt since are those
+of their images; earlier classes have the drift-compensated statistics of that time. Ensembles of
+networks of one training run: Huang et al., "Snapshot Ensembles: Train 1, Get M for Free", ICLR 2017
+(there, all learn the same data). Experts with their own class statistics, without exemplars: Rypeść
+et al., "Divide and not forget: Ensemble of selectively trained experts in Continual Learning", ICLR
+2024.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from torch import Tensor
 
 from lmrc.statistics.classes import ClassStatistics
 from lmrc.statistics.classifiers import finetune_linear
+from lmrc.statistics.earlier import by_task
 
 CLASSIFIER = ("linear_weight", "linear_bias")
 
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Class statistics in the features of earlier networks, and classifiers by them.
+    """Class statistics in the features of earlier networks, and classifiers fitted to them.
 
-    By the task after which that was the network. Immutable: a change returns new ones.
+    By the task of the network. Immutable: a change returns a new object.
     """
 
     statistics: Mapping[int, ClassStatistics]
@@ -53,13 +54,8 @@ class Snapshots:
 
     @classmethod
     def from_tensors(cls, kind: str, tensors: Mapping[str, Tensor]) -> Self:
-        """Put together what `tensors` took apart."""
-        groups: dict[int, dict[str, Tensor]] = {}
-        tasks = tensors["tasks"].tolist() if tensors else []
-        for name, tensor in tensors.items():
-            of, _, rest = name.partition(".")
-            if rest:
-                groups.setdefault(int(of), {})[rest] = tensor
+        """Undo `tensors`."""
+        tasks, groups = tensors["tasks"].tolist() if tensors else [], by_task(tensors)
         if tasks != sorted(groups):
             raise ValueError("it does not hold the snapshots that it names")
         statistics, classifiers = {}, {}
@@ -70,7 +66,7 @@ class Snapshots:
         return cls(statistics, classifiers)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return them as they are saved: something, even where there is none yet."""
+        """Return the tensors to save, by name; never empty, even without a snapshot."""
         found = {"tasks": torch.tensor(list(self.statistics), dtype=torch.int64)}
         for task, statistics in self.statistics.items():
             parts = {**statistics.tensors(), **self.classifiers[task]}
@@ -78,7 +74,7 @@ class Snapshots:
         return found
 
     def check(self, shape: tuple[int, int, int], tasks: Collection[int]) -> None:
-        """Refuse those that are not of such class means, or not of networks of these tasks."""
+        """Raise ValueError unless the tensors fit such class means and networks of these tasks."""
         if not set(self.statistics) <= set(tasks):
             raise ValueError("it does not hold the networks of its snapshots")
         n_classes, rotations, width = shape
@@ -91,7 +87,7 @@ class Snapshots:
                     raise ValueError("the classifier of a snapshot is not of these classes")
 
     def stacked(self) -> dict[str, Tensor]:
-        """Return the classifiers as prediction rules need them; nothing where there are none."""
+        """Return the classifiers as prediction rules need them; empty if there are none."""
         each = list(self.classifiers.values())
         return {
             name.replace("linear", "snapshot"): torch.stack([fit[name] for fit in each])

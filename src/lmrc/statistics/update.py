@@ -21,13 +21,13 @@ from lmrc.training.rotations import N_ROTATIONS
 
 AT_A_TIME = 2048  # samples whose projections are in memory at once
 HELD_OUT = 0.2  # share of a class's images that `without_some` leaves out
-ONE_STEP = 0.5  # share of the means that were mapped in one step, where there are such
-OLD = -1  # stands for the task of the network before
+ONE_STEP = 0.5  # weight of the means that an earlier network maps in one step
+OLD = -1  # in place of a task: the network before the current task
 MAX_REAL = 128  # real features of a class for fine-tuning: more would only take memory
 
 
 class Updated(NamedTuple):
-    """The class statistics after a task, and what fine-tuning needs besides."""
+    """The class statistics after a task, and what fine-tuning needs in addition."""
 
     statistics: ClassStatistics  # in the new features
     non_negative: bool  # whether no feature of these images was below 0, as behind a ReLU
@@ -36,7 +36,7 @@ class Updated(NamedTuple):
 
 
 def add_task(scatter: Scatter, task: Memory, projections: int, device: torch.device) -> Scatter:
-    """Return exact statistics with those of a task, whose samples are features."""
+    """Add a task, whose samples are features, to exact statistics."""
     home = for_float64(device)
     return scatter.added(
         (row, expand(part.to(device), projections).to(home))
@@ -52,9 +52,9 @@ def without_some(
     device: torch.device,
     generator: torch.Generator,
 ) -> tuple[Scatter, Memory, Memory]:
-    """Return exact statistics without a share of each class of a task, the rest, and this share.
+    """Hold out a share of each class of a task: return exact statistics with the rest, rest, share.
 
-    `scatter` are those of the tasks before.
+    `scatter` are the statistics of earlier tasks.
     """
     out = torch.zeros(len(task), dtype=torch.bool)
     for row in torch.unique(task.y).tolist():

@@ -175,7 +175,7 @@ def roll_back(folder: Path, check: Check) -> None:
             f"{folder} keeps no version before number {kept[-1]['number']}: there is none to go "
             "back to (lmrc learn --keep says how many are kept)"
         )
-    check(*_read_version(folder, kept[-2]))  # if it is broken, the newest stays
+    check(*_read_files(folder, kept[-2], read_tensors))  # if it is broken, the newest stays
     _replace_manifest(folder, kept[:-1], frees_room=True)
 
 
@@ -190,7 +190,7 @@ def prune(folder: Path, keep: int, check: Check) -> int:
 
 
 def amend(folder: Path, change: Callable[[Model], Model | None]) -> None:
-    """Change every version that is kept, in one atomic step; the folder is held by `writing`.
+    """Change all versions in one atomic step; the caller holds the lock, by `writing`.
 
     `change` maps the description and tensors of a version to new ones; None deletes the version.
     The newest cannot be deleted.
@@ -224,9 +224,9 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _checked(folder: Path, version: Version, newest: Version, check: Callable[..., Any]) -> Any:
-    """Read a version that stays and return the result of `check`."""
+    """Read a version and return the result of `check`."""
     try:
-        return check(*_read_version(folder, version))
+        return check(*_read_files(folder, version, read_tensors))
     except ModelFileError as error:
         if version is newest:
             raise
@@ -285,10 +285,6 @@ def _remove(folder: Path, unwanted: Callable[[str], bool]) -> None:
     for path in folder.iterdir():
         if unwanted(path.name):
             path.unlink(missing_ok=True)
-
-
-def _read_version(folder: Path, version: Version) -> Model:
-    return _read_files(folder, version, read_tensors)
 
 
 def _read_files(

@@ -1,8 +1,8 @@
 """The checkpoint of a task in training: the request, and the state of training.
 
 It is ``unfinished.json`` in the model's folder, which names a file with the tensors of the state.
-It holds for the manifest that the task started from. The manifest with the finished task makes it
-void, wherever a crash happens.
+It is valid only for the manifest that the task started from: the manifest with the finished task
+invalidates it, wherever a crash happens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUP = "training"
 FORMAT_VERSION = 2
 
-_OF_STATE = ("records", "seconds", "members", "epochs")  # of no use without the tensors
+_OF_STATE = ("records", "seconds", "members", "epochs", "adaptation")  # useless without tensors
 #: What `write` stores: plain values, and tensors.
 Checkpoint = tuple[dict[str, Any], dict[str, "Tensor"]]
 

@@ -2,11 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from lmrc.data.image_files import n_workers
 from lmrc.data.inputs import Inputs
@@ -15,7 +14,7 @@ MEMORY_SHARE = 0.5  # of the device's free memory that inputs may take; the netw
 
 
 def fits(x: Tensor, device: torch.device) -> bool:
-    """Tell whether all inputs may lie on the device while a task is learnt."""
+    """Tell whether all inputs fit on the device beside the network."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
@@ -27,7 +26,7 @@ def fits(x: Tensor, device: torch.device) -> bool:
 class DeviceBuffer(ABC):
     """The current mini-batch on the device, loaded from elsewhere.
 
-    `data` holds it in its first rows, of which there are `max_size`. The memory stays the same.
+    It is in the first rows of `data`, which has `max_size` rows. The memory stays the same.
     """
 
     def __init__(self, x: Inputs, max_size: int, device: torch.device) -> None:
@@ -64,11 +63,9 @@ class PinnedDoubleBuffer(DeviceBuffer):
         self.current = 0
 
     def start_epoch(self, batches: Sequence[Tensor]) -> None:
-        """Start an epoch; ``batches`` are the rows of each mini-batch."""
         self.batches = iter(batches)
 
     def load_next(self) -> None:
-        """Load the next mini-batch into `data`."""
         rows = next(self.batches)
         self.current = 1 - self.current
         if self.copied:
@@ -85,12 +82,12 @@ class LoaderBuffer(DeviceBuffer):
 
     def __init__(self, x: Inputs, max_size: int, device: torch.device) -> None:
         super().__init__(x, max_size, device)
-        self.sampler = _EpochSampler()
-        self.loader = DataLoader(
-            _Rows(x),
-            batch_sampler=self.sampler,
+        self.rows: list[list[int]] = []  # of each mini-batch of the current epoch
+        self.loader: DataLoader[int] = DataLoader(
+            range(len(x)),  # type: ignore[arg-type]  # row numbers: `x` itself reads them
+            batch_sampler=self.rows,
             num_workers=n_workers(),
-            collate_fn=_identity,
+            collate_fn=x.__getitem__,
             pin_memory=device.type == "cuda",
             persistent_workers=True,
             generator=torch.Generator(),  # torch's global one is not touched
@@ -98,38 +95,9 @@ class LoaderBuffer(DeviceBuffer):
         self.batches: Iterator[Tensor] = iter(())
 
     def start_epoch(self, batches: Sequence[Tensor]) -> None:
-        """Start an epoch; ``batches`` are the rows of each mini-batch."""
-        self.sampler.batches = batches
+        self.rows[:] = [rows.tolist() for rows in batches]
         self.batches = iter(self.loader)
 
     def load_next(self) -> None:
-        """Load the next mini-batch into `data`."""
         batch = next(self.batches)
         self.data[: len(batch)].copy_(batch, non_blocking=True)
-
-
-class _EpochSampler:
-    """The rows of each mini-batch of the current epoch."""
-
-    batches: Sequence[Tensor] = ()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (rows.tolist() for rows in self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
-class _Rows(Dataset[Any]):
-    def __init__(self, x: Inputs) -> None:
-        self.x = x
-
-    def __getitem__(self, row: int) -> Tensor:
-        return self.x[[row]][0]
-
-    def __getitems__(self, rows: list[int]) -> Tensor:
-        return self.x[rows]
-
-
-def _identity(batch: Any) -> Any:
-    return batch

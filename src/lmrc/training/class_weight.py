@@ -12,10 +12,10 @@ _MAX_NAMED = 5  # labels in a message
 def class_weights(class_weight: Mapping[Any, float] | str, y: Tensor, labels: list[Any]) -> Tensor:
     """Return a weight for each class index.
 
-    Only their ratios matter: the mean over the samples is 1, so learning rates keep their meaning.
-    "balanced": all classes of the task have the same total weight. A mapping has the weight of a
-    label, 1 if not named; labels of later classes are allowed. `y` are the class indices of all
-    samples of the task, `labels` the label of each index.
+    Only their ratios matter: weights are scaled to a mean of 1 over the samples, which keeps the
+    meaning of learning rates. "balanced" gives all classes of the task the same total weight. A
+    mapping names the weights of labels, of later classes as well; others have weight 1. `y` are the
+    class indices of all samples of the task, `labels` the label of each index.
 
     Raises `ValueError` if a label is text where classes are numbers, or the reverse, or if none of
     the labels is a class: the weights would be ignored.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any
 
 import torch
+from torch import nn
 
 from lmrc.training.ranks import current, wants_sync_batchnorm
 
@@ -71,7 +72,7 @@ class Execution:
 
 @contextmanager
 def deterministic_algorithms(deterministic: bool) -> Iterator[None]:
-    """Use deterministic algorithms on a GPU; torch warns of operations that have none."""
+    """Use deterministic algorithms on a GPU; torch warns of operations without one."""
     if not (deterministic and torch.cuda.is_available()):
         yield
         return
@@ -97,7 +98,7 @@ def default_dtype_guard() -> Iterator[None]:
 
 
 class _Float32:
-    """Sets the default dtype, which all threads share, until the last of them leaves."""
+    """Sets the default dtype, which all threads share, until the last thread leaves."""
 
     def __init__(self) -> None:
         self.lock, self.inside, self.before = Lock(), 0, torch.float32
@@ -159,3 +160,27 @@ def use_bf16(precision: str, device: torch.device) -> bool:
     if precision == "auto":
         return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return precision == "bf16"
+
+
+@contextmanager
+def compiled(*networks: nn.Module | None) -> Iterator[None]:
+    """Compile the encoders of networks while they are trained.
+
+    Code is cached by the structure and shapes of an encoder, so the next task's copy reuses it.
+    """
+    options = {"combo_kernels": True}  # many small kernels in one
+    modules = [network.get_submodule("encoder") for network in networks if network]
+    for module in modules:
+        on_gpu = next(module.buffers()).is_cuda
+        module.compile(dynamic=False, options=options if on_gpu else None)
+    try:
+        yield
+    finally:
+        for module in modules:
+            module._compiled_call_impl = None
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """Run eagerly instead of compiling for another shape."""
+    eager: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return eager

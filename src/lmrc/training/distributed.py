@@ -3,13 +3,13 @@
 import warnings
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.ranks import SYNC_BATCHNORM, wants_sync_batchnorm
-from lmrc.training.step import Losses, Step
+from lmrc.training.step import LossFunction, Step
 
 
 class DistributedStep(Step):
@@ -23,9 +23,9 @@ class DistributedStep(Step):
     def __init__(
         self,
         network: nn.Module,
-        losses: Callable[[MiniBatch], Losses],
+        losses: LossFunction,
         batches: Batches,
-        optimiser: torch.optim.Optimizer,
+        optimiser: Optimizer,
         *,
         bf16: bool,
     ) -> None:

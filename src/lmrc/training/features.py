@@ -1,4 +1,4 @@
-"""Features of a frozen encoder, computed once: a task is then learnt on them."""
+"""Features of a frozen encoder, computed once per task; the heads are trained on them."""
 
 import tempfile
 from collections.abc import Callable
@@ -17,9 +17,9 @@ ELEMENTS, ON_GPU = 2**21, 2**25
 
 
 class FeatureInputs(nn.Module):
-    """Stands for a backbone whose inputs are its features already.
+    """A backbone whose inputs are features already.
 
-    So many of them (`width_before`) precede those of the last layer.
+    The first `width_before` of them are of the layer before the last.
     """
 
     def __init__(self, width_before: int) -> None:
@@ -27,16 +27,16 @@ class FeatureInputs(nn.Module):
         self.width_before = width_before
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return those of the last layer."""
+        """Return the features of the last layer."""
         return x[:, self.width_before :]
 
     def last_two(self, x: Tensor) -> Tensor:
-        """Return all."""
+        """Return the features of both layers."""
         return x
 
 
 def on_features(network: Network, layers: int) -> Network:
-    """Return a network that takes features of so many layers as inputs: its head is the same."""
+    """Return a network with the same head that takes features of so many layers as inputs."""
     encoder = network.encoder
     inputs = FeatureInputs(encoder.width_before(layers))
     mean = torch.zeros(1, device=encoder.mean.device)
@@ -46,7 +46,7 @@ def on_features(network: Network, layers: int) -> Network:
 
 
 def for_inference(encoder: Encoder) -> Encoder:
-    """Return an encoder that computes the same in less time, if the backbone has a folded form."""
+    """Return an encoder that computes the same faster, if the backbone has a folded form."""
     if not hasattr(encoder.backbone, "folded"):
         return encoder
     folded: nn.Module = encoder.backbone.folded()  # type: ignore[operator]
@@ -69,11 +69,11 @@ def extract(
     bf16: bool,
     report: Callable[[int], None] = lambda done: None,
 ) -> Tensor:
-    """Return the features of all inputs, (n, width), in memory; on disk where they would fill it.
+    """Return the features of all inputs, (n, width): in memory if they fit, else on disk.
 
-    Of several processes each computes a part of them. `layers` is the number of last layers; with
+    With several processes, each computes a part. `layers` is the number of last layers; with
     `flip`, features are the mean over an image and its horizontal flip. `report` is called with the
-    number of inputs that are done, as it grows.
+    number of inputs that are done.
     """
     device, encoder = encoder.mean.device, for_inference(encoder)
     at_once = ON_GPU if device.type == "cuda" else ELEMENTS
@@ -94,7 +94,7 @@ def extract(
 
 
 def _empty(n: int, width: int) -> Tensor:
-    """Return room for features; on disk it is a file without a name, which needs no removal."""
+    """Allocate features, in memory or in a file without a name, which the system removes."""
     if 4 * n * width <= MEMORY_SHARE * available_memory():
         return torch.empty(n, width)
     with tempfile.TemporaryFile(prefix="lmrc-") as file:

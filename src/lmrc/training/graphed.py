@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmrc.training.batches import MiniBatch
-from lmrc.training.compiling import uncompiled
+from lmrc.training.device import uncompiled
 from lmrc.training.prefetch import Parts, Prefetcher
 from lmrc.training.step import Step
 from lmrc.training.streams import Graph, current, on, open_stream, wait
@@ -72,7 +72,7 @@ class GraphedStep(Step):
         wait(current(self.batches.device), self.side_stream)
 
     def end(self) -> None:
-        """Release the graphs: in a cycle with all data, they would stay until it is collected."""
+        """Release the graphs: they are in a reference cycle with all data."""
         self.captured.clear()
 
     def _run(self, size: int, start: int, rates: list[float]) -> None:
@@ -108,7 +108,7 @@ class GraphedStep(Step):
         return size in self.captured
 
     def _compiled_for(self, size: int) -> AbstractContextManager[None]:
-        """Run the odd last mini-batch eagerly: it is not worth another compilation."""
+        """Run a last mini-batch of another size eagerly: it is not worth another compilation."""
         return nullcontext() if size == self.usual_size else uncompiled()
 
     def parts(self, positions: Tensor) -> Parts:
@@ -141,7 +141,7 @@ class CapturedStep:
 
 
 def _remedy(error: RuntimeError) -> str:
-    """Return what would let the step be captured."""
+    """Return how to make the step capturable."""
     if isinstance(error, torch.OutOfMemoryError):
         return (
             "It needs more of the GPU's memory than a step without: a smaller batch_size, or "

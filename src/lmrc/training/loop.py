@@ -12,11 +12,10 @@ from torch.utils._pytree import tree_leaves
 from lmrc.training import cutmix
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
-from lmrc.training.compiling import compiled, uncompiled
-from lmrc.training.device import Execution
+from lmrc.training.device import Execution, compiled, uncompiled
 from lmrc.training.distributed import DistributedStep
 from lmrc.training.graphed import GraphedStep
-from lmrc.training.step import Losses, Step
+from lmrc.training.step import LossFunction, Step
 
 EpochRecord = dict[str, float]
 
@@ -82,7 +81,7 @@ def cosine(at: float, epochs: int) -> float:
 
 def train(
     network: nn.Module,
-    losses: Callable[[MiniBatch], Losses],
+    losses: LossFunction,
     batches: Batches,
     optimisation: Optimisation,
     *,

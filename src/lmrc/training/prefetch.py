@@ -34,10 +34,10 @@ def chunk_rows(batches: Batches, size: int) -> int:
 
 
 class Prefetcher:
-    """The mini-batches of one size, in chunks: one to train on, and the next in the making.
+    """The mini-batches of one size, in two chunks: one is trained on while the next is computed.
 
-    `prepare` maps positions of the epoch to the parts of a mini-batch, always the same ones. A
-    chunk has so many `rows`, each with all parts of a mini-batch, so that one copy reads them.
+    `prepare` maps positions of the epoch to the parts of a mini-batch, always the same ones. Each
+    of the `rows` of a chunk holds all parts of one mini-batch, so that a single copy reads them.
     """
 
     def __init__(

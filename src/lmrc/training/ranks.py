@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Replaces BatchNorm by SyncBatchNorm: statistics over the mini-batch of all ranks.
 SYNC_BATCHNORM = "LMRC_SYNC_BATCHNORM"
 
-# torchrun notices a dead rank at once. This is for slow ones, that list a large folder or score a
+# torchrun notices a dead rank at once. This is for slow ones, which list a large folder or score a
 # large test set.
 TIMEOUT = timedelta(hours=2)
 MAX_ROWS = 65_536  # that are sent at once
@@ -40,7 +40,7 @@ class FirstFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process of those that train a model together."""
+    """One of the processes that train a model together."""
 
     rank: int = 0  # this one's number, from 0
     size: int = 1  # how many there are
@@ -83,7 +83,7 @@ class Ranks:
         return self.rank < self.n_shards(n)
 
     def part(self, n: int) -> slice:
-        """Return which of n rows this rank computes, where they are computed but once.
+        """Return which of n rows this rank computes; the ranks share the rows.
 
         >>> [Ranks(rank, 3).part(7) for rank in range(3)]
         [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
@@ -91,9 +91,9 @@ class Ranks:
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def share_rows(self, rows: Tensor) -> None:
-        """Fill in, on every rank, what the others have computed: each has its `part` of the rows.
+        """Exchange rows, of which each rank has computed its `part`, in place.
 
-        They are on the CPU, contiguous, and changed in place.
+        They are on the CPU and contiguous.
         """
         if self.is_distributed:
             for rank in range(self.size):

@@ -4,16 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lmrc.training.batches import Batches, MiniBatch
 
 #: The terms of a loss by name: per sample (n,), averaged over the mini-batch, or one scalar.
 Losses = Mapping[str, Tensor]
-
-
-def means(terms: Losses, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tensor:
-    """Return each term of a loss, averaged over the mini-batch; their sum is minimised."""
-    return torch.stack([mean(term) for term in terms.values()])
+#: Maps a mini-batch to the terms of the loss.
+LossFunction = Callable[[MiniBatch], Losses]
 
 
 #: Names of other values in the record of an epoch.
@@ -43,18 +41,12 @@ def check(terms: Losses, n: int) -> None:
 class Step:
     """Train the network on a mini-batch.
 
-    It never waits for the device: the loss terms are summed up there. `losses` maps a mini-batch to
-    the terms of the loss. With `bf16` the forward pass is in bfloat16; weights and losses stay
-    float32.
+    It never waits for the device: the loss terms are summed up there. With `bf16` the forward pass
+    is in bfloat16; weights and losses stay float32.
     """
 
     def __init__(
-        self,
-        losses: Callable[[MiniBatch], Losses],
-        batches: Batches,
-        optimiser: torch.optim.Optimizer,
-        *,
-        bf16: bool,
+        self, losses: LossFunction, batches: Batches, optimiser: Optimizer, *, bf16: bool
     ) -> None:
         self.losses, self.batches, self.optimiser, self.bf16 = losses, batches, optimiser, bf16
         self.names: tuple[str, ...] = ()
@@ -76,7 +68,7 @@ class Step:
         self.sums.add_(loss.detach(), alpha=self.count(batch))
 
     def terms(self, batch: MiniBatch) -> Tensor:
-        """Return each term of the loss, averaged over the mini-batch."""
+        """Return each term of the loss, averaged over the mini-batch; their sum is minimised."""
         terms = self.losses(batch)
         check(terms, len(batch.y))
         if self.names and self.names != tuple(terms):
@@ -85,7 +77,7 @@ class Step:
                 "earlier step: return the same ones in all steps of a task, 0 · another if need be"
             )
         self.names = tuple(terms)
-        return means(terms, self.mean)
+        return torch.stack([self.mean(term) for term in terms.values()])
 
     def mean(self, term: Tensor) -> Tensor:
         """Return the mean of a term over the mini-batch."""
