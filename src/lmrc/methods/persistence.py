@@ -1,25 +1,54 @@
-"""Models back from disk."""
+"""Models to disk, and back."""
+
+from __future__ import annotations
 
 import os
+from contextlib import suppress
 from inspect import signature
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from lmrc.methods import catalog
-from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.saving import remember, state_of
-from lmrc.methods.state import Tensors, unpack
+from lmrc.methods.state import Tensors, pack, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.nets.packaged import MissingPackageError
-from lmrc.store import folder
+from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
 from lmrc.store.upgrade import known_settings
 from lmrc.training.device import default_dtype_guard, pick_device
 
-#: What a model file may name. It never names code to import.
-CLASSES: dict[str, type[IncrementalClassifier]] = catalog.classes()
+if TYPE_CHECKING:
+    from lmrc.methods.base import IncrementalClassifier
+
+
+def remember(model: Any, path: str | os.PathLike[str], state: str | None) -> None:
+    """Let a model know from which folder it is, and in which state that was."""
+    model._on_disk = Path(path).resolve(), state
+
+
+def state_of(path: str | os.PathLike[str]) -> str | None:
+    """Return what tells the model in a folder from all others; None where none can be read."""
+    with suppress(ModelFileError):
+        return folder.fingerprint(Path(path))
+    return None
+
+
+@default_dtype_guard()
+def save(model: Any, path: str | os.PathLike[str]) -> None:
+    """Write a model to a folder, unless that has learnt since the model was read from it."""
+    with folder.writing(path):
+        place, then = getattr(model, "_on_disk", (None, None))
+        if place == Path(path).resolve() and state_of(path) not in (then, None):
+            raise ModelFileError(
+                f"{path} has changed since this model was read from it or written to it, and what "
+                "it has learnt there would be lost: load it again, or save to another folder"
+            )
+        unfinished.refuse(Path(path))
+        folder.write(path, *pack(model))
+        remember(model, path, state_of(path))
 
 
 def load(
@@ -117,9 +146,10 @@ def _class_of(
         raise ModelFileError(
             f"{path} holds a model of {name}, not of {method.__name__}: pass method={name}"
         )
-    if method is None and name not in CLASSES:
+    classes = catalog.classes()  # what a model file may name: it never names code to import
+    if method is None and name not in classes:
         raise ModelFileError(
             f"{path} holds a model of {name}, which is no class of lmrc's own: if it is yours, "
             f"pass it as lmrc.load(path, method={name})"
         )
-    return method or CLASSES[name]
+    return method or classes[name]

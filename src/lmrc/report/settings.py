@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from markupsafe import Markup
 
+from lmrc.methods.catalog import classes
 from lmrc.methods.declared import LMRCPlusParameters, extensions_off
-from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
 from lmrc.statistics.prediction_rules import EXACT
@@ -132,7 +132,7 @@ def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _defaults(classifier: str) -> dict[str, Any]:
-    cls = CLASSES.get(classifier)
+    cls = classes().get(classifier)
     return {} if cls is None else cls().get_params(deep=False)
 
 
