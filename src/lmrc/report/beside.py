@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from lmrc.report import html
 from lmrc.report.html import Contents, Section
 from lmrc.report.incremental import UPPER_BOUND
@@ -23,7 +21,7 @@ from lmrc.report.records import (
 )
 from lmrc.report.summary import (
     MethodSummary,
-    Spread,
+    as_spread,
     metric_name,
     split_title,
     style_indices,
@@ -123,12 +121,10 @@ def compared(
     most = 5 if metric == "top5" else 1
     chance = [min(1.0, most / n) for n in own.classes_seen]
     shown = [own, *others.values()]
-    rows = [
-        [html.name(s.method, s.style), html.cell(s.average, "main"), html.cell(s.final)]
-        for s in shown
+    rows: list[list[html.Content]] = [
+        [html.name(s.method, s.style), html.cell(s.average, "main"), s.final] for s in shown
     ]
-    guessed = [Spread(share, None) for share in (fmean(chance), chance[-1])]
-    rows.append([Markup("chance"), *map(html.cell, guessed)])
+    rows.append(["chance", *(as_spread(share) for share in (fmean(chance), chance[-1]))])
     caption = f"Average incremental and last {metric_name(metric)}, in percent"
     text = f"Chance: {'five' if most > 1 else 'one'} of the classes seen so far, at random."
     if others:

@@ -7,7 +7,7 @@ Consolidation, and which task is predicted. The demo is shown as `incremental` i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -25,7 +25,6 @@ from lmrc.report.summary import (
     metric_name,
     name_best,
     over_tasks,
-    percent,
     summarize_methods,
 )
 
@@ -121,10 +120,9 @@ def build_consolidation(description: Description, records: Sequence[RunRecord]) 
     """Return the report of LMRC with and without Response Consolidation."""
     metric = sections.metric_of(description)
     summaries = summarize_methods(records, metric)
-    solid = [("all classes", s, s.accuracy) for s in summaries]
-    dotted = [("old classes", s, over_tasks(s.runs, "old_accuracy")) for s in summaries]
+    measures = {metric: "all classes", "old_accuracy": "old classes"}
     drawing = Drawing(
-        _solid_and_dotted(solid, dotted, f"{metric_name(metric)} (%)"),
+        _two_measures(summaries, measures, f"{metric_name(metric)} (%)"),
         "Accuracy over all seen classes and over the old ones after each task. The tables "
         "below hold the numbers.",
     )
@@ -205,15 +203,9 @@ def build_heads(description: Description, records: Sequence[RunRecord]) -> Conte
 
 def task_id_drawing(summaries: Sequence[MethodSummary]) -> Drawing:
     """Draw task-ID accuracy and task-aware accuracy over the tasks."""
-    solid, dotted = (
-        [(words, s, over_tasks(s.runs, measure)) for s in summaries]
-        for measure, words in (
-            ("task_id_accuracy", "task-ID"),
-            ("task_aware_accuracy", "task-aware"),
-        )
-    )
+    measures = {"task_id_accuracy": "task-ID", "task_aware_accuracy": "task-aware"}
     return Drawing(
-        _solid_and_dotted(solid, dotted, "share of samples (%)"),
+        _two_measures(summaries, measures, "share of samples (%)"),
         "Task-ID accuracy and task-aware accuracy after each task. The tables below hold the "
         "numbers.",
     )
@@ -229,27 +221,27 @@ def task_id_caption(summaries: Sequence[MethodSummary]) -> str:
 
 def task_id_tables(summaries: Sequence[MethodSummary]) -> Markup:
     """Return task-ID accuracy and task-aware accuracy after each task."""
-    return sections.measure_table(
-        summaries, "task_id_accuracy", "Task-ID accuracy"
-    ) + sections.measure_table(summaries, "task_aware_accuracy", "Task-aware accuracy")
+    measures = {"task_id_accuracy": "Task-ID", "task_aware_accuracy": "Task-aware"}
+    return html.joined(
+        sections.measure_table(summaries, measure, f"{words} accuracy")
+        for measure, words in measures.items()
+    )
 
 
-def _solid_and_dotted(
-    solid: Sequence[tuple[str, MethodSummary, Sequence[Spread | None]]],
-    dotted: Sequence[tuple[str, MethodSummary, Sequence[Spread | None]]],
-    ylabel: str,
+def _two_measures(
+    summaries: Sequence[MethodSummary], measures: Mapping[str, str], ylabel: str
 ) -> Figure:
-    """Draw two measures of each method over the tasks."""
+    """Draw two measures of each method over the tasks: a solid line, and a dotted one."""
     curves = [
         Curve(
             f"{s.method}, {words}",
             figures.line_style(s.style)._replace(dashes=dashes),
             s.classes_seen,
-            spreads,
+            over_tasks(s.runs, measure),
             hollow=dashes == ":",
         )
-        for lines, dashes in ((solid, "-"), (dotted, ":"))
-        for words, s, spreads in lines
+        for (measure, words), dashes in zip(measures.items(), "-:", strict=True)
+        for s in summaries
     ]
     return figures.over_tasks(curves, ylabel=ylabel)
 
@@ -270,10 +262,7 @@ def _heads_headline(summaries: Sequence[MethodSummary]) -> str:
 
 def _heads_markdown(summaries: Sequence[MethodSummary]) -> str:
     head = ["method", "task-ID accuracy (%)", "task-aware accuracy (%)", "accuracy (%)"]
-    rows = [
-        [s.method, *map(percent, (s.task_id_accuracy, s.task_aware_accuracy, s.final))]
-        for s in summaries
-    ]
+    rows = [[s.method, s.task_id_accuracy, s.task_aware_accuracy, s.final] for s in summaries]
     return as_markdown(head, rows)
 
 

@@ -24,6 +24,7 @@ from lmrc.report.records import (
     is_complete,
     name_runs,
     read_description,
+    read_lines,
     read_records,
 )
 from lmrc.report.sections import metric_of
@@ -86,7 +87,7 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
             )
     description = read_description(folder)
     if description.experiment == "capacity":
-        return description, capacity.build(description, capacity.read_capacity_records(folder))
+        return description, capacity.build(description, read_lines(folder, capacity.CapacityRecord))
     if description.experiment == model.EXPERIMENT:
         return description, model.build(description, model.read_score(folder))
     records = read_records(folder)

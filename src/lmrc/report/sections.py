@@ -14,6 +14,7 @@ from lmrc.report.settings import environment, settings_table
 from lmrc.report.summary import (
     MethodSummary,
     Spread,
+    as_spread,
     csv_table,
     grows,
     markdown_table,
@@ -93,40 +94,37 @@ def accuracy_table(
     metric: str = "accuracy",
 ) -> Markup:
     """Return accuracy after each task, and its average with the paper's beside it."""
-    longest = max(summaries, key=lambda summary: len(summary.accuracy))
     # The average first: of many tasks, a narrow screen shows only the first few.
-    head = ["method", "average", *(["paper"] if paper else [])]
-    head += _task_headings(longest.classes_seen)
-    rows = []
-    for s in summaries:
-        missing = [None] * (len(longest.accuracy) - len(s.accuracy))
-        cells = [html.cell(s.average, "main")]
-        cells += [html.paper_cell(paper.get(s.method))] if paper else []
-        cells += [html.cell(spread) for spread in [*s.accuracy, *missing]]
-        rows.append([html.name(s.method, s.style), *cells])
-    kind = metric_name(metric).capitalize()
-    caption = f"{kind} over all seen classes, in percent; {html.over_seeds(summaries)}."
-    return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else Markup())
+    before = {"average": [html.cell(s.average, "main") for s in summaries]}
+    if paper:
+        before["paper"] = [html.cell(as_spread(paper.get(s.method)), "paper") for s in summaries]
+    title = f"{metric_name(metric).capitalize()} over all seen classes"
+    table = measure_table(summaries, metric, title, before)
+    return table + (html.note(PROTOCOL) if paper else Markup())
 
 
-def measure_table(summaries: Sequence[MethodSummary], measure: str, title: str) -> Markup:
-    """Return one measure of the records after each task, a row per method."""
-    longest = max(summaries, key=lambda summary: len(summary.classes_seen))
-    head = ["method", *_task_headings(longest.classes_seen)]
+def measure_table(
+    summaries: Sequence[MethodSummary],
+    measure: str,
+    title: str,
+    before: Mapping[str, Sequence[html.Cell]] = MappingProxyType({}),
+) -> Markup:
+    """Return one measure of the records after each task, a row per method.
+
+    Columns `before` those of the tasks have a cell per method, by heading.
+    """
+    seen = max((s.classes_seen for s in summaries), key=len)
+    if grows(seen):
+        tasks = [f"{n} classes" for n in seen]
+    else:
+        tasks = [f"task {i}, {n} classes" for i, n in enumerate(seen, 1)]
     rows = []
-    for s in summaries:
+    for s, *cells in zip(summaries, *before.values(), strict=True):
         spreads = over_tasks(s.runs, measure)
-        missing = [None] * (len(longest.classes_seen) - len(spreads))
-        cells = [html.cell(spread) for spread in [*spreads, *missing]]
-        rows.append([html.name(s.method, s.style), *cells])
-    return html.table(f"{title}, in percent; {html.over_seeds(summaries)}.", head, rows)
-
-
-def _task_headings(classes_seen: Sequence[int]) -> list[str]:
-    """Return a heading for each task."""
-    if grows(classes_seen):
-        return [f"{n} classes" for n in classes_seen]
-    return [f"task {i}, {n} classes" for i, n in enumerate(classes_seen, 1)]
+        missing = [None] * (len(seen) - len(spreads))
+        rows.append([html.name(s.method, s.style), *cells, *spreads, *missing])
+    caption = f"{title}, in percent; {html.over_seeds(summaries)}."
+    return html.table(caption, ["method", *before, *tasks], rows)
 
 
 def final_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
@@ -134,10 +132,9 @@ def final_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") ->
     first = "all classes" if metric == "accuracy" else "all, top 5"
     head = ["method", first, "old", "new", "forgetting", "task-ID", "task-aware"]
     rows = [
-        [html.name(s.method, s.style), html.cell(s.final, "main")]
-        + [
-            html.cell(x)
-            for x in (s.old, s.new, s.forgetting, s.task_id_accuracy, s.task_aware_accuracy)
+        [
+            *(html.name(s.method, s.style), html.cell(s.final, "main")),
+            *(s.old, s.new, s.forgetting, s.task_id_accuracy, s.task_aware_accuracy),
         ]
         for s in summaries
     ]
@@ -193,7 +190,7 @@ def cost_section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cos
         cost = by_method[s.method]
         cells = [seconds(cost.training), seconds(cost.testing)]
         cells += [kilobytes(cost.images), kilobytes(cost.statistics)] if is_known else []
-        rows.append([html.name(s.method, s.style), *map(html.td, cells)])
+        rows.append([html.name(s.method, s.style), *cells])
     caption = f"Seconds{', and what is stored' * is_known}; mean over the seeds."
     notes = [TRAINING, TESTING, *([STORED] * is_known)]
     exemplar_free = [s.method for s in summaries if not split_title(s.method)[1]]

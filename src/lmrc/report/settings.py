@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -15,6 +15,9 @@ from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
 from lmrc.statistics.prediction_rules import EXACT
 from lmrc.training.augment import flips
 
+if TYPE_CHECKING:
+    from lmrc.report.capacity import CapacityRecord
+
 #: Settings that say nothing beyond the others, or that are elsewhere on the page.
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
@@ -22,22 +25,6 @@ _ELSEWHERE = (
 )
 
 THEN = ", then "
-
-
-class MadeWith(Protocol):
-    """A record of any kind that says how it was made."""
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Of Python and of the packages that matter."""
-
-    @property
-    def hardware(self) -> str:
-        """The machine."""
-
-    @property
-    def threads(self) -> int:
-        """Of torch."""
 
 
 def recipe_section(description: Description) -> Markup:
@@ -70,9 +57,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
     differing = [key for key, found in values.items() if len(found) > 1]
     if not differing:
         return settings_list(common)
-    cells = [
-        [html.td(html.value(chosen.get(key))) for key in differing] for chosen in settings.values()
-    ]
+    cells = [[html.value(chosen.get(key)) for key in differing] for chosen in settings.values()]
     across, down = [key.replace("_", " ") for key in differing], list(settings)
     corner = "method"
     if len(across) > len(down):  # the longer side goes down: pages scroll that way
@@ -136,7 +121,9 @@ def _defaults(classifier: str) -> dict[str, Any]:
     return {} if cls is None else cls().get_params(deep=False)
 
 
-def environment(records: Sequence[MadeWith], seconds: float, work: str) -> Markup:
+def environment(
+    records: Sequence[RunRecord] | Sequence[CapacityRecord], seconds: float, work: str
+) -> Markup:
     """Name versions and hardware of a run, each that occurs."""
     made = [
         ", ".join(f"{name} {version}" for name, version in record.versions.items())

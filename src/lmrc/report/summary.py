@@ -88,6 +88,11 @@ class Spread(NamedTuple):
         return cls(fmean(present), stdev(present) if len(present) > 1 else None)
 
 
+def as_spread(share: float | None) -> Spread | None:
+    """Return a share that has no deviation, such as the paper's."""
+    return None if share is None else Spread(share, None)
+
+
 def best(found: Mapping[str, Spread]) -> dict[str, float]:
     """Return the best method, and those within one standard deviation of it; the best first.
 
@@ -259,29 +264,26 @@ def markdown_table(
     head = ["method", f"average incremental {kind} (%)"]
     head += ["in the paper (%)"] if paper else []
     head += [f"last {kind} (%)"]
-    rows = []
-    for s in summaries:
-        printed = [percent_of(paper.get(s.method))] if paper else []
-        rows.append([s.method, percent(s.average), *printed, percent(s.final)])
+    rows = [
+        [s.method, s.average, *([as_spread(paper.get(s.method))] if paper else []), s.final]
+        for s in summaries
+    ]
     return as_markdown(head, rows)
 
 
-def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+def as_markdown(
+    head: Sequence[str], rows: Iterable[Sequence[Spread | str | None]], texts: int = 1
+) -> str:
     r"""Return a Markdown table, of which the first columns are text and the others numbers.
 
-    >>> print(as_markdown(["method", "%"], [["a|b", "50.0"]]))
+    >>> print(as_markdown(["method", "%"], [["a|b", Spread(0.5, None)]]))
     | method | % |
     | --- | ---: |
     | a\|b | 50.0 |
     """
     rule = ["---"] * texts + ["---:"] * (len(head) - texts)
-    body = [[markdown_cell(cell) for cell in row] for row in rows]
+    body = [[markdown_cell(c if isinstance(c, str) else percent(c)) for c in row] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
-
-
-def percent_of(share: float | None) -> str:
-    """Return a share without a deviation, such as the paper's, in percent."""
-    return percent(None if share is None else Spread(share, None))
 
 
 def csv_table(

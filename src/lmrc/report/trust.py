@@ -11,6 +11,7 @@ from lmrc.evaluation.model import ModelScore
 from lmrc.report import html
 from lmrc.report.figures import HEAT, LINE_STYLES, declutter, legend_below, panel
 from lmrc.report.html import Drawing, Section
+from lmrc.report.summary import as_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +112,7 @@ def _selective(score: ModelScore, drawing: Drawing) -> Section:
 
 def _unknown(unknown: Mapping[str, Any], drawing: Drawing) -> Section:
     rows = [
-        [name, html.td(f"{scores['auroc']:.3f}"), html.td(f"{100 * scores['fpr95']:.1f}")]
+        [name, f"{scores['auroc']:.3f}", as_spread(scores["fpr95"])]
         for name, scores in unknown["scores"].items()
     ]
     caption = (
