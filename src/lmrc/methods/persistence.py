@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def remember(model: Any, path: str | os.PathLike[str], state: str | None) -> None:
-    """Let a model know from which folder it is, and in which state that was."""
+    """Note in a model the folder it belongs to, and the state of that folder."""
     model._on_disk = Path(path).resolve(), state
 
 
 def state_of(path: str | os.PathLike[str]) -> str | None:
-    """Return what tells the model in a folder from all others; None where none can be read."""
+    """Return the fingerprint of the model in a folder; None if it cannot be read."""
     with suppress(ModelFileError):
         return folder.fingerprint(Path(path))
     return None
@@ -38,7 +38,7 @@ def state_of(path: str | os.PathLike[str]) -> str | None:
 
 @default_dtype_guard()
 def save(model: Any, path: str | os.PathLike[str]) -> None:
-    """Write a model to a folder, unless that has learnt since the model was read from it."""
+    """Write a model to a folder, unless the folder has changed since it was read."""
     with folder.writing(path):
         place, then = getattr(model, "_on_disk", (None, None))
         if place == Path(path).resolve() and state_of(path) not in (then, None):
@@ -76,14 +76,14 @@ def load(
     Returns
     -------
     classifier
-        It predicts as before, and its next ``partial_fit`` goes on as if it had never been away.
+        It predicts as before, and its next ``partial_fit`` gives the same as without saving.
 
     Raises
     ------
     ModelFileError
         If the folder is no model, is damaged, or needs a newer lmrc.
     """
-    state = state_of(path)  # before it is read: what comes in between is not overwritten, either
+    state = state_of(path)  # first, so that a change while it is read is noticed, too
     content = folder.read(path)
     model = model_from(path, *content, method=method, backbone=backbone, device=device)
     remember(model, path, state)
@@ -100,15 +100,14 @@ def model_from(
     backbone: nn.Module | Factory | None = None,
     device: str | torch.device = "auto",
 ) -> Any:
-    """Make a classifier of what a model folder holds; parameters are those of `load`."""
-    pick_device(device)  # one that is not there is no fault of the file
+    """Make a classifier from the content of a model folder; parameters as in `load`."""
+    pick_device(device)  # a missing device is no fault of the file: it is a plain ValueError
     try:
         cls = _class_of(path, description["class"], method)
         settings = known_settings(description["settings"], signature(cls).parameters)
         if type(settings.get("random_state")) not in (int, type(None)):
             raise ValueError(f"random_state={settings['random_state']!r} is no whole number")
-        # A file of the user's is none of the model's; and to compile, which may take many minutes,
-        # is for who has the machine to choose.
+        # A file must not name another one to read, nor start a compilation of many minutes.
         settings["weights"] = None
         if settings.get("compile") is True:
             settings["compile"] = "auto"

@@ -22,7 +22,6 @@ from lmrc.report.records import (
 from lmrc.report.summary import (
     MethodSummary,
     as_spread,
-    metric_name,
     split_title,
     style_indices,
     summarize_methods,
@@ -97,12 +96,10 @@ def _stream(run: Sequence[RunRecord]) -> list[list[str]]:
     return [list(map(str, line.record.classes)) for line in run] if complete else []
 
 
-def summaries_beside(
-    beside: Beside | None, own: MethodSummary, metric: str
-) -> dict[str, MethodSummary]:
+def summaries_beside(beside: Beside | None, own: MethodSummary) -> dict[str, MethodSummary]:
     """Return the methods beside a page's own, by name, with titles and styles of that page."""
     found = {}
-    for s in summarize_methods(beside.records, metric) if beside else ():
+    for s in summarize_methods(beside.records, own.metric) if beside else ():
         title = _title(s.method, own.method, beside.folder if beside else "")
         same = s.style == own.style
         style = style_indices([own.method, title])[title] if same else s.style
@@ -111,21 +108,17 @@ def summaries_beside(
 
 
 def compared(
-    contents: Contents,
-    own: MethodSummary,
-    others: Mapping[str, MethodSummary],
-    metric: str,
-    folder: str,
+    contents: Contents, own: MethodSummary, others: Mapping[str, MethodSummary], folder: str
 ) -> Contents:
     """Return the report of one method with what it compares with: in its headline, and a table."""
-    most = 5 if metric == "top5" else 1
+    most = 5 if own.metric == "top5" else 1
     chance = [min(1.0, most / n) for n in own.classes_seen]
     shown = [own, *others.values()]
     rows: list[list[html.Content]] = [
         [html.name(s.method, s.style), html.cell(s.average, "main"), s.final] for s in shown
     ]
     rows.append(["chance", *(as_spread(share) for share in (fmean(chance), chance[-1]))])
-    caption = f"Average incremental and last {metric_name(metric)}, in percent"
+    caption = f"Average incremental and last {own.metric_name}, in percent"
     text = f"Chance: {'five' if most > 1 else 'one'} of the classes seen so far, at random."
     if others:
         text = (

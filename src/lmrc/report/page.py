@@ -160,9 +160,8 @@ def build(
     shown = replace(description, paper={}) if notes else description
     ordered = in_recipe_order(records, description.recipe)
     builder = BUILDERS.get(description.experiment, incremental.build)
-    metric = metric_of(description)
-    own = summarize_methods(ordered, metric)
-    others = summaries_beside(beside, own[0], metric) if len(own) == 1 else {}
+    own = summarize_methods(ordered, metric_of(description))
+    others = summaries_beside(beside, own[0]) if len(own) == 1 else {}
     if builder is incremental.build:
         contents = incremental.build(shown, ordered, list(others.values()))
     else:
@@ -170,7 +169,7 @@ def build(
     if not _is_finished(description, records):
         contents = replace(contents, headline="", findings=[])
     if len(own) == 1 and builder in (incremental.build, rehearsal.build):
-        contents = compared(contents, own[0], others, metric, beside.folder if beside else "")
+        contents = compared(contents, own[0], others, beside.folder if beside else "")
     notes += dropped
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
 

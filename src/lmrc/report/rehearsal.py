@@ -15,7 +15,6 @@ from lmrc.report.summary import (
     as_spread,
     best,
     memory_unit,
-    metric_name,
     name_best,
     split_title,
     style_indices,
@@ -54,14 +53,13 @@ class Table1:
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: Table 1, ours and the paper's side by side."""
-    metric = sections.metric_of(description)
-    summaries = summarize_methods(records, metric)
+    summaries = summarize_methods(records, sections.metric_of(description))
+    kind = summaries[0].metric_name
     table = _table1(summaries, description)
     heads, kinds, values = zip(*table.columns, strict=True)
     rows = list(zip(table.methods, *values, strict=True))
     body = html.table(
-        f"Average incremental {metric_name(metric)} with exemplars, in percent; "
-        f"{html.over_seeds(summaries)}.",
+        f"Average incremental {kind} with exemplars, in percent; {html.over_seeds(summaries)}.",
         ["method", *heads],
         [
             [html.name(method, table.styles[method]), *map(html.cell, spreads, kinds)]
@@ -71,8 +69,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     body += html.note(sections.PROTOCOL) if table.paper else Markup()
     drawings = {}
     if len(table.sizes) > 1:  # a single one makes no line
-        drawings = {"rehearsal": _drawing(table, metric)}
-        caption = f"Average incremental {metric_name(metric)} by exemplars {table.unit}." + (
+        drawings = {"rehearsal": _drawing(table, kind)}
+        caption = f"Average incremental {kind} by exemplars {table.unit}." + (
             " Hollow, dotted: the paper's." if table.paper else ""
         )
         body += html.figure(drawings["rehearsal"], "rehearsal", caption)
@@ -82,7 +80,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     detail = Section(
         "tasks",
         "Accuracy after each task",
-        sections.accuracy_table(recoloured, {}, metric) + sections.final_table(recoloured, metric),
+        sections.accuracy_table(recoloured) + sections.final_table(recoloured),
     )
     return sections.gather(
         description,
@@ -90,12 +88,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         summaries,
         headline=_headline(table),
         findings=[],
-        sections=[
-            result,
-            detail,
-            sections.classes_section(summaries),
-            sections.confusion_section(summaries),
-        ],
+        sections=[result, detail, *sections.detail_sections(summaries)],
         markdown=as_markdown(["method", *(f"{head} (%)" for head in heads)], rows),
         drawings=drawings,
     )
@@ -110,7 +103,7 @@ def _table1(summaries: Sequence[MethodSummary], description: Description) -> Tab
     return Table1(methods, style_indices(methods), sizes, ours, printed, unit)
 
 
-def _drawing(table: Table1, metric: str) -> Drawing:
+def _drawing(table: Table1, kind: str) -> Drawing:
     with figures.panel(4.9, 3.6) as (figure, axes):
         for method in table.methods:
             style = figures.line_style(table.styles[method])
@@ -139,7 +132,7 @@ def _drawing(table: Table1, metric: str) -> Drawing:
             )
         axes.set(
             xlabel=f"exemplars {table.unit}",
-            ylabel=f"average incremental\n{metric_name(metric)} (%)",
+            ylabel=f"average incremental\n{kind} (%)",
         )
         axes.set_xticks(table.sizes)
         figures.declutter(axes)

@@ -18,7 +18,6 @@ from lmrc.report.summary import (
     csv_table,
     grows,
     markdown_table,
-    metric_name,
     over_tasks,
     split_title,
 )
@@ -65,7 +64,7 @@ def gather(
 
     ``table.csv`` is always there. The default of `markdown` has the average and final accuracies.
     """
-    paper, metric = description.paper, metric_of(description)
+    paper = description.paper
     seconds = sum(r.record.train_seconds + r.record.test_seconds for r in records)
     return Contents(
         headline=headline,
@@ -73,9 +72,9 @@ def gather(
         sections=sections,
         settings=settings_table(description, records),
         environment=environment(records, seconds, "Training and testing"),
-        markdown=markdown or markdown_table(summaries, paper, metric),
+        markdown=markdown or markdown_table(summaries, paper),
         drawings=drawings,
-        tables={"table": csv_table(summaries, paper, metric), **(tables or {})},
+        tables={"table": csv_table(summaries, paper), **(tables or {})},
     )
 
 
@@ -89,17 +88,15 @@ def metric_of(description: Description) -> str:
 
 
 def accuracy_table(
-    summaries: Sequence[MethodSummary],
-    paper: Mapping[str, float] = MappingProxyType({}),
-    metric: str = "accuracy",
+    summaries: Sequence[MethodSummary], paper: Mapping[str, float] = MappingProxyType({})
 ) -> Markup:
     """Return accuracy after each task, and its average with the paper's beside it."""
     # The average first: of many tasks, a narrow screen shows only the first few.
     before = {"average": [html.cell(s.average, "main") for s in summaries]}
     if paper:
         before["paper"] = [html.cell(as_spread(paper.get(s.method)), "paper") for s in summaries]
-    title = f"{metric_name(metric).capitalize()} over all seen classes"
-    table = measure_table(summaries, metric, title, before)
+    title = f"{summaries[0].metric_name.capitalize()} over all seen classes"
+    table = measure_table(summaries, summaries[0].metric, title, before)
     return table + (html.note(PROTOCOL) if paper else Markup())
 
 
@@ -127,9 +124,9 @@ def measure_table(
     return html.table(caption, ["method", *before, *tasks], rows)
 
 
-def final_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
+def final_table(summaries: Sequence[MethodSummary]) -> Markup:
     """Return the measures after the last task: all, old and new classes, forgetting, task ID."""
-    first = "all classes" if metric == "accuracy" else "all, top 5"
+    first = "all classes" if summaries[0].metric == "accuracy" else "all, top 5"
     head = ["method", first, "old", "new", "forgetting", "task-ID", "task-aware"]
     rows = [
         [
@@ -231,6 +228,11 @@ def _stored(ends: Sequence[RunRecord], what: str) -> float | None:
 
 
 # --- Classes and tasks ----------------------------------------------------------------------------
+
+
+def detail_sections(summaries: Sequence[MethodSummary]) -> list[Section]:
+    """Return the accuracy on each class, and the confusion between tasks."""
+    return [classes_section(summaries), confusion_section(summaries)]
 
 
 def classes_section(summaries: Sequence[MethodSummary]) -> Section:

@@ -100,8 +100,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         sections=[
             Section("result", "Outputs of the network", result),
             Section("accuracy", "Accuracy", sections.final_table(summaries)),
-            sections.classes_section(summaries),
-            sections.confusion_section(summaries),
+            *sections.detail_sections(summaries),
         ],
         markdown=_markdown(outputs) if outputs else None,
         drawings=drawings,
