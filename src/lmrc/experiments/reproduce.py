@@ -47,7 +47,7 @@ from lmrc.training.ranks import current
 #: Experiments that can use the records of `incremental`.
 READERS = ("consolidation", "heads")
 
-#: May change from one command to the next: they add to the result, or are descriptions.
+#: These may change from one command to the next: they add runs, or are descriptions.
 _FREE = ("seeds", "methods", "memory", "title", "question", "rows")
 
 
@@ -276,7 +276,7 @@ def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:
 
 
 def _comparable(before: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a folder, reduced to what concerns the methods that were run.
+    """Return the recipe of a folder, reduced to the methods that were run.
 
     Methods and variants may be added, with settings of their own.
     """

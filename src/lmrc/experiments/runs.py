@@ -151,9 +151,9 @@ def measure(
 ) -> Iterator[tuple[RunRecord, IncrementalClassifier | None]]:
     """Resume a run from what `resume_point` found; yield a record and a model after each task.
 
-    It needs no run folder. Where the saved model is older than the records, some are made again.
-    The model is what the run is resumed from: None for a learner of another kind, and at the run's
-    end unless it is to be kept.
+    It needs no run folder. If the saved model is older than the records, some are made again. The
+    run can be resumed from the model. It is None for learners of other libraries, and after the
+    last task unless it is to be kept.
     """
     cls = find_method(run.method, recipe.variants).cls
     data = dataset.as_vectors() if _is_scikit(cls) else dataset
@@ -179,10 +179,10 @@ def measure(
 
 
 def resume_point(recipe: Recipe, run: Run, folder: Path) -> tuple[int, Model | None]:
-    """Return how many records of a run there are, and what its model holds if it goes on."""
+    """Return the number of a run's records, and its saved model unless it is finished."""
     path, done = model_path(folder, run), finished(folder, run)
     goes_on = done < recipe.tasks and (path / MANIFEST).exists()
-    return done, read(path) if goes_on else None  # that of a finished run is being removed
+    return done, read(path) if goes_on else None  # a finished run's model is being removed
 
 
 def check_settings(

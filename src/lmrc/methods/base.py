@@ -53,15 +53,19 @@ from lmrc.training.step import Losses
 
 
 class Fitted:
-    """Attributes that are no parameters: type checkers take annotations below for parameters."""
+    """Fitted attributes and flags of a method.
+
+    They have a class of their own because type checkers take every annotation in a class of
+    parameters for a parameter.
+    """
 
     classes_: NDArray[Any]
     network_: Network
-    memory_: Memory | None
+    memory_: Memory | None = None
     heads_: list[NDArray[Any]]
     input_shape_: tuple[int, ...]
     history_: list[dict[str, float]]
-    n_tasks_: int
+    n_tasks_: int = 0
     execution_: Execution
     seed_: int
 
@@ -226,14 +230,12 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         x, y = read_task(self, X, y, first)
         if first:  # the inputs' shape may decide "auto" parameters
             self._check_parameters()
-        n_kept = len(getattr(self, "memory_", None) or ())
-        size = x.numel() // len(x) * (len(x) + n_kept)
+        size = x.numel() // len(x) * (len(x) + len(self.memory_ or ()))
         work = 0 if self._on_features else self._epochs * copies(self._rotations) * size
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
-            self.n_tasks_, self.memory_ = 0, None
             self.seed_ = ranks.broadcast(lambda: seed_from(self.random_state))
         self.memory_, n_known = exemplars_in_force(self), len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
@@ -364,12 +366,12 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
     def _freezes(self) -> bool:
         """Whether the next task leaves the backbone unchanged."""
         later = self._freeze == "later" and not self._adapts
-        return getattr(self, "n_tasks_", 0) > 0 if later else bool(self._freeze)
+        return self.n_tasks_ > 0 if later else bool(self._freeze)
 
     @property
     def _begins_anew(self) -> bool:
         """Whether the next task trains a network from its initial weights."""
-        return getattr(self, "n_tasks_", 0) == 0
+        return self.n_tasks_ == 0
 
     def _now(self, name: str) -> Any:
         """Return a parameter's value for the next task: the first may have its own."""

@@ -68,7 +68,7 @@ class WithClassStatistics(Resolved):
         if not hasattr(self, "input_shape_"):  # which may decide
             return True
         exact = self._on_features and self.statistics != "none"
-        if getattr(self, "n_tasks_", 0):
+        if self.n_tasks_:
             exact = exact and bool(self.scatter_)
         return not exact or self.predict_with not in ("auto", *EXACT)
 
@@ -403,7 +403,7 @@ class WithClassStatistics(Resolved):
         """Whether rotations are joined: the first task's statistics decide, where there are any."""
         if self._n_rotations == 1:
             return False
-        if getattr(self, "n_tasks_", 0) and self.statistics_:
+        if self.n_tasks_ and self.statistics_:
             return self.statistics_["means"].shape[1] == 1
         return bool(self.join_rotations) and self.statistics != Full.name
 

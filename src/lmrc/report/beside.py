@@ -1,4 +1,4 @@
-"""What the page of a single method compares it with: a folder beside it, and chance."""
+"""Comparison on the page of a single method: with runs in a neighbouring folder, and chance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,9 +44,9 @@ def find_beside(
 ) -> Beside | None:
     """Return the folder beside this one with the most methods on the same stream.
 
-    None where the page has several methods of its own, or nothing is comparable. Comparable are
-    methods of the experiment "incremental" with all seeds that are complete here, whose tasks have
-    the same classes.
+    None if the page has several methods, or nothing is comparable. Methods of the experiment
+    "incremental" are comparable if their tasks have the same classes and they have all seeds that
+    are complete here.
     """
     methods = list(by_method_and_seed(records).values())
     if len(methods) != 1:
@@ -83,7 +83,7 @@ def find_beside(
 
 
 def _differs(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two recipes have other data, or other settings of what methods share."""
+    """Tell whether two recipes differ in their data, or in settings that all methods share."""
     settings = [one.get("settings") or {} for one in (recipe, other)]
     return any(recipe.get(name) != other.get(name) for name in SAME) or any(
         settings[0].get(name) != settings[1].get(name) for name in SAME_SETTINGS
@@ -110,7 +110,7 @@ def summaries_beside(beside: Beside | None, own: MethodSummary) -> dict[str, Met
 def compared(
     contents: Contents, own: MethodSummary, others: Mapping[str, MethodSummary], folder: str
 ) -> Contents:
-    """Return the report of one method with what it compares with: in its headline, and a table."""
+    """Return the report of one method with a comparison in its headline and in a table."""
     most = 5 if own.metric == "top5" else 1
     chance = [min(1.0, most / n) for n in own.classes_seen]
     shown = [own, *others.values()]

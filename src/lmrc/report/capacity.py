@@ -256,7 +256,7 @@ def _one_dimension(axes: Axes, counts: Sequence[Count], laws: Sequence[str], pos
         zorder=3,
     )
     bounds = [c for c in counts if c.is_lower_bound]
-    beside = 0.004 * (position - 2)  # for all are at the limit
+    beside = 0.004 * (position - 2)  # side by side: they all have the limit's height
     axes.plot(
         [c.threshold + beside for c in bounds],
         [math.log10(c.found.mean) for c in bounds],

@@ -88,8 +88,8 @@ def accuracy_over_tasks(summaries: Sequence[MethodSummary]) -> Figure:
     """Draw the accuracy over all seen classes after each task (Fig. 3), one line per method.
 
     With a band of one standard deviation where there are several seeds. The legend gives the
-    average incremental accuracy. A single method has a baseline beside it: all test samples of the
-    newest task right, and no other, which is what fine-tuning comes to.
+    average incremental accuracy. A single method gets a baseline, close to fine-tuning: all test
+    samples of the newest task are right, and no other.
     """
     kind = summaries[0].metric_name
     curves = [

@@ -229,8 +229,7 @@ def _without_abandoned(
 ) -> tuple[Description, Sequence[RunRecord], list[str]]:
     """Leave out unfinished runs of a command that a later, finished one with fewer runs replaces.
 
-    A user who starts five seeds, stops and runs three does not wait for the other two. Returns also
-    a note about it: none or one.
+    So a user can start five seeds, stop, and run three. Also returns a note about it: none or one.
     """
     complete = {run for run, is_whole in _complete(records).items() if is_whole}
     commands = description.commands

@@ -90,7 +90,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Description:
-    """What a folder's runs are about, and what they show."""
+    """The question that a folder's runs answer, how they were made, and their result."""
 
     experiment: str  # which experiment the folder belongs to
     #: Its name, and the question that it answers.
@@ -223,8 +223,8 @@ def read_description(folder: Path) -> Description:
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
     """Group records by method, in order of appearance, and by seed; sort each by task.
 
-    Records after a missing one are ignored: they will be made again. Of two for one task the later
-    counts.
+    Records after a missing one are ignored, as they will be made again. If a task has two, the
+    later one counts.
     """
     found: dict[str, dict[int, dict[int, RunRecord]]] = {}
     for line in records:

@@ -68,7 +68,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     )
     body += html.note(sections.PROTOCOL) if table.paper else Markup()
     drawings = {}
-    if len(table.sizes) > 1:  # a single one makes no line
+    if len(table.sizes) > 1:  # a single size is no line
         drawings = {"rehearsal": _drawing(table, kind)}
         caption = f"Average incremental {kind} by exemplars {table.unit}." + (
             " Hollow, dotted: the paper's." if table.paper else ""

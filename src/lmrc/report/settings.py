@@ -18,7 +18,7 @@ from lmrc.training.augment import flips
 if TYPE_CHECKING:
     from lmrc.report.capacity import CapacityRecord
 
-#: Settings that say nothing beyond the others, or that are elsewhere on the page.
+#: Settings that are redundant, or shown elsewhere on the page.
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
     *("settings", "by_method", "variants", "rows"),
@@ -73,7 +73,7 @@ def _of_record(record: RunRecord, beside_plus: bool) -> dict[str, Any]:
     """Return the settings of a record as they were in effect.
 
     A parameter that it does not name is newer than the record: its default is the old behaviour.
-    Beside LMRC+, LMRC has what it lacks: the extensions, switched off.
+    Beside LMRC+, LMRC is shown with the extensions of LMRC+ switched off.
     """
     classifier = record.settings.get("classifier", "")
     found = _defaults(classifier) | record.settings
