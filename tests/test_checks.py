@@ -13,6 +13,7 @@ from lmrc import (
     LwFClassifier,
     checks,
 )
+from lmrc.methods import catalog
 
 CLASSIFIERS = {
     "lmrc": LMRCClassifier(epochs=2, random_state=0),
@@ -156,8 +157,6 @@ def test_checks_detect_a_broken_classifier(broken, check):
 
 
 def test_saving_check_detects_an_attribute_that_is_not_saved(monkeypatch):
-    from lmrc.methods import persistence
-
-    monkeypatch.setitem(persistence.CLASSES, "Amnesic", Amnesic)
+    monkeypatch.setattr(catalog, "classes", lambda: {"Amnesic": Amnesic})
     with pytest.raises(AssertionError):
         checks.check_saved_model_continues(Amnesic(epochs=2, random_state=0))

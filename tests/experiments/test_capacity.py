@@ -1,12 +1,14 @@
 from lmrc.experiments import capacity
 from lmrc.experiments.reproduce import main
+from lmrc.report.capacity import CapacityRecord
+from lmrc.report.records import read_lines
 
 COUNTS = {"seeds": 2, "dims": [8, 12], "thresholds": [0.2, 0.6], "limit": 40, "max_tries": 100}
 
 
 def test_capacity_shows_found_and_expected(tmp_path, rows):
     main("capacity", None, tmp_path, quiet=True, **COUNTS)
-    records = capacity.read_capacity_records(tmp_path)
+    records = read_lines(tmp_path, CapacityRecord)
     assert len(records) == 8
     shown = rows(tmp_path)
     for dim in (8, 12):

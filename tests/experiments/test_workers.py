@@ -4,6 +4,7 @@ import torch
 from lmrc.data.image_files import n_processes
 from lmrc.experiments import workers
 from lmrc.experiments.reproduce import main
+from lmrc.experiments.runs import Work
 
 SMALL = {"seeds": 1, "epochs": 1, "limit": 12, "device": "cpu", "quiet": True}
 
@@ -30,7 +31,7 @@ def test_parallel_runs_share_the_memory(monkeypatch):
     monkeypatch.setattr("warnings.formatwarning", None)  # restored afterwards
     monkeypatch.setattr(workers, "open_dataset", lambda *_: seen.append(n_processes()))
     monkeypatch.setattr(workers, "execute", lambda *_, **__: ())
-    workers._work(None, None, None, None, {}, torch.get_num_threads(), jobs=3)
+    workers._work(Work(None, [], None, None, {}), None, torch.get_num_threads(), jobs=3)
     assert seen == [3]
 
 

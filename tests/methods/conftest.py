@@ -5,13 +5,27 @@ import copy
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lmrc.checks import blobs
-from lmrc.nets.network import Frozen
+from lmrc.nets.growing import GrowingLinear
+from lmrc.nets.network import Encoder, Frozen, Network
 from lmrc.training.batches import MiniBatch
 from lmrc.training.objective import Objective
 
 (X, Y), (X2, Y2), _ = blobs()
+
+
+@pytest.fixture
+def linear():
+    """Return a network of one linear layer with these weights."""
+
+    def of(weight):
+        head = GrowingLinear(1, len(weight))
+        head.weight.data = weight
+        return Network(Encoder(nn.Flatten(), torch.zeros(1), torch.ones(1)), head)
+
+    return of
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_a_loader_is_told_from_its_dataset():
         quick().fit(loader.dataset).predict(loader)
 
 
-def test_vectors_as_lists_tensors_and_frames():
+def test_vectors_as_lists_tensors_and_frames(tmp_path):
     import pandas as pd
 
     expected = quick().fit(X, Y).similarities(X)
@@ -95,22 +95,13 @@ def test_vectors_as_lists_tensors_and_frames():
         np.testing.assert_array_equal(quick().fit(same, Y).similarities(same), expected)
     assert quick().fit(torch.from_numpy(X).bfloat16(), Y).input_shape_ == (8,)
     frame = pd.DataFrame(X, columns=list("abcdefgh"))
-    model = quick().fit(frame, Y)
-    assert model.feature_names_in_.tolist() == list("abcdefgh")
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(frame.rename(columns={"a": "z"}))
-
-
-def test_a_loaded_model_knows_its_features(tmp_path):
-    import pandas as pd
-
-    frame = pd.DataFrame(X, columns=list("abcdefgh"))
-    quick().fit(frame, Y).save(tmp_path / "table")
-    model = lmrc.load(tmp_path / "table")
-    assert model.n_features_in_ == 8
-    assert model.feature_names_in_.tolist() == list("abcdefgh")
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(frame.rename(columns={"a": "z"}))
+    fitted = quick().fit(frame, Y)
+    fitted.save(tmp_path / "table")
+    for model in (fitted, lmrc.load(tmp_path / "table")):
+        assert model.n_features_in_ == 8
+        assert model.feature_names_in_.tolist() == list("abcdefgh")
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(frame.rename(columns={"a": "z"}))
     quick(backbone="mlp").fit(*images((8, 8))).save(tmp_path / "images")
     assert not hasattr(lmrc.load(tmp_path / "images"), "n_features_in_")
 
@@ -419,24 +410,15 @@ def test_random_state_none_and_generator_objects():
     np.testing.assert_array_equal(*same)
 
 
-def test_training_is_in_the_seeds_order_not_the_callers():
-    torch.manual_seed(1)
-    first = quick().partial_fit(X, Y).partial_fit(X2, Y2)
-    torch.manual_seed(2)
-    second = quick().partial_fit(X, Y)
-    second.predict(X)
-    torch.rand(5)
-    second.partial_fit(X2, Y2)
-    np.testing.assert_array_equal(first.similarities(X), second.similarities(X))
-
-
 @pytest.mark.parametrize("method", [LMRCClassifier, FineTuneClassifier])
-def test_learning_leaves_the_users_generators_alone(method):
+def test_learning_and_loading_leave_the_users_generators_alone(method, tmp_path):
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002  # the one that users seed
     before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     model = method(epochs=1, random_state=0).fit(X, Y).partial_fit(X2, Y2)
     model.predict(X)
+    model.save(tmp_path / "m")
+    lmrc.load(tmp_path / "m")
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
 
@@ -555,13 +537,6 @@ def test_a_custom_backbone_is_brought_again(tmp_path):
     quick().fit(X, Y).save(tmp_path / "n")
     with pytest.raises(ModelFileError, match="leave backbone= out"):
         lmrc.load(tmp_path / "n", backbone=Net)
-
-
-def test_loading_leaves_the_global_generator_alone(tmp_path):
-    quick().fit(X, Y).save(tmp_path / "m")
-    before = torch.random.get_rng_state()
-    lmrc.load(tmp_path / "m")
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_pickling_and_deep_copies_go_on_alike():

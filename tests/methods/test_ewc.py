@@ -39,7 +39,7 @@ def test_penalty_is_zero_at_the_old_weights_and_grows_with_distance_and_fisher(s
     assert model.penalty(network, frozen)["ewc"].item() == pytest.approx(2 * near, rel=1e-4)
 
 
-def test_penalty_by_hand():
+def test_penalty_by_hand(linear):
     old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[1.5], [4.0], [9.0]]))
     model = quick(EWCClassifier, penalty_weight=10.0, learning_rate=1e-3)
     fisher = {"head.weight": torch.tensor([[1.0], [3.0]]), "head.bias": torch.ones(2)}
@@ -60,13 +60,7 @@ def test_the_penalty_holds_where_samples_of_known_classes_are_at_hand_too(second
     assert torch.equal(objective(replace(batch, n_known=3, reviews=True))["ewc"], term)
 
 
-def linear(weight):
-    head = GrowingLinear(1, len(weight))
-    head.weight.data = weight
-    return Network(Encoder(nn.Flatten(), torch.zeros(1), torch.ones(1)), head)
-
-
-def test_fisher_is_the_mean_of_squared_gradients_per_sample():
+def test_fisher_is_the_mean_of_squared_gradients_per_sample(linear):
     torch.manual_seed(0)
     network, x = linear(torch.randn(3, 1)), torch.randn(50, 1)
     labels = torch.multinomial(
@@ -81,7 +75,7 @@ def test_fisher_is_the_mean_of_squared_gradients_per_sample():
     torch.testing.assert_close(got["head.weight"], expected)
 
 
-def test_fisher_is_that_of_theory_for_a_softmax_layer():
+def test_fisher_is_that_of_theory_for_a_softmax_layer(linear):
     """For logits z = b the Fisher information of bᵢ is pᵢ (1 − pᵢ)."""
     network = linear(torch.zeros(2, 1))
     network.head.bias.data = torch.tensor([1.0, 0.0])
@@ -90,7 +84,7 @@ def test_fisher_is_that_of_theory_for_a_softmax_layer():
     torch.testing.assert_close(got["head.bias"], p * (1 - p), rtol=0.03, atol=0)
 
 
-def test_the_fisher_information_is_of_all_samples_of_the_task():
+def test_the_fisher_information_is_of_all_samples_of_the_task(linear):
     """Of two equally likely classes log p has the slope ± x / 2, whichever is drawn."""
     model, x = quick(EWCClassifier), torch.arange(1.0, 8.0)[:, None]
     model.seed_, model.n_tasks_ = 0, 0

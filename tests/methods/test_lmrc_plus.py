@@ -351,11 +351,6 @@ def test_what_cannot_be_rotated_is_refused(rotations):
         plus(rotations=rotations).fit(X[:, :, :6], Y)
 
 
-def test_the_first_task_may_have_more_epochs():
-    model = taught(2, first_epochs=4)
-    assert [h["task"] for h in model.history_] == [0, 0, 0, 0, 1, 1]
-
-
 def test_statistics_choose_the_right_head_where_the_heads_alone_do_not():
     model = taught(epochs=6, augment="none")
     assert model.score(X, Y) > model.set_params(predict_with="wta").score(X, Y)
@@ -424,10 +419,11 @@ def test_statistics_of_two_layers_are_of_both(tmp_path):
     assert taught(1, backbone="mlp").statistics_["means"].shape[-1] == 4 * 256  # which offers one
 
 
-def test_the_first_task_may_have_another_learning_rate():
-    model = taught(2, epochs=1, learning_rate=0.01, first_learning_rate=0.03, schedule="halving")
-    rates = [entry["learning_rate"] for entry in model.history_]
-    assert rates == [0.03, 0.01]
+def test_the_first_task_may_have_its_own_epochs_and_learning_rate():
+    rates = {"learning_rate": 0.01, "first_learning_rate": 0.03, "schedule": "halving"}
+    model = taught(2, epochs=1, first_epochs=2, halve_at=(), **rates)
+    found = [(entry["task"], entry["learning_rate"]) for entry in model.history_]
+    assert found == [(0, 0.03), (0, 0.03), (1, 0.01)]
 
 
 def test_colour_images_get_cutmix_where_training_is_long(monkeypatch, tmp_path):

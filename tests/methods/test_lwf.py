@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from lmrc import FineTuneClassifier, LwFClassifier
 from lmrc.checks import blobs
-from lmrc.nets.growing import GrowingLinear
-from lmrc.nets.network import Encoder, Network
 from lmrc.training.batches import MiniBatch
 
 (X, Y), (X2, Y2), _ = blobs()
@@ -18,18 +15,12 @@ def quick(cls, **settings):
     return cls(**{"epochs": 3, "random_state": 0} | settings)
 
 
-def linear(weight):
-    head = GrowingLinear(1, len(weight))
-    head.weight.data = weight
-    return Network(Encoder(nn.Flatten(), torch.zeros(1), torch.ones(1)), head)
-
-
 @pytest.mark.parametrize("heads", ["single", "multi"])
 def test_the_distillation_has_a_gradient(heads, assert_gradient):
     assert_gradient(quick(LwFClassifier, heads=heads), "distillation")
 
 
-def test_single_head_distillation_by_hand():
+def test_single_head_distillation_by_hand(linear):
     model = quick(LwFClassifier, distillation_weight=3.0)
     old, new = linear(torch.tensor([[1.0], [2.0]])), linear(torch.tensor([[0.5], [1.0], [4.0]]))
     x = torch.tensor([[2.0]])
@@ -41,7 +32,7 @@ def test_single_head_distillation_by_hand():
     torch.testing.assert_close(terms["distillation"][0], expected)
 
 
-def test_multi_head_losses_and_scores_by_hand():
+def test_multi_head_losses_and_scores_by_hand(linear):
     model = quick(LwFClassifier, heads="multi")
     model.heads_ = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
     old, new = linear(torch.tensor([[1.0], [2.0], [3.0]])), linear(torch.arange(5.0)[:, None])

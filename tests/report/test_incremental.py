@@ -64,6 +64,13 @@ def test_top_5_is_shown_where_it_is_the_metric(description, records, cells_of):
     assert "average incremental top-5 accuracy" in contents.markdown
 
 
+def test_accuracy_is_not_called_top_5_where_the_page_is_of_accuracy(description, records):
+    run = replace(description, experiment="heads", recipe={"metric": "top5"})
+    table = build(run, records).tables["table"]
+    assert ",final_accuracy," in table
+    assert "top5" not in table
+
+
 def test_dotted_lines_of_consolidation_are_the_old_classes(description, records):
     contents = build(replace(description, experiment="consolidation"), records)
     (axes,) = contents.drawings["consolidation"].figure.axes

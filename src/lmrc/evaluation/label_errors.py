@@ -1,10 +1,9 @@
-"""Which labels are probably wrong, and which classes are hard to tell apart, by cross-validation.
+"""Find labels that are probably wrong, and confused classes, by cross-validation.
 
-A classifier of features is cross-validated. A sample whose label the others' classifier finds
-unlikely, beside a likely other one, probably bears the wrong label: ranking by the margin of
-out-of-sample probabilities, as in confident learning (Northcutt, Jiang, Chuang, Confident Learning:
-Estimating Uncertainty in Dataset Labels, JAIR 2021). The ranking is one line of NumPy, so that
-their library is not needed for it.
+A sample's label is suspicious if a classifier trained without the sample finds another label much
+more likely. Samples are ranked by the margin of these out-of-sample probabilities, as in confident
+learning (Northcutt, Jiang, Chuang, Confident Learning: Estimating Uncertainty in Dataset Labels,
+JAIR 2021).
 """
 
 import warnings

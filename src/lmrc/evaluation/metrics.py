@@ -20,23 +20,12 @@ def average_incremental_accuracy(accuracies: Sequence[float]) -> float:
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import average_incremental_accuracy
     >>> average_incremental_accuracy([1.0, 0.75, 0.5])
     0.75
     """
-    return float(np.mean(_at_least_one(accuracies)))
-
-
-def final_accuracy(accuracies: Sequence[float]) -> float:
-    """Return the accuracy on all classes after the last task.
-
-    Examples
-    --------
-    >>> from lmrc.evaluation.metrics import final_accuracy
-    >>> final_accuracy([1.0, 0.75, 0.5])
-    0.5
-    """
-    return float(_at_least_one(accuracies)[-1])
+    if not len(accuracies):
+        raise ValueError("accuracies is empty; learn and score at least one task first.")
+    return float(np.mean(accuracies))
 
 
 def forgetting(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
@@ -48,7 +37,6 @@ def forgetting(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float:
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import forgetting
     >>> forgetting([[1.0], [0.75, 1.0], [0.5, 0.75, 1.0]])  # 1.0 → 0.5 and 1.0 → 0.75
     0.375
     """
@@ -67,7 +55,6 @@ def backward_transfer(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> float
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import backward_transfer
     >>> backward_transfer([[0.75], [1.0, 1.0], [0.5, 0.75, 1.0]])  # 0.75 → 0.5 and 1.0 → 0.75
     -0.25
     """
@@ -89,7 +76,6 @@ def topk_accuracy(y_true: ArrayLike, topk_labels: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import topk_accuracy
     >>> topk_accuracy(["cat", "dog"], [["dog", "cat"], ["cat", "fish"]])
     0.5
     """
@@ -116,7 +102,6 @@ def task_id_accuracy(y_true: ArrayLike, y_pred: ArrayLike, task_of: Mapping[Any,
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import task_id_accuracy
     >>> task_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
     >>> task_id_accuracy(["cat", "bird"], ["dog", "cat"], task_of)
     0.5
@@ -146,7 +131,6 @@ def task_aware_accuracy(
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import task_aware_accuracy
     >>> task_of = {"cat": 0, "dog": 0, "bird": 1, "fish": 1}
     >>> scores = [[0.2, 0.1, 0.9, 0.0], [0.1, 0.2, 0.3, 0.4]]  # "bird" and "fish" win overall
     >>> task_aware_accuracy(["cat", "bird"], scores, ["cat", "dog", "bird", "fish"], task_of)
@@ -207,7 +191,6 @@ def tasks_of(labels: ArrayLike, task_of: Mapping[Any, int]) -> NDArray[np.intp]:
 
     Examples
     --------
-    >>> from lmrc.evaluation.metrics import tasks_of
     >>> tasks_of(["dog", "bird", "yeti"], {"dog": 0, "bird": 1})
     array([ 0,  1, -1])
     """
@@ -234,12 +217,6 @@ def _paired(y_true: ArrayLike, others: ArrayLike, name: str) -> tuple[NDArray[An
     if len(true) == 0:
         raise ValueError("y_true is empty; accuracy is defined over at least one sample.")
     return true, rows
-
-
-def _at_least_one(accuracies: Sequence[float]) -> Sequence[float]:
-    if len(accuracies) == 0:
-        raise ValueError("accuracies is empty; learn and score at least one task first.")
-    return accuracies
 
 
 def _lower_triangle(matrix: Sequence[Sequence[float]] | NDArray[Any]) -> list[list[float]]:

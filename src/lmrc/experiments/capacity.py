@@ -12,8 +12,8 @@ import torch
 from lmrc.experiments.environment import hardware, versions
 from lmrc.experiments.recipe import read_recipe
 from lmrc.labels.capacity import LAWS, expected, measured
-from lmrc.report.capacity import CapacityRecord, read_capacity_records
-from lmrc.report.records import RECORDS, append_record
+from lmrc.report.capacity import CapacityRecord
+from lmrc.report.records import append_record, read_lines
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,14 @@ def load_capacity_recipe(**changes: Any) -> CapacityRecipe:
     return CapacityRecipe(**{**read_recipe("capacity"), **given})
 
 
+def counted(folder: Path) -> set[tuple[int, float, int]]:
+    """Return (d, T, seed) of the counts in a folder's records."""
+    return {(r.dim, r.threshold, r.seed) for r in read_lines(folder, CapacityRecord)}
+
+
 def count(recipe: CapacityRecipe, folder: Path) -> Iterator[CapacityRecord]:
     """Make the counts that are not in the folder's records; add and yield each."""
-    known = read_capacity_records(folder) if (folder / RECORDS).exists() else []
-    done = {(record.dim, record.threshold, record.seed) for record in known}
+    done = counted(folder)
     made_with: dict[str, Any] = {
         "versions": versions(),
         "hardware": hardware(),
@@ -68,14 +72,13 @@ def count(recipe: CapacityRecipe, folder: Path) -> Iterator[CapacityRecord]:
             seed=seed,
             found=found,
             settings=recipe.settings,
-            log10_expected={law: _log10_expected(recipe, dim, threshold, law) for law in LAWS},
+            # Logarithms: the printed law's counts have hundreds of digits.
+            log10_expected={
+                law: math.log10(expected(dim, threshold, recipe.max_tries, recipe.confidence, law))
+                for law in LAWS
+            },
             seconds=perf_counter() - started,
             **made_with,
         )
         append_record(folder, record)
         yield record
-
-
-def _log10_expected(recipe: CapacityRecipe, dim: int, threshold: float, law: str) -> float:
-    """Return the logarithm, as the printed law's counts have hundreds of digits."""
-    return math.log10(expected(dim, threshold, recipe.max_tries, recipe.confidence, law))

@@ -8,7 +8,7 @@ elsewhere; records that are made twice are written once.
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from lmrc.experiments.inputs import open_dataset
 from lmrc.experiments.recipe import Recipe
 from lmrc.experiments.runs import (
     Run,
+    Work,
     locked_run,
     measure,
     model_path,
@@ -33,29 +34,18 @@ from lmrc.store.folder import Model
 MAX_RETRIES = 5  # lost workers per run: a run that kills its worker is not retried forever
 
 
-def run_on_ray(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    out: Path,
-    data_dir: Path | None,
-    where: dict[str, Any],
-    failed: list[Run],
-    *,
-    address: str = "",
-    gpus: float | None = None,
-) -> Iterator[RunRecord]:
-    """Run what is not in the records yet on a Ray cluster; a failed run does not stop the others.
+def run_on_ray(work: Work, *, address: str, gpus: float | None = None) -> Iterator[RunRecord]:
+    """Do as `lmrc.experiments.workers.run_sequentially`, on a Ray cluster.
 
-    As `lmrc.experiments.workers.run_sequentially`. Each machine of the cluster needs the data set's
-    files; the run folder is on this one alone. Without an address, it is the cluster that this
-    machine belongs to, or else a new one on this machine. `gpus` are per run; by default 1 where
-    the cluster has any.
+    Each machine of the cluster needs the data set's files; the run folder is on this one alone.
+    Without an address, it is the cluster that this machine belongs to, or else a new one on this
+    machine. `gpus` are per run; by default 1 where the cluster has any.
     """
-    ray = _import_ray()
+    ray, recipe, out = _import_ray(), work.recipe, work.out
     with ExitStack() as stack:
-        for run in runs:
+        for run in work.runs:
             stack.enter_context(locked_run(out, run))
-        waiting = unfinished(recipe, runs, out)
+        waiting = unfinished(recipe, work.runs, out)
         if not waiting:
             return
         ray.init(address or None, log_to_driver=False, logging_level="warning")
@@ -66,7 +56,10 @@ def run_on_ray(
             num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=MAX_RETRIES
         )
         left = {run: resume_point(recipe, run, out) for run in waiting}
-        working = {remote.remote(recipe, run, data_dir, where, *left[run]): run for run in waiting}
+        working = {
+            remote.remote(recipe, run, work.data_dir, work.where, *left[run]): run
+            for run in waiting
+        }
         done = {run: records for run, (records, _) in left.items()}
         while working:
             ready, _ = ray.wait(list(working), num_returns=1)
@@ -80,7 +73,7 @@ def run_on_ray(
             except ray.exceptions.RayError:
                 traceback.print_exc(file=sys.stderr)
                 del working[ready[0]]
-                failed.append(run)
+                work.failed.append(run)
                 continue
             entry: RunRecord = as_type(RunRecord, json.loads(line))
             ends = entry.record.task + 1 == recipe.tasks

@@ -70,7 +70,8 @@ def main(out: Path, *, seeds: int = 1, epochs: int = 12, quiet: bool = False) ->
 
     An earlier demo in the folder is replaced. Each method is run with the seeds 0, 1, ….
     """
-    command = _command(out, seeds, epochs)
+    options = {"--out": out, "--seeds": seeds, "--epochs": epochs}
+    command = shlex.join(["lmrc", "demo", *(str(w) for pair in options.items() for w in pair)])
     description = Description("demo", TITLE, QUESTION, [Command(command)])
     clear_folder(out, description)
     records = []
@@ -150,11 +151,6 @@ def clear_folder(out: Path, description: Description) -> None:
     for name in (PAGE, "accuracy.svg", "accuracy.png", "table.csv", RECORDS):
         (out / name).unlink(missing_ok=True)
     write_description(out, description)
-
-
-def _command(out: Path, seeds: int, epochs: int) -> str:
-    command = ["lmrc", "demo", "--out", str(out), "--seeds", str(seeds), "--epochs", str(epochs)]
-    return shlex.join(command)
 
 
 @contextmanager

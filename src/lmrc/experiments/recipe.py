@@ -26,7 +26,7 @@ RECIPES = resources.files("lmrc.experiments") / "recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an experiment runs: every method with every seed and every number of exemplars."""
+    """Settings of an experiment: it runs every method with every seed and number of exemplars."""
 
     experiment: str
     dataset: str

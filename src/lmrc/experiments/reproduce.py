@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from lmrc.data.datasets import check_name
-from lmrc.experiments.capacity import count, load_capacity_recipe
+from lmrc.experiments.capacity import count, counted, load_capacity_recipe
 from lmrc.experiments.cluster import run_on_ray
 from lmrc.experiments.options import UsageError
 from lmrc.experiments.paper import paper_values
 from lmrc.experiments.recipe import Recipe, load_recipe, read_recipe
 from lmrc.experiments.reuse import copy_records
-from lmrc.experiments.runs import Run, check_code, check_settings, finished, plan, trained_path
+from lmrc.experiments.runs import (
+    Run,
+    Work,
+    check_code,
+    check_settings,
+    finished,
+    plan,
+    trained_path,
+)
 from lmrc.experiments.workers import default_jobs, run_in_parallel, run_sequentially
-from lmrc.report.capacity import read_capacity_records
 from lmrc.report.live import Countdown, show
 from lmrc.report.page import write_report
 from lmrc.report.records import (
@@ -40,7 +47,7 @@ from lmrc.training.ranks import current
 #: Experiments that can use the records of `incremental`.
 READERS = ("consolidation", "heads")
 
-#: May change from one command to the next: they add to the result, or are descriptions.
+#: These may change from one command to the next: they add runs, or are descriptions.
 _FREE = ("seeds", "methods", "memory", "title", "question", "rows")
 
 
@@ -91,34 +98,25 @@ def main(
     except ValueError as error:  # nothing but the command line has been read so far
         raise UsageError(str(error)) from error
     jobs = jobs or default_jobs(len(runs), device)
-    failed: list[Run] = []
-    where = {"device": device, **how}
+    work = Work(recipe, runs, out, data_dir, {"device": device, **how})
     ranks = current()
     with _no_empty_folder(out):
         ranks.broadcast(lambda: _prepare(recipe, runs, source, out))
         if not ranks.is_first:
             # All processes train; the first one writes the results.
-            list(run_sequentially(recipe, runs, out, data_dir, where, failed))
+            list(run_sequentially(work))
             return
-        records = read_records(out) if (out / RECORDS).exists() else []
+        records = read_records(out)
         known, to_run = by_method_and_seed(records), Counter[str]()
         for run in runs:
             to_run[run.title] += recipe.tasks - len(known.get(run.title, {}).get(run.seed, []))
+        if ray is not None:
+            steps = run_on_ray(work, address=ray, gpus=gpus_per_run)
+        else:
+            steps = run_in_parallel(work, jobs) if jobs > 1 else run_sequentially(work)
         with show(
-            to_run,
-            tasks=recipe.tasks,
-            done=len(records),
-            metric=recipe.metric,
-            quiet=quiet,
+            to_run, tasks=recipe.tasks, done=len(records), metric=recipe.metric, quiet=quiet
         ) as progress:
-            if ray is not None:
-                steps = run_on_ray(
-                    recipe, runs, out, data_dir, where, failed, address=ray, gpus=gpus_per_run
-                )
-            elif jobs > 1:
-                steps = run_in_parallel(recipe, runs, out, data_dir, where, jobs, failed)
-            else:
-                steps = run_sequentially(recipe, runs, out, data_dir, where, failed)
             for record in steps:
                 records.append(record)
                 progress.update(records)
@@ -126,8 +124,8 @@ def main(
         _report(out)
     if keep_models:
         _print_models(out, runs, recipe.tasks)
-    if failed:
-        names = ", ".join(run.name for run in failed)
+    if work.failed:
+        names = ", ".join(run.name for run in work.failed)
         raise RuntimeError(
             f"{names} failed, see above; once the cause is fixed, the same command resumes"
         )
@@ -153,10 +151,7 @@ def _count(out: Path, quiet: bool, **changes: Any) -> None:
     plain = json.loads(json.dumps(asdict(recipe)))
     # More dimensions and thresholds only add to the result.
     _open_folder(out, "capacity", plain, free=("dims", "thresholds"))
-    total = len(recipe.counts)
-    known = read_capacity_records(out) if (out / RECORDS).exists() else []
-    done = len({(r.dim, r.threshold, r.seed) for r in known} & set(recipe.counts))
-    countdown = Countdown(total, done)
+    countdown = Countdown(len(recipe.counts), len(counted(out) & set(recipe.counts)))
     for record in count(recipe, out):
         if not quiet:
             bound = "at least " if record.is_lower_bound else ""
@@ -281,7 +276,7 @@ def _all_runs(commands: Sequence[Command]) -> dict[str, Any]:
 
 
 def _comparable(before: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a folder, reduced to what concerns the methods that were run.
+    """Return the recipe of a folder, reduced to the methods that were run.
 
     Methods and variants may be added, with settings of their own.
     """

@@ -11,7 +11,6 @@ from lmrc.experiments.runs import Run, finished, settings_of
 from lmrc.methods.catalog import find_method
 from lmrc.report.records import (
     EXECUTION,
-    RECORDS,
     RunRecord,
     append_record,
     by_method_and_seed,
@@ -28,8 +27,6 @@ def copy_records(recipe: Recipe, runs: Sequence[Run], source: Path, folder: Path
     Runs that the folder has already are skipped. Returns a note on what was copied, and from where:
     none or one.
     """
-    if not (source / RECORDS).exists():
-        return []
     there = by_method_and_seed(read_records(source))
     copied: list[tuple[str, int]] = []
     others: dict[str, list[tuple[str, int]]] = {}

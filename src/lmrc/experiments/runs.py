@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -36,7 +36,6 @@ from lmrc.nets.backbones import check_name
 from lmrc.report.records import (
     EXECUTION,
     NOT_SETTINGS,
-    RECORDS,
     RunRecord,
     append_record,
     by_method_and_seed,
@@ -73,6 +72,18 @@ class Run:
         return f"{method}{memory}-s{self.seed}"
 
 
+@dataclass(frozen=True)
+class Work:
+    """The runs of a recipe, and where and how they are executed."""
+
+    recipe: Recipe
+    runs: list[Run]
+    out: Path  # the run folder
+    data_dir: Path | None
+    where: dict[str, Any]  # parameters of the learners that are no settings: device, compile
+    failed: list[Run] = field(default_factory=list)  # a failed run does not stop the others
+
+
 def plan(recipe: Recipe, keep_models: bool = False) -> list[Run]:
     """List the runs of a recipe: all with the first seed, then all with the next."""
     runs = (
@@ -91,8 +102,6 @@ def title_of(recipe: Recipe, method: str, memory: int) -> str:
 
 def finished(folder: Path, run: Run) -> int:
     """Count the tasks of a run in the folder's records, up to the first that is missing."""
-    if not (folder / RECORDS).exists():
-        return 0
     runs = by_method_and_seed(read_records(folder))
     return len(runs.get(run.title, {}).get(run.seed, []))
 
@@ -119,26 +128,22 @@ def execute(
     `where` are parameters of the learner that do not belong to the experiment: device, compile.
     """
     _end_with_parent()
-    with _exclusive(folder, run) if current().is_first else nullcontext():
-        yield from _resume(recipe, run, folder, dataset, **where)
-
-
-def _resume(
-    recipe: Recipe, run: Run, folder: Path, dataset: Dataset, **where: Any
-) -> Iterator[RunRecord]:
     ranks = current()
-    # The first of several processes reads for all: the others may have no access to its folder.
-    done, left = ranks.broadcast(lambda: resume_point(recipe, run, folder))
-    for entry, model in measure(recipe, run, dataset, done, left, **where):
-        ends = entry.record.task + 1 == recipe.tasks
-        if model is not None and ends and ranks.is_first:
-            model.save(trained_path(folder, run))  # before the record, which finishes the run
-        if entry.record.task >= done:  # else the run was killed between this record and its model
-            if ranks.is_first:
-                append_record(folder, entry)
-            yield entry
-        if model is not None and not ends and ranks.is_first:
-            model.save(model_path(folder, run))
+    with locked_run(folder, run) if ranks.is_first else nullcontext():
+        # The first of several processes reads for all: the others may have no access to its folder.
+        done, left = ranks.broadcast(lambda: resume_point(recipe, run, folder))
+        for entry, model in measure(recipe, run, dataset, done, left, **where):
+            ends = entry.record.task + 1 == recipe.tasks
+            if model is not None and ends and ranks.is_first:
+                model.save(trained_path(folder, run))  # before the record, which finishes the run
+            if entry.record.task >= done:  # else it was killed between this record and its model
+                if ranks.is_first:
+                    append_record(folder, entry)
+                yield entry
+            if model is not None and not ends and ranks.is_first:
+                model.save(model_path(folder, run))
+    if ranks.is_first:  # a process that gets the lock from here on finds the run finished
+        remove_model(folder, run)
 
 
 def measure(
@@ -146,9 +151,9 @@ def measure(
 ) -> Iterator[tuple[RunRecord, IncrementalClassifier | None]]:
     """Resume a run from what `resume_point` found; yield a record and a model after each task.
 
-    It needs no run folder. Where the saved model is older than the records, some are made again.
-    The model is what the run is resumed from: None for a learner of another kind, and at the run's
-    end unless it is to be kept.
+    It needs no run folder. If the saved model is older than the records, some are made again. The
+    run can be resumed from the model. It is None for learners of other libraries, and after the
+    last task unless it is to be kept.
     """
     cls = find_method(run.method, recipe.variants).cls
     data = dataset.as_vectors() if _is_scikit(cls) else dataset
@@ -174,10 +179,10 @@ def measure(
 
 
 def resume_point(recipe: Recipe, run: Run, folder: Path) -> tuple[int, Model | None]:
-    """Return how many records of a run there are, and what its model holds if it goes on."""
+    """Return the number of a run's records, and its saved model unless it is finished."""
     path, done = model_path(folder, run), finished(folder, run)
     goes_on = done < recipe.tasks and (path / MANIFEST).exists()
-    return done, read(path) if goes_on else None  # that of a finished run is being removed
+    return done, read(path) if goes_on else None  # a finished run's model is being removed
 
 
 def check_settings(
@@ -218,7 +223,7 @@ def check_settings(
 
 def check_code(recipe: Recipe, runs: Iterable[Run], folder: Path) -> None:
     """Refuse to add to records of a method whose code has changed, or to show them for it."""
-    lines = read_records(folder) if (folder / RECORDS).exists() else []
+    lines = read_records(folder)
     for run in runs:
         now = code_digest(find_method(run.method, recipe.variants).cls)
         then = {line.extra.get("code") for line in lines if line.method == run.title}
@@ -271,20 +276,11 @@ def _is_scikit(cls: type) -> bool:
 
 
 @contextmanager
-def _exclusive(folder: Path, run: Run) -> Iterator[None]:
-    """Wait until no other process works on this run; once it is finished, remove its model.
+def locked_run(folder: Path, run: Run) -> Iterator[None]:
+    """Wait until no other process works on this run, and lock it.
 
     The other may be a user's second command, or outlive its killed parent for a moment.
     """
-    with locked_run(folder, run):
-        yield
-    # A process that gets the lock from here on finds the run finished.
-    remove_model(folder, run)
-
-
-@contextmanager
-def locked_run(folder: Path, run: Run) -> Iterator[None]:
-    """Wait until no other process works on this run, and lock it."""
     lock = _lock(folder, run)
     lock.parent.mkdir(exist_ok=True)
     with lock.open("ab") as file, ExitStack() as held:

@@ -18,9 +18,9 @@ from lmrc.data.folders import size_of
 from lmrc.data.validation import is_image_batch, read_images
 from lmrc.experiments.inputs import open_dataset, open_stream
 from lmrc.experiments.recipe import Recipe
-from lmrc.experiments.runs import Run, execute, fresh_learner, unfinished
+from lmrc.experiments.runs import Run, Work, execute, fresh_learner, unfinished
 from lmrc.methods.base import IncrementalClassifier
-from lmrc.report.records import RECORDS, RunRecord, read_records
+from lmrc.report.records import RunRecord, read_records
 from lmrc.text import in_one_line, say, shorten
 from lmrc.training.device import pick_device
 from lmrc.training.ranks import current
@@ -41,38 +41,32 @@ def default_jobs(n_runs: int, device: str) -> int:
     return max(1, min(n_runs, torch.get_num_threads(), MAX_JOBS))
 
 
-def run_sequentially(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    out: Path,
-    data_dir: Path | None,
-    where: dict[str, Any],
-    failed: list[Run],
-) -> Iterator[RunRecord]:
-    """Run what is not in the records yet; a failed run does not stop the others."""
+def run_sequentially(work: Work) -> Iterator[RunRecord]:
+    """Run what is not in the records yet, and yield each new record."""
     ranks = current()
-    waiting = ranks.broadcast(lambda: unfinished(recipe, runs, out))
+    waiting = ranks.broadcast(lambda: unfinished(work.recipe, work.runs, work.out))
     if not waiting:
         return  # the data set is not even opened
-    dataset = _open(recipe, waiting, out, data_dir)
+    dataset = _open(work, waiting)
     for run in waiting:
         try:
-            yield from execute(recipe, run, out, dataset, **where)
+            yield from execute(work.recipe, run, work.out, dataset, **work.where)
         except Exception as error:
             if ranks.is_distributed:
                 raise  # the other processes would wait forever
             _print_failure(run, error)
-            failed.append(run)
+            work.failed.append(run)
 
 
-def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | None) -> Dataset:
+def _open(work: Work, waiting: Sequence[Run]) -> Dataset:
     """Open the data set; report at once what is wrong for all runs."""
+    recipe = work.recipe
     learners = [fresh_learner(recipe, run) for run in waiting]
     rotated = any(getattr(learner, "rotations", "none") in ("one", "all") for learner in learners)
     path = recipe.dataset.removeprefix("folder:")
     if rotated and path != recipe.dataset:  # before any image is decoded: it may take long
         _check_square(recipe.size or size_of(path, recipe.limit))
-    dataset = open_dataset(recipe, data_dir)
+    dataset = open_dataset(recipe, work.data_dir)
     images = dataset.X_train
     ours = any(isinstance(learner, IncrementalClassifier) for learner in learners)
     if ours and isinstance(images, np.ndarray) and is_image_batch(images):
@@ -80,7 +74,7 @@ def _open(recipe: Recipe, waiting: Sequence[Run], out: Path, data_dir: Path | No
     if rotated:
         _check_square(dataset.X_train.shape[1:3])
     open_stream(recipe, waiting[0].seed, dataset)
-    current().broadcast(lambda: _check_same(recipe, dataset, out))
+    current().broadcast(lambda: _check_same(recipe, dataset, work.out))
     return dataset
 
 
@@ -92,69 +86,50 @@ def _check_square(size: int | tuple[int, ...]) -> None:
 
 def _check_same(recipe: Recipe, dataset: Dataset, out: Path) -> None:
     """Refuse to add to records of another version of the data set."""
-    records = read_records(out) if (out / RECORDS).exists() else []
     # Older records have no digest, nor have data sets whose images are read from files.
-    if dataset.digest and {r.extra.get("data") for r in records} - {None, dataset.digest}:
+    digests = {record.extra.get("data") for record in read_records(out)}
+    if dataset.digest and digests - {None, dataset.digest}:
         raise ValueError(
             f"{recipe.dataset} has changed since the records in {out} were made: restore it, or "
             "choose another folder with --out"
         )
 
 
-def run_in_parallel(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    out: Path,
-    data_dir: Path | None,
-    where: dict[str, Any],
-    jobs: int,
-    failed: list[Run],
-) -> Iterator[RunRecord]:
-    """Run several processes at a time; a failed run does not stop the others.
-
-    Failed runs are added to `failed`.
-    """
+def run_in_parallel(work: Work, jobs: int) -> Iterator[RunRecord]:
+    """Do as `run_sequentially`, with several processes at a time."""
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
-    waiting = unfinished(recipe, runs, out)
+    waiting = unfinished(work.recipe, work.runs, work.out)
     if waiting:  # download it once
-        _open(recipe, waiting, out, data_dir)
+        _open(work, waiting)
     working: dict[Run, Any] = {}
     threads = max(1, torch.get_num_threads() // jobs)  # respects OMP_NUM_THREADS
-    known = len(read_records(out)) if (out / RECORDS).exists() else 0
+    known = len(read_records(work.out))
     try:
         while waiting or working:
             while waiting and len(working) < jobs:
                 run = waiting.pop(0)
-                task = (recipe, run, out, data_dir, where, threads, jobs)
-                working[run] = context.Process(target=_work, args=task)
+                working[run] = context.Process(target=_work, args=(work, run, threads, jobs))
                 working[run].start()
             time.sleep(POLL_SECONDS)
             ended = [run for run, process in working.items() if process.exitcode is not None]
-            records = read_records(out) if (out / RECORDS).exists() else []
+            records = read_records(work.out)
             yield from records[known:]
             known = len(records)
             for run in ended:
                 if working.pop(run).exitcode != 0:
-                    failed.append(run)
+                    work.failed.append(run)
     finally:
         for process in working.values():
             process.terminate()
 
 
-def _work(
-    recipe: Recipe,
-    run: Run,
-    out: Path,
-    data_dir: Path | None,
-    where: dict[str, Any],
-    threads: int,
-    jobs: int,
-) -> None:
+def _work(work: Work, run: Run, threads: int, jobs: int) -> None:
     torch.set_num_threads(threads)
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # they share the memory, and the cores for decoding
     warnings.formatwarning = in_one_line
     try:
-        for _ in execute(recipe, run, out, open_dataset(recipe, data_dir), **where):
+        dataset = open_dataset(work.recipe, work.data_dir)
+        for _ in execute(work.recipe, run, work.out, dataset, **work.where):
             pass
     except Exception as error:
         _print_failure(run, error)

@@ -1,13 +1,14 @@
 """The contract of every method, and the life of a task.
 
-A method is a subclass that says four things: the head it puts on the network (`make_head`), how it
-makes room for new classes (`expand`), what it minimises (`losses`) and how it scores (`scores`).
+A method is a subclass that defines four things: its head (`make_head`), how the head grows for new
+classes (`expand`), what it minimises (`losses`) and how it scores (`scores`). `_learn` runs a task.
+Exemplars are in `exemplars.py`, prediction in `prediction.py`, models on disk in `persistence.py`.
 """
 
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -22,12 +23,11 @@ from lmrc.data.inputs import Inputs, channel_statistics
 from lmrc.data.validation import encode_labels
 from lmrc.methods.declared import TrainingParameters
 from lmrc.methods.exemplars import Exemplars
-from lmrc.methods.frozen import FrozenFeatures
 from lmrc.methods.parameters import fixed
+from lmrc.methods.persistence import save
 from lmrc.methods.prediction import Prediction
 from lmrc.methods.reading import read_task
 from lmrc.methods.rng import EPOCH, NETWORK, STATISTICS, derived_seed, seed_from
-from lmrc.methods.saving import save
 from lmrc.methods.state import exemplars_in_force, refuse_diverged
 from lmrc.nets.loading import is_pretrained
 from lmrc.nets.network import Encoder, Frozen, Network, build_encoder, on_device
@@ -36,8 +36,13 @@ from lmrc.training.augment import pick_augmentation
 from lmrc.training.batches import Batches, MiniBatch
 from lmrc.training.checkpoint import NO_CHECKPOINT, Checkpoint
 from lmrc.training.class_weight import class_weights
-from lmrc.training.device import Execution, default_dtype_guard, deterministic_algorithms
-from lmrc.training.features import on_features
+from lmrc.training.device import (
+    Execution,
+    default_dtype_guard,
+    deterministic_algorithms,
+    use_bf16,
+)
+from lmrc.training.features import extract, on_features
 from lmrc.training.loop import EpochRecord, Optimisation, train
 from lmrc.training.memory import Memory
 from lmrc.training.objective import Objective
@@ -48,38 +53,40 @@ from lmrc.training.step import Losses
 
 
 class Fitted:
-    """What a classifier has once it is fitted, and what a method says of it."""
+    """Fitted attributes and flags of a method.
+
+    They have a class of their own because type checkers take every annotation in a class of
+    parameters for a parameter.
+    """
 
     classes_: NDArray[Any]
+    network_: Network
+    memory_: Memory | None = None
     heads_: list[NDArray[Any]]
     input_shape_: tuple[int, ...]
     history_: list[dict[str, float]]
-    network_: Network
-    memory_: Memory | None
-    n_tasks_: int
+    n_tasks_: int = 0
     execution_: Execution
     seed_: int
 
     #: Where an interrupted task is resumed from; set on an estimator before it learns.
     checkpoint: Checkpoint = NO_CHECKPOINT
-    #: Whether images are learnt rotated, too; a method may have it for a parameter.
+    #: Which rotations of images are learnt; a parameter of LMRC+.
     rotations: Any = "none"
 
     #: Whether `losses` reads ``old_outputs``; if not, the old network does not run.
     needs_old_outputs: bool = True
     #: Whether `losses` reads ``batch.features`` and ``batch.old_features``.
     needs_features: bool = False
-    #: Whether a model holds the data it was taught, whatever ``memory_per_class`` says.
+    #: Whether a model stores all training data, whatever ``memory_per_class`` says.
     keeps_data: ClassVar[bool] = False
-    #: Fitted attributes that a model file holds as plain values; a method adds its own.
+    #: Fitted attributes that are saved as plain values; a method adds its own.
     saved_values: ClassVar[tuple[str, ...]] = ("input_shape_", "n_tasks_", "seed_", "history_")
-    #: Fitted attributes that are dicts of tensors, in a file of their own each.
+    #: Fitted attributes that are saved as dicts of tensors, each in a file of its own.
     saved_tensors: ClassVar[tuple[str, ...]] = ()
 
 
-class IncrementalClassifier(
-    TrainingParameters, Fitted, FrozenFeatures, Exemplars, Prediction, BaseEstimator, ABC
-):
+class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, BaseEstimator, ABC):
     """A classifier that learns new classes as they come. Base class of the methods.
 
     Attributes
@@ -153,7 +160,7 @@ class IncrementalClassifier(
     ) -> tuple[Encoder, int]:
         """Return a fresh encoder for the inputs' shape and statistics, and its width.
 
-        A pre-trained backbone comes with its weights, unless there is what an encoder `saved`.
+        A pre-trained backbone loads its weights, unless `saved` describes one from a model file.
         """
         encoder, width = build_encoder(self._backbone, self.input_shape_, mean, std, saved)
         if self.weights is not None:
@@ -161,14 +168,14 @@ class IncrementalClassifier(
         return encoder, width
 
     def after_task(self, network: Network, samples: Memory) -> None:
-        """Keep what the next task needs of the samples just learnt; exemplars come last.
+        """Store what the next task needs from the samples just learnt, such as statistics.
 
-        ``network_`` is the network before this task, still. With ``freeze=True`` the samples are
-        features, and the network takes them for inputs.
+        ``network_`` is still the network before this task. With ``freeze=True`` the samples are
+        features, and ``network`` takes features as inputs.
         """
 
     def check_saved(self) -> None:
-        """Refuse, with a ValueError, saved tensors that do not fit; called when a model is read."""
+        """Raise a ValueError for saved tensors that do not fit; called when a model is loaded."""
 
     # --- Learning --------------------------------------------------------------------------------
 
@@ -221,16 +228,14 @@ class IncrementalClassifier(
         ranks = current()
         first = not hasattr(self, "classes_")
         x, y = read_task(self, X, y, first)
-        if first:  # parameters may come to something else by the inputs' shape
+        if first:  # the inputs' shape may decide "auto" parameters
             self._check_parameters()
-        n_kept = len(getattr(self, "memory_", None) or ())
-        size = x.shape[1:].numel() * (len(x) + n_kept)
+        size = x.shape[1:].numel() * (len(x) + len(self.memory_ or ()))
         work = 0 if self._on_features else self._epochs * copies(self._rotations) * size
         self.execution_ = Execution.pick(self.device, self.precision, self.compile, work)
         device = self.execution_.device
         if first:
             self.classes_, self.heads_, self.history_ = y[:0], [], []
-            self.n_tasks_, self.memory_ = 0, None
             self.seed_ = ranks.broadcast(lambda: seed_from(self.random_state))
         self.memory_, n_known = exemplars_in_force(self), len(self.classes_)
         new, targets = encode_labels(y, self.classes_, classes)
@@ -239,7 +244,7 @@ class IncrementalClassifier(
             self.heads_ = [*self.heads_, new]
         self._check_budget()
 
-        # The model as it is goes on as the frozen copy; what is trained is a new one.
+        # The present network is the frozen copy; a new one is trained.
         frozen = None if first else on_device(device, self.network_)
         with self._seeded(NETWORK):
             network = self.init_network(frozen, x).to(device)
@@ -262,12 +267,24 @@ class IncrementalClassifier(
         records = self._train(trained, before, samples, n_known)
         for record in progress.epochs(records, self._epochs) if self._epochs else records:
             self.history_ = [*self.history_, {"task": self.n_tasks_, **record}]
-        with progress.of("what is kept of it"), self._seeded(STATISTICS):
+        with progress.of("statistics"), self._seeded(STATISTICS):
             self.after_task(trained.eval(), samples)
         self.network_ = network.eval()
         self._remember(x, targets)
         self.shape_settings_ = {name: getattr(self, name) for name in fixed(type(self))}
         self.n_tasks_ += 1
+
+    def _adapt(self, encoder: Encoder, X: Any, y: Any) -> None:
+        """Adapt a pre-trained backbone to the first task, before it is frozen (LMRC+)."""
+
+    def _as_features(
+        self, encoder: Encoder, samples: Memory, report: Callable[[int], None] = lambda done: None
+    ) -> Memory:
+        """Return the samples with their features as inputs."""
+        bf16 = use_bf16(self.precision, encoder.mean.device)
+        layers = self._feature_layers
+        x = extract(encoder, samples.x, layers, flip=self._flips, bf16=bf16, report=report)
+        return Memory(x, samples.y)
 
     def _train(
         self, network: Network, before: Network | None, samples: Memory, n_known: int
@@ -309,30 +326,61 @@ class IncrementalClassifier(
             checkpoint=self.checkpoint,
         )
 
+    # --- Parameters as they apply to the inputs and the next task: LMRC+ resolves "auto" ----------
+
+    @property
+    def _backbone(self) -> Any:
+        return self.backbone
+
+    @property
+    def _freeze(self) -> Any:
+        return self.freeze
+
+    @property
+    def _rotations(self) -> str:
+        return str(self.rotations)
+
+    @property
+    def _adapts(self) -> bool:  # whether a pre-trained backbone is adapted to the first task
+        return False
+
+    @property
+    def _feature_layers(self) -> int:  # number of last layers whose features are learnt from
+        return 1
+
+    @property
+    def _flips(self) -> bool:  # whether prediction uses flipped images, too
+        return False
+
+    @property
+    def _on_features(self) -> bool:
+        """Whether tasks are learnt on features of a frozen backbone: not with rotations."""
+        return (self._freeze is True or self._adapts) and self._rotations == "none"
+
     @property
     def _epochs(self) -> int:
-        """Epochs of the task that is learnt next: the first may have its own number."""
+        """Epochs of the next task: the first may have its own number."""
         return int(self._now("epochs"))
 
     @property
     def _freezes(self) -> bool:
-        """Whether the task that is learnt next leaves the backbone as it is."""
+        """Whether the next task leaves the backbone unchanged."""
         later = self._freeze == "later" and not self._adapts
-        return getattr(self, "n_tasks_", 0) > 0 if later else bool(self._freeze)
+        return self.n_tasks_ > 0 if later else bool(self._freeze)
 
     @property
     def _begins_anew(self) -> bool:
-        """Whether the network of the next task knows nothing yet."""
-        return getattr(self, "n_tasks_", 0) == 0
+        """Whether the next task trains a network from its initial weights."""
+        return self.n_tasks_ == 0
 
     def _now(self, name: str) -> Any:
-        """Return a parameter for the task that comes next: the first may have its own."""
+        """Return a parameter's value for the next task: the first may have its own."""
         own = getattr(self, f"first_{name}") if self._begins_anew else None
         return getattr(self, name) if own is None else own
 
     @property
     def augmentation_(self) -> str:
-        """What ``augment`` comes to for these inputs."""
+        """The augmentation that ``augment`` selects for these inputs."""
         augment = pick_augmentation(self.input_shape_) if self.augment == "auto" else self.augment
         if augment != "none" and len(self.input_shape_) == 1:
             raise ValueError(f"augment={augment!r} is for images, and X is vectors: use 'none'")
@@ -371,7 +419,7 @@ class IncrementalClassifier(
         self._check_shape()
 
     def _check_shape(self) -> None:
-        """Refuse parameters that shape the network and were others at the first task."""
+        """Refuse changes of parameters that the first task fixes."""
         name = type(self).__name__
         for key, value in getattr(self, "shape_settings_", {}).items():
             if getattr(self, key) is not value and getattr(self, key) != value:
@@ -394,11 +442,11 @@ class IncrementalClassifier(
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a folder, for `lmrc.load`, in place of one that was there, at once.
 
-        But not over what another program has made of the model since it was loaded from there.
-        Earlier versions, which ``lmrc learn --keep`` keeps, are deleted.
+        It refuses to overwrite a folder that another program has changed since this model was
+        loaded from it. Earlier versions, which ``lmrc learn --keep`` keeps, are deleted.
 
-        Weights go into safetensors files, all else into JSON; nothing is pickled. Of each class
-        no more samples are in it than ``memory_per_class`` says now.
+        Weights go into safetensors files, all else into JSON; nothing is pickled. Exemplars beyond
+        the present ``memory_per_class`` are not saved.
         """
         check_is_fitted(self)
         self._check_parameters()  # a file that cannot be loaded again would be of no use

@@ -33,11 +33,11 @@ EPS = 1e-6
 
 
 class Outputs(NamedTuple):
-    """What a model says of n samples."""
+    """A model's outputs for n samples."""
 
     similarities: NDArray[np.float32]  # (n, n_classes)
     probabilities: NDArray[np.float32]  # (n, n_classes)
-    unknown: NDArray[np.float32]  # (n,), the higher, the less like any known class
+    unknown: NDArray[np.float32]  # (n,); high for images unlike any known class
 
 
 def _may_be_calibrated(model: Calibrated) -> bool:
@@ -48,13 +48,13 @@ def _may_be_calibrated(model: Calibrated) -> bool:
 
 
 class Calibrated(WithClassStatistics):
-    """Predictions with calibrated probabilities, and with a score for none of the classes.
+    """LMRC+ with calibrated probabilities, and a score for images of unknown classes.
 
     Attributes
     ----------
     calibration_ : dict of Tensor
-        Sums over held-out images, by prediction rule and class, and logit scales and offsets,
-        which follow from them; directions of each class. Empty where none were held out.
+        Sums over held-out images, by prediction rule and class; logit scales and offsets computed
+        from them; directions of each class. Empty if no image was held out.
     """
 
     predict_is_argmax = True
@@ -63,9 +63,9 @@ class Calibrated(WithClassStatistics):
     # --- Learning --------------------------------------------------------------------------------
 
     def _hold_out(self, samples: Memory) -> tuple[Memory, Memory]:
-        """Return the samples to learn, and images of the task that are held out.
+        """Split the samples into those to learn and held-out images of the task.
 
-        None with a frozen backbone, whose images are left out one by one: see `_leave_one_out`.
+        With a frozen backbone none are held out: see `_leave_one_out`.
         """
         if not self.calibration_share or self._on_features or self.statistics == "none":
             return samples, Memory.empty(samples.x)
@@ -92,7 +92,7 @@ class Calibrated(WithClassStatistics):
             task, _ = samples.split(len(samples) - len(self.memory_ or ()))
             self._calibrate_exactly(network, task, fit, earlier)
             return
-        if earlier:  # earlier images were scored by other features
+        if earlier:  # earlier images were scored with other features
             self.calibration_ = {}
         if len(held_out) or self.calibration_:
             basis, sums = self._basis(network), calibration.sums_of(self.calibration_)
@@ -110,7 +110,7 @@ class Calibrated(WithClassStatistics):
     ) -> None:
         """Calibrate by images of a task, each scored by exact statistics without it.
 
-        `earlier` are those without the task.
+        `earlier` are the statistics before the task.
         """
         width, factors = self._width(network), self.calibration_.get("factors")
         before = Scatter.empty(2 * width + self.projections)
@@ -136,7 +136,7 @@ class Calibrated(WithClassStatistics):
     ) -> Sums:
         """Score each image of a task by exact statistics without it.
 
-        `factors` are those `before` the task.
+        `factors` are those of the statistics `before` the task.
         """
         rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
         device, width = network.encoder.mean.device, self._width(network)
@@ -160,7 +160,7 @@ class Calibrated(WithClassStatistics):
     ) -> Sums:
         """Score a share of a task's images by rules fine-tuned without them.
 
-        `before` the task, the exact statistics and the classes' `factors`.
+        `before` and `factors` are the exact statistics and their factors before the task.
         """
         rng = torch.Generator().manual_seed(self._seed(CALIBRATION))
         device, width, head = network.encoder.mean.device, self._width(network), network.head
@@ -186,28 +186,28 @@ class Calibrated(WithClassStatistics):
         return _summed(rules, parts, left_out.y, basis)
 
     def _basis(self, network: Network) -> Basis:
-        """Return the basis of the statistics as they are, which are not exact."""
+        """Return the basis of the present statistics, where they are not exact."""
         statistics, rules = self._class_statistics({}), self._rules(network.head)
         factors, sizes = residual.of_statistics(statistics)
         means, weights = self._mean_features(), self._unknown_weights
         return _basis(rules, rules.possible, means, factors, weights, sizes)
 
     def _exact_basis(self, network: Network, factors: Tensor) -> Basis:
-        """Return the basis of the exact statistics as they are."""
+        """Return the basis of the present exact statistics."""
         rules, width = self._rules(network.head), self._width(network)
         means = self.scatter_["means"][None, :, :width]
         return _basis(rules, rules.possible, means, factors, self._unknown_weights)
 
     @property
     def _unknown_weights(self) -> Weights:
-        """Weights of the unknown score: as images were scored before, if there were any."""
+        """Weights of the unknown score: the same as for earlier images, if there were any."""
         if self.calibration_:
             return calibration.weights_of(self.calibration_)
         of_images = self._on_features and len(self.input_shape_) > 1
         return calibration.OF_FIXED_FEATURES if of_images else calibration.USUAL
 
     def _forget_class(self, row: int) -> None:
-        """Take the class out of the sums over held-out images, too."""
+        """Remove the class from the statistics and from the sums over held-out images."""
         fit, network = self._update_without(row), self.network_
         if self.calibration_:
             sums = {r: s.without(row) for r, s in calibration.sums_of(self.calibration_).items()}
@@ -246,7 +246,7 @@ class Calibrated(WithClassStatistics):
         return f"{self.prediction_rule_}.scale" in getattr(self, "calibration_", {})
 
     def _check_calibrated(self) -> bool:
-        """Refuse, with a ValueError, probabilities where there is no calibration."""
+        """Raise a ValueError where there is no calibration."""
         check_is_fitted(self)
         if self.is_calibrated_:
             return True
@@ -284,8 +284,8 @@ class Calibrated(WithClassStatistics):
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probability of each class, calibrated on images that were not learnt.
 
-        They add up to 1 over the classes learnt so far: of an image of none of them, see
-        `unknown_scores`. The most probable class is that of `predict`.
+        They add up to 1 over the classes learnt so far; for images of other classes see
+        `unknown_scores`. The most probable class is the one that `predict` returns.
 
         Parameters
         ----------
@@ -295,20 +295,20 @@ class Calibrated(WithClassStatistics):
         Returns
         -------
         array of shape (n, n_classes)
-            Columns as ``classes_``, in the order in which the classes came. scikit-learn's log
-            loss and ROC AUC expect them sorted: ``p[:, np.argsort(classes_)]``.
+            Columns in the order of ``classes_``, which is the order of arrival. scikit-learn's log
+            loss and ROC AUC expect sorted classes: ``p[:, np.argsort(classes_)]``.
         """
         return self.outputs(X).probabilities
 
     def unknown_scores(self, X: Any) -> NDArray[np.float32]:
-        """Return how unlike the known classes samples are, (n,).
+        """Return how unlike the known classes each sample is, (n,).
 
-        Those above `unknown_threshold` are probably of no known class.
+        Samples above `unknown_threshold` probably belong to no known class.
         """
         return self.outputs(X).unknown
 
     def unknown_threshold(self, share: float = UNKNOWN_SHARE) -> float:
-        """Return the unknown score above which this share of images of known classes is."""
+        """Return the unknown score that this share of images of known classes exceeds."""
         self._check_calibrated()
         if not 0 < share < 1:
             raise ValueError(
@@ -319,7 +319,7 @@ class Calibrated(WithClassStatistics):
         return HeldOut.from_tensors(own).threshold(share, own["offsets"])
 
     def check_saved(self) -> None:
-        """Refuse statistics, and a calibration, that are not of these classes and features."""
+        """Refuse statistics and a calibration that do not fit the classes and features."""
         super().check_saved()
         if self.calibration_:
             n, (_, width) = len(self.classes_), self._statistics_shape(self.network_)

@@ -23,6 +23,10 @@ from lmrc.methods.parameters import Parameters
 #: Under this group a package announces its methods: ``name = "package.module:Class"``.
 ENTRY_POINTS = "lmrc.methods"
 
+#: Methods with settings of their own, by short name: see `find_method`.
+Variants = Mapping[str, Mapping[str, Any]]
+NO_VARIANTS: Variants = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class Method:
@@ -61,9 +65,7 @@ def classes() -> dict[str, type]:
     return {method.path.rpartition(".")[2]: method.cls for method in METHODS.values()}
 
 
-def find_method(
-    name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> Method:
+def find_method(name: str, variants: Variants = NO_VARIANTS) -> Method:
     """Find a method by its short name, or a class of your own.
 
     The name is that of a built-in method, see `METHODS`; that of an entry point of the group
@@ -106,7 +108,7 @@ def find_method(
     return _imported(name, Method(title_of(name), title_of(name)))
 
 
-def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
+def title_of(name: str, variants: Variants = NO_VARIANTS) -> str:
     """Return the title of a method that `find_method` finds, without its class.
 
     So a page can be made where a method of one's own is not installed.
@@ -124,7 +126,7 @@ def title_of(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxy
     return name.replace(":", ".")
 
 
-def nearest(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
+def nearest(name: str, variants: Variants = NO_VARIANTS) -> str:
     """Return the name under which a method has settings: one derived from ours shares those of it.
 
     >>> nearest("lwf-mt"), nearest("lmrc.LMRCPlusClassifier")
@@ -136,9 +138,7 @@ def nearest(name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyT
     return next((ours[cls] for cls in find_method(name, variants).cls.__mro__ if cls in ours), name)
 
 
-def own_defaults(
-    name: str, variants: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> dict[str, Any]:
+def own_defaults(name: str, variants: Variants = NO_VARIANTS) -> dict[str, Any]:
     """Return the defaults that a class of one's own declares, or has other than ours above it.
 
     Of a class that is not derived from ours, all.

@@ -1,4 +1,4 @@
-"""Class statistics of the features: updated after each task, and predicted by (LMRC+)."""
+"""LMRC+: class statistics of the features, and prediction from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -30,13 +30,13 @@ from lmrc.training.loop import EpochRecord
 from lmrc.training.memory import Memory
 from lmrc.training.rotations import all_rotations
 
-#: By the tasks of a model's snapshots, their encoders: to build them takes longer than to score one
-#: image. They go with the model.
+#: Encoders of a model's snapshots, by the tensor of their tasks, which lives as long as the model:
+#: building them takes longer than scoring an image.
 _built = WeakTensorKeyDictionary()
 
 
 class WithClassStatistics(Resolved):
-    """LMRC that may keep class statistics, drift-compensated, and predict by them.
+    """LMRC that keeps drift-compensated class statistics and predicts from them.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class WithClassStatistics(Resolved):
         Exact class statistics, of the features of a backbone that was frozen from the first task
         on, and of their random projections; else empty.
     classifiers_ : dict of Tensor
-        What the prediction rules are made of.
+        Weights of the prediction rules.
     earlier_ : dict of Tensor
         Networks of earlier tasks, for drift compensation and for "snapshots"; else empty.
     snapshots_ : dict of Tensor
@@ -64,14 +64,11 @@ class WithClassStatistics(Resolved):
 
     @property
     def _trains_heads(self) -> bool:
-        """Whether the task that is learnt next trains heads: not if no prediction rule needs them.
-
-        With exact statistics, they are fitted by least squares.
-        """
+        """Whether the next task trains heads. With exact statistics, least squares fits them."""
         if not hasattr(self, "input_shape_"):  # which may decide
             return True
         exact = self._on_features and self.statistics != "none"
-        if getattr(self, "n_tasks_", 0):
+        if self.n_tasks_:
             exact = exact and bool(self.scatter_)
         return not exact or self.predict_with not in ("auto", *EXACT)
 
@@ -87,7 +84,7 @@ class WithClassStatistics(Resolved):
         self._update(network, samples)
 
     def _update(self, network: Network, samples: Memory) -> Exact | None:
-        """Update statistics and classifiers; return how these follow from exact statistics, if any.
+        """Update statistics and classifiers; return those fitted to exact statistics, if any.
 
         Features of a frozen backbone do not drift, and their statistics are exact.
         """
@@ -146,10 +143,10 @@ class WithClassStatistics(Resolved):
         self._update_without(row)
 
     def _update_without(self, row: int) -> Exact | None:
-        """Take out a class's statistics, and fit the classifiers anew to the others'.
+        """Remove a class's statistics, and fit the classifiers anew to the others.
 
-        To leave out its rows would not do: those of the others tell of it, as they were fitted
-        to tell it from them.
+        It is not enough to delete the class's rows: other rows were fitted to separate it, and so
+        reveal it.
         """
         if not self.classifiers_:
             return None
@@ -238,7 +235,7 @@ class WithClassStatistics(Resolved):
         network: Network,
         purpose: int,
     ) -> None:
-        """Set what snapshots predict by, of those networks that are kept."""
+        """Fit classifiers on the features of the kept networks of earlier tasks."""
         tasks = Earlier.from_tensors(self.earlier_).encoders
         self.snapshots_ = Snapshots.fitted(
             {task: of_one for task, of_one in sorted(statistics.items()) if task in tasks},
@@ -248,7 +245,7 @@ class WithClassStatistics(Resolved):
         ).tensors()
 
     def _snapshot_encoders(self, like: Encoder) -> list[Encoder]:
-        """Return encoders of earlier tasks, on the device of another one, if they predict, too."""
+        """Return the encoders of earlier tasks that also predict, on the device of another one."""
         if self.prediction_rule_ != "snapshots" or not self.snapshots_:
             return []
         tasks = self.snapshots_["tasks"]
@@ -290,7 +287,7 @@ class WithClassStatistics(Resolved):
         return features.view(self._n_rotations, -1, features.shape[-1]), views
 
     def _rules(self, head: MultiHead, kept: Mapping[str, Tensor] | None = None) -> PredictionRules:
-        """Return the prediction rules by what is kept for them, or by something else."""
+        """Return the prediction rules, from the model's own tensors or from others."""
         vectors = self._vectors_by_rotation(head.weight.device)
         kept = self._kept if kept is None else kept
         return PredictionRules(head, vectors, self._head_sizes, kept)
@@ -308,9 +305,9 @@ class WithClassStatistics(Resolved):
         return kept | self._snapshots.stacked()
 
     def _mean_features(self) -> Tensor:
-        """Return features of an image that is as its class's mean: (rotations, classes, width).
+        """Return the class means as features of one image each: (rotations, classes, width).
 
-        Those of the snapshots are behind, as in `_views`.
+        Features of the snapshots follow, as in `_views`.
         """
         each = [self._class_statistics({}), *self._snapshots.statistics.values()]
         by_network = [by_rotation(s.means.transpose(0, 1), self._n_rotations) for s in each]
@@ -328,7 +325,7 @@ class WithClassStatistics(Resolved):
 
     @property
     def prediction_rule_(self) -> str:
-        """What ``predict_with`` comes to; for "auto", by the statistics there are."""
+        """``predict_with``; "auto" is resolved by the statistics that there are."""
         if self.predict_with != "auto":
             return str(self.predict_with)
         if self.statistics == "none":
@@ -337,7 +334,7 @@ class WithClassStatistics(Resolved):
 
     @property
     def prediction_rules_(self) -> tuple[str, ...]:
-        """Values of ``predict_with`` for which the model keeps what they need.
+        """Values of ``predict_with`` that the model can apply.
 
         Without ``statistics`` that is "wta" alone. "finetuned", "linear" and "ensemble" are there
         where the last task was learnt with one of them, "snapshots" where it was with that, "ridge"
@@ -347,7 +344,7 @@ class WithClassStatistics(Resolved):
         return self._rules(self.network_.head).possible
 
     def _check_prediction_rule(self) -> None:
-        """Refuse, with a ValueError, a ``predict_with`` that is none of ``prediction_rules_``."""
+        """Raise a ValueError for a ``predict_with`` that is not in ``prediction_rules_``."""
         self._rules(self.network_.head).check(self.prediction_rule_)
 
     @default_dtype_guard()
@@ -356,7 +353,7 @@ class WithClassStatistics(Resolved):
         now = self._as_it_is()
         rules = now.prediction_rules_
         if "snapshots" in rules:
-            now.predict_with = "snapshots"  # so that their networks are there, too
+            now.predict_with = "snapshots"  # which loads their networks
 
         def scores(network: Network, x: Tensor) -> Tensor:
             return torch.stack([*now._scores_by(rules, network, x).values()], dim=1)
@@ -370,7 +367,7 @@ class WithClassStatistics(Resolved):
         if self.statistics == "none":
             names = set(WithClassStatistics.saved_tensors) - {"labels_"}
             if any(getattr(self, name) for name in names):
-                raise ValueError("it holds statistics, which its settings say it has not")
+                raise ValueError("it holds statistics, but its settings say statistics='none'")
             return
         shape = len(self.classes_), self._n_rotations, self._width(self.network_)
         n_ridge = None
@@ -389,7 +386,7 @@ class WithClassStatistics(Resolved):
         check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
 
     def _rectified(self, network: Network, generator: torch.Generator) -> bool:
-        """Tell whether features end in a ReLU, by noise in place of images."""
+        """Tell from noise, in place of images, whether features end in a ReLU."""
         encoder = network.encoder
         noise = torch.randn(64, *self.input_shape_, generator=generator).to(encoder.mean.device)
         with torch.no_grad():
@@ -397,32 +394,32 @@ class WithClassStatistics(Resolved):
         return bool(features.min() >= 0)
 
     def _width(self, network: Network) -> int:
-        """Return the number of features that statistics are of."""
+        """Return the number of features that the statistics describe."""
         last: int = network.head.weight.shape[-1]
         return network.encoder.width_before(self.feature_layers) + last
 
     @property
     def _joins(self) -> bool:
-        """Whether rotations are joined: as at the first task, of which there may be statistics."""
+        """Whether rotations are joined: the first task's statistics decide, where there are any."""
         if self._n_rotations == 1:
             return False
-        if getattr(self, "n_tasks_", 0) and self.statistics_:
+        if self.n_tasks_ and self.statistics_:
             return self.statistics_["means"].shape[1] == 1
         return bool(self.join_rotations) and self.statistics != Full.name
 
     @property
     def _kind(self) -> str:
-        """Of which kind the statistics' covariances are: one of `COVARIANCES`."""
+        """The kind of the statistics' covariances: one of `COVARIANCES`."""
         joined = self._joins and self.statistics == LowRank.name
         return LowRankShared.name if joined else str(self.statistics)
 
     def _statistics_shape(self, network: Network) -> tuple[int, int]:
-        """Return of how many vectors of an image statistics are, and of how many features."""
+        """Return the number of vectors per image in the statistics, and their width."""
         rotations, width = self._n_rotations, self._width(network)
         return (1, rotations * width) if self._joins else (rotations, width)
 
     def _class_statistics(self, scatter: dict[str, Tensor]) -> ClassStatistics:
-        """Return the class statistics, as they follow from exact ones where there are any."""
+        """Return the class statistics, computed from exact ones where there are any."""
         if scatter:
             features = Scatter.from_tensors(scatter).of(0, self._width(self.network_))
             return features.class_statistics(self.statistics)

@@ -1,4 +1,4 @@
-"""Elastic Weight Consolidation: weights that mattered are held where they were."""
+"""Elastic Weight Consolidation: a penalty keeps important weights near their old values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lmrc.nets.network import Network
 from lmrc.training.memory import Memory
 from lmrc.training.step import Losses
 
-# Gradient values held at a time: one gradient per sample is much. A GPU is faster with more of them
-# (an H200 twice), as long as they are no more than a sixteenth of its memory.
+# Gradient values in memory at a time, as each sample has its own gradient. A GPU is faster with
+# more of them (an H200 twice), up to a sixteenth of its memory.
 CHUNK_ELEMENTS, ON_GPU = 2**28, 2**30
 
 
@@ -55,13 +55,12 @@ class EWCClassifier(FineTuneClassifier):
         self.fisher_: dict[str, Tensor] = fisher
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
-        """Return the network to train; bring the Fisher information to where it is.
+        """Return the network to train; move the Fisher information to its device.
 
-        Once, and not at each step: one that comes from a file is on the CPU, and a captured step
-        can take nothing from there.
+        After loading it is on the CPU, from which a captured training step cannot read.
         """
         if frozen is not None:
-            # A task that was learnt on features says nothing of the backbone.
+            # Tasks learnt on features have no Fisher information of the backbone.
             self.fisher_ = {
                 name: self.fisher_.get(name, torch.zeros_like(p)).to(p)
                 for name, p in frozen.named_parameters()
@@ -75,14 +74,14 @@ class EWCClassifier(FineTuneClassifier):
         old = {name: p.detach() for name, p in old_network.named_parameters()}
         both = zip(old.values(), network.parameters(), strict=True)
         new = [before_growth(p, o.shape) for o, p in both]
-        # With a curvature over 1 / learning rate a step of SGD overshoots, and over a few times
-        # that it diverges. A weight held that hard does not move anyway.
+        # With a curvature above 1 / learning rate a step of SGD overshoots, and with a few times
+        # that it diverges. A weight with such a penalty hardly moves anyway.
         fisher = flat(self.fisher_[name] for name in old)
         curvature = (self.penalty_weight * fisher).clamp(max=1 / self.learning_rate)
         return {"ewc": 0.5 * (curvature * (flat(new) - flat(old.values())).square()).sum()}
 
     def check_saved(self) -> None:
-        """Refuse a Fisher information that is not of this network's weights."""
+        """Refuse Fisher information that does not fit the network's weights."""
         found = {name: t.shape for name, t in self.fisher_.items()}
         wanted = {name: p.shape for name, p in self.network_.named_parameters()}
         heads = {name: shape for name, shape in wanted.items() if name.startswith("head.")}
@@ -96,7 +95,7 @@ def before_growth(weights: Tensor, shape: torch.Size) -> Tensor:
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """Return all values of tensors in one row: one operation on it stands for one on each."""
+    """Return all values of tensors in one row, so that one operation does for all."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 

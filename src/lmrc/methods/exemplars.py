@@ -36,15 +36,15 @@ class Exemplars:
         return self.memory_per_class
 
     def choose_exemplars(self, network: Network, x: Inputs, y: Tensor, per_class: int) -> Tensor:
-        """Return positions of samples, of each class the best first; replace it to choose others.
+        """Return positions of samples, best first within each class; override it to choose others.
 
-        Of each class, as many of the first are kept as it has room for. They stay in this order,
-        and the last go first where the room shrinks.
+        The first samples of each class are kept, as many as there is room for. They stay in this
+        order, and the last are dropped first where the room shrinks.
 
         Parameters
         ----------
         network : Network
-            As it is after the task, in evaluation mode.
+            The network after the task, in evaluation mode.
         x, y : Tensor
             Samples of the task, and indices of their classes in ``classes_``.
         per_class : int
@@ -58,7 +58,7 @@ class Exemplars:
         return torch.cat(chosen)
 
     def _check_budget(self) -> None:
-        """Refuse a total that has no room for one exemplar of each class, before training."""
+        """Refuse, before training, a total that has no room for one exemplar of each class."""
         if self.memory_total and not self.exemplars_per_class:
             raise ValueError(
                 f"{type(self).__name__}: memory_total={self.memory_total} has no room for one "
@@ -66,7 +66,7 @@ class Exemplars:
             )
 
     def _remember(self, x: Inputs, targets: Tensor) -> None:
-        """Add exemplars of this task, and drop what there is no more room for."""
+        """Add exemplars of this task, and drop those for which there is no room any more."""
         if per_class := self.exemplars_per_class:
             ranked = current().broadcast(
                 lambda: self.choose_exemplars(self.network_, x, targets, per_class)

@@ -1,4 +1,4 @@
-"""Joint training: keep everything, begin anew each time. The usual reference."""
+"""Joint training on all data so far, from scratch for each task: the usual reference."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from lmrc.training.memory import Memory
 
 
 class JointClassifier(FineTuneClassifier):
-    """Joint training on the data of all tasks so far: what is possible without forgetting.
+    """Joint training on the data of all tasks so far: an upper bound for incremental methods.
 
-    Keeps all data of all tasks, in the model and in its file, and with each task
-    trains a new network on all of it: a reference to compare with, not a way to learn in parts.
+    It stores the data of all tasks, in the model and in its file, and trains a new network on all
+    of it for each task.
 
-    It takes no exemplars. ``first_epochs`` and ``first_learning_rate`` are for every task, as each
-    begins anew. Each task begins with ``weights``, or those of a pre-trained backbone:
-    the model and its file hold them, too.
+    It takes no exemplars. ``first_epochs`` and ``first_learning_rate`` apply to every task, as each
+    one starts from scratch, or from ``weights`` or a pre-trained backbone. The model and its file
+    also hold these initial weights.
 
     Attributes
     ----------
     start_ : dict of Tensor
-        Pre-trained weights of the backbone, with which each task begins; empty without.
+        Pre-trained weights of the backbone, from which each task starts; empty without.
     """
 
     keeps_data = True
     _begins_anew = True
     saved_tensors: ClassVar[tuple[str, ...]] = ("start_",)
-    # The backbone begins anew with each task: there is none to freeze later.
+    # The backbone starts from scratch in each task: it cannot be frozen later.
     freeze = parameter(default=False, constraint=one_of(True, False), choices=(False, True))
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
-        """Return a network that knows nothing, with room for the classes before this task."""
+        """Return an untrained network with room for the classes before this task."""
         if not isinstance(x, Tensor):
             raise ValueError(
                 f"joint training keeps all samples in memory, and these {len(x):,} images do not "
@@ -54,18 +54,18 @@ class JointClassifier(FineTuneClassifier):
     def new_encoder(
         self, mean: Tensor | None, std: Tensor | None, saved: dict[str, Any] | None = None
     ) -> tuple[Encoder, int]:
-        """Return a fresh encoder, with the weights that the first one had, if any."""
+        """Return a fresh encoder, with the initial weights of the first one, if any."""
         encoder, width = super().new_encoder(mean, std, saved)
         kept = getattr(self, "start_", {})
         if self.weights is not None or (is_pretrained(self._backbone) and saved is None):
             kept = {name: tensor.clone() for name, tensor in encoder.backbone.state_dict().items()}
-        elif kept:  # a model that was read from a file does not know where the weights were
+        elif kept:  # a loaded model has the weights, but not their path
             encoder.backbone.load_state_dict(kept)
         self.start_: dict[str, Tensor] = kept
         return encoder, width
 
     def check_saved(self) -> None:
-        """Refuse weights to begin with that are not of this backbone."""
+        """Refuse initial weights that do not fit the backbone."""
         wanted = {name: t.shape for name, t in self.network_.encoder.backbone.state_dict().items()}
         if self.start_ and {name: t.shape for name, t in self.start_.items()} != wanted:
             raise ValueError("the weights to begin with are not of the network's backbone")

@@ -1,4 +1,4 @@
-"""Label vectors in a classifier: saved and checked, and classes forgotten or renamed."""
+"""Classifiers with label vectors: forget and rename classes, check saved models."""
 
 import copy
 import itertools
@@ -24,7 +24,7 @@ NEARLY_FULL = (4, 5)  # share of the likely capacity at which the user is warned
 
 
 class LabelVectors(Fitted):
-    """What a classifier with label vectors and one head per task can do besides learning."""
+    """What a classifier with label vectors and one head per task does beside learning."""
 
     labels_: dict[str, Tensor]  # "vectors": the label vectors, (classes[, rotations], dim)
     threshold_: float
@@ -76,13 +76,13 @@ class LabelVectors(Fitted):
         return self
 
     def _forget_class(self, row: int) -> None:
-        """Take out what else is kept of a class; what heads and classifier have is gone already."""
+        """Delete further data of a class, beside label vectors, head and exemplars."""
 
     def _move_seed_on(self) -> int:
         """Replace the seed, so that no earlier sample can be repeated; return another, to use once.
 
-        The same calls give the same seeds. They come of the heads' weights, too, which no one can
-        tell once some of them have gone.
+        Seeds are reproducible, but they also depend on the heads' weights: these cannot be
+        reconstructed after a class is erased.
         """
         secret = self.network_.head.weight.detach().cpu().numpy().tobytes()
         self.seed_, other = one_way_seeds(self.seed_, secret)
@@ -91,14 +91,14 @@ class LabelVectors(Fitted):
         return other
 
     def rename(self, label: Any, name: Any) -> Self:
-        """Give a class another name: a misspelt one cannot be learnt anew once its data is gone.
+        """Give a class another name. Its data, to learn it anew, may be gone.
 
         Parameters
         ----------
         label : int or str
             A class of ``classes_``.
         name : int or str
-            What it is called from now on: no class yet, and of the same type.
+            The new name: of the same type, and not the name of another class.
         """
         row, labels, name = self._row_of(label), self.classes_.tolist(), np.asarray(name).item()
         if name in labels:
@@ -118,7 +118,7 @@ class LabelVectors(Fitted):
         return self
 
     def _check_prediction_rule(self) -> None:
-        """Refuse, with a ValueError, a prediction rule that the model has nothing for."""
+        """Raise a ValueError for a prediction rule that the model cannot apply."""
 
     def check_saved(self) -> None:
         """Refuse label vectors and a threshold that do not fit."""
@@ -137,7 +137,7 @@ class LabelVectors(Fitted):
     def label_vectors_(self) -> NDArray[np.float32]:
         """Label vectors, rows as ``classes_``."""
         if "network_" not in vars(self):
-            raise AttributeError("label_vectors_ is there once a task has been learnt")
+            raise AttributeError("label_vectors_ exists once a task has been learnt")
         return np.array(self.labels_["vectors"].cpu().numpy())
 
     @property
@@ -145,7 +145,7 @@ class LabelVectors(Fitted):
         return len(self.heads_) * self.label_dim
 
     def _with_exemplars(self, k: int) -> list[bool]:
-        """Return of each of the first k heads whether there are exemplars of all its classes."""
+        """Return for each of the first k heads whether there are exemplars of all its classes."""
         stored = self.memory_.classes if self.memory_ else frozenset()
         sizes = self._head_sizes[:k]
         ends = itertools.accumulate(sizes)
@@ -173,7 +173,7 @@ def reweighed(weights: Any, label: Any, name: Any = None) -> Any:
 
 
 def warn_if_nearly_full(mapping: LabelMapping, n_new: int, threshold: float, on_full: str) -> None:
-    """Warn at the task that passes the mark, and not once the mapping was relaxed.
+    """Warn at the task that passes the mark; never after the mapping was relaxed.
 
     Parameters
     ----------

@@ -25,13 +25,12 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
 
     Every class has a random unit vector, its label vector. Every task gets a head of its own,
     trained to respond with the label vector of the sample's class (New Classes Loss), while the
-    older heads are held to what they responded before (Response Loss). At prediction all heads
-    respond, and the class whose label vector is nearest to its own head's response wins.
+    older heads keep their responses (Response Loss). At prediction all heads respond, and the class
+    whose label vector is nearest to its own head's response wins.
 
-    There is no ``predict_proba``: a similarity says how near a response is to a label vector, one
-    class at a time. Nothing in the training makes these numbers add up to one or agree with
-    frequencies, and a softmax over them would bring back the very suppression of old classes that
-    the method avoids. Rank with ``similarities``, or calibrate on data of all classes.
+    There is no ``predict_proba``: similarities are not trained to add up to one or to agree with
+    frequencies, and a softmax over them would bring back the suppression of old classes that the
+    method avoids. Rank with ``similarities``, or calibrate on data of all classes.
 
     Attributes
     ----------
@@ -42,7 +41,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
     label_vectors_ : array of shape (n_classes, label_dim)
         Label vectors, rows as ``classes_``. They never move.
     threshold_ : float
-        The threshold in force: higher than ``threshold`` once the mapping was relaxed.
+        The present threshold: higher than ``threshold`` once the mapping was relaxed.
     input_shape_ : tuple of int
         (features,) or (channels, height, width).
     history_ : list of dict
@@ -103,7 +102,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         return self.response_weight > 0
 
     def losses(self, outputs: Tensor, old_outputs: Tensor | None, batch: MiniBatch) -> Losses:
-        """Return the terms of Eq. 8; with samples of known classes at hand, those of Eq. 10."""
+        """Return the terms of Eq. 8; with samples of known classes, those of Eq. 10."""
         k = sum(end <= batch.n_known for end in itertools.accumulate(self._head_sizes))  # old heads
         # Responses o, (n, heads, d). Split once: its backward pass is one kernel.
         old, new = torch.split(outputs, [k, outputs.shape[1] - k], dim=1)
@@ -125,11 +124,11 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         return terms
 
     def _reviewed(self, batch: MiniBatch, c: Tensor, vectors: Tensor, k: int) -> Tensor | None:
-        """Return what the old heads are to respond with, (n, 1 or k, d); None for no Review Loss.
+        """Return the targets of the old heads, (n, 1 or k, d); None for no Review Loss.
 
-        With exemplars, every head learns every class (Eq. 9). Without, the old heads review known
-        classes where they come again, and Eq. 8 leaves them alone with new ones. The same holds for
-        a head without exemplars of one of its classes: those of others would overwrite it.
+        With exemplars, every head learns every class (Eq. 9). Without, old heads review recurring
+        samples of known classes only, as new classes have no part in Eq. 8. So does a head that
+        lacks exemplars of one of its classes: samples of other classes would overwrite it.
         """
         with_exemplars = self._with_exemplars(k)
         if all(with_exemplars):

@@ -1,4 +1,14 @@
-"""LMRC+: LMRC with rotations, a softmax within the heads and drift-compensated statistics."""
+"""LMRC+: LMRC with rotations, a softmax within the heads and drift-compensated statistics.
+
+`LMRCPlusClassifier` is a chain of classes, each of which adds one thing to the class above it:
+
+- `lmrc.py`, LMRCClassifier: label vectors, heads, the losses of the paper
+- `resolved.py`, Resolved: the parameters of LMRC+, and what "auto" selects
+- `class_statistics.py`, WithClassStatistics: statistics of the features, and prediction rules
+- `calibrated.py`, Calibrated: probabilities, and a score for images of unknown classes
+- `members.py`, WithMembers: ensembles of several networks
+- this file: losses, label vectors of rotations, exemplar repeats, adaptation, augmentation
+"""
 
 import copy
 from collections.abc import Iterator
@@ -43,23 +53,23 @@ ADAPTED_SHARE = 0.7  # of the adapted weights
 class LMRCPlusClassifier(WithMembers):
     """LMRC+: forgets far less than LMRC, and is exemplar-free, too.
 
-    What it adds to LMRC, each with a parameter that turns it off: every class has a label vector
-    for each rotation of its images (``rotations``), heads learn by a softmax among their own label
-    vectors, too (``objective``), and prediction goes by class statistics of the features, which are
-    compensated for feature drift (``statistics``, ``join_rotations``, ``predict_with``) with the
-    help of earlier encoders (``keep_encoders``). The learning rate falls along a cosine, the first
-    task is learnt for longest, and augmentation of colour images is stronger
-    (``strong_augment``). With all of it off, it is LMRC.
+    It adds to LMRC, each with a parameter that turns it off: a label vector for each class and
+    rotation of its images (``rotations``), a softmax over the label vectors of a head
+    (``objective``), and prediction from class statistics of the features. These are compensated for
+    feature drift (``statistics``, ``join_rotations``, ``predict_with``) with the help of earlier
+    encoders (``keep_encoders``). The learning rate follows a cosine, the first task has more
+    epochs, and augmentation of colour images is stronger (``strong_augment``). With all of it off,
+    it is LMRC.
 
-    With exemplars (``memory_per_class``), each comes three times in an epoch, a logit-adjusted
-    softmax spans all heads (not with ``objective="cosine"``), and the classifiers are fine-tuned
-    on features of these images, too.
+    With exemplars (``memory_per_class``), each is used three times per epoch, a logit-adjusted
+    softmax spans all heads (not with ``objective="cosine"``), and the classifiers are also
+    fine-tuned on features of the exemplars.
 
     Rotations are for square images. Where classes change when they are rotated, as a 6 becomes a 9,
     try it with and without them. For tables, and other inputs without rotations, try
     ``objective="cosine"``, too: there a softmax within the heads lowers task-ID accuracy.
-    All four rotations are four times the work of none; on a small machine ``rotations="one"``
-    trains at the price of none.
+    All four rotations take four times the computation; on a small machine, ``rotations="one"``
+    trains as fast as without.
 
     Attributes
     ----------
@@ -68,7 +78,7 @@ class LMRCPlusClassifier(WithMembers):
     threshold_ : float
         The highest threshold of any mapping.
     statistics_, classifiers_ : dict of Tensor
-        Class statistics of the features, and what the prediction rules are made of.
+        Class statistics of the features, and weights of the prediction rules.
     earlier_ : dict of Tensor
         Encoders of earlier tasks, for drift compensation and for snapshots.
     snapshots_ : dict of Tensor
@@ -119,8 +129,8 @@ class LMRCPlusClassifier(WithMembers):
     def _new_label_vectors(self, n_new: int) -> Tensor:
         """Return a label vector for each new class and rotation, far apart within the head.
 
-        Four for each of all classes would not fit where there is room for one of each. And a head
-        is compared with its own alone, so those of other heads may be near.
+        Each head has a mapping of its own: four vectors per class would not fit into one for all
+        classes, and a head's response is compared with the head's own label vectors only.
         """
         if self._n_rotations == 1:
             return super()._new_label_vectors(n_new)
@@ -144,7 +154,7 @@ class LMRCPlusClassifier(WithMembers):
         return super()._train(network, before, samples, n_known)
 
     def new_encoder(self, *args: Any) -> tuple[Encoder, int]:
-        """As for other methods; one that will be adapted has the pre-trained backbone twice."""
+        """Return a fresh encoder; if it will be adapted, with the pre-trained backbone twice."""
         encoder, width = super().new_encoder(*args)
         if self._adapts and self.adaptation_epochs:
             encoder.backbone = SideBySide(copy.deepcopy(encoder.backbone), encoder.backbone)
@@ -154,8 +164,8 @@ class LMRCPlusClassifier(WithMembers):
     def _adapt(self, encoder: Encoder, X: Any, y: Any) -> None:
         """Adapt a pre-trained backbone to the first task, before it is frozen.
 
-        With rotations, as classes of their own, features become richer; without, as narrow as the
-        few classes of one task. Those of the pre-trained weights, beside them, serve later classes
+        Rotations as classes of their own make the features richer than the few classes of one task
+        would. The features of the pre-trained weights, beside them, serve later classes
         (Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models", IJCV 2024).
         """
         if not isinstance(encoder.backbone, SideBySide):
@@ -174,7 +184,7 @@ class LMRCPlusClassifier(WithMembers):
         learner.checkpoint = Adaptation(self.checkpoint, self.adaptation_epochs)
         try:
             adapted = learner.fit(X, y).network_.encoder.backbone.state_dict()
-        except TrainingError as error:  # which advises a lower rate, but the rate is fixed
+        except TrainingError as error:  # its advice, a lower rate, does not apply here
             raise TrainingError(
                 "adapting the backbone to the first task diverged: set freeze=True, which keeps it "
                 "as it is"
@@ -186,7 +196,7 @@ class LMRCPlusClassifier(WithMembers):
 
     @property
     def augmentation_(self) -> str:
-        """What ``augment`` came to for these inputs, at the last task."""
+        """The augmentation that ``augment`` selected for the last task."""
         history = getattr(self, "history_", [])
         return self._stronger(bool(history) and "cutmix" in history[-1])
 

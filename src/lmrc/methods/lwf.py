@@ -21,8 +21,8 @@ class LwFClassifier(FineTuneClassifier):
     distilled from the old network. ``heads="multi"`` is LwF.MT: a softmax for each task,
     each distilled on its own; at prediction the highest probability over all heads wins.
 
-    LwF.MT takes no exemplars: a head knows the classes of its own task alone, so those of others
-    have nothing to teach it.
+    LwF.MT takes no exemplars: a head covers the classes of its own task only, so it cannot learn
+    from samples of others.
     """
 
     heads: Literal["single", "multi"] = parameter(

@@ -37,7 +37,7 @@ class Networks(Network):
 
 
 class WithMembers(Calibrated):
-    """A classifier of ``members`` networks; of one, it does nothing.
+    """A classifier of ``members`` networks; with one, it adds nothing.
 
     Scores are standardised for each image and averaged. Images that are held out of training are
     the same for all members, so that probabilities are calibrated on the averages.
@@ -45,13 +45,13 @@ class WithMembers(Calibrated):
     Attributes
     ----------
     others_ : list of dict
-        Of each member but the first, the attributes of its own; empty for one network.
+        The attributes `OWN` of each member but the first; empty for one network.
     own_calibration_ : dict of Tensor
         The first member's calibration; ``calibration_`` is that of the ensemble.
     """
 
     predict_is_argmax = True
-    #: Only while a member learns: by which seed images are held out, and which were.
+    #: While a member learns: the seed that selects held-out images, and these images.
     _held_out_seed: int | None = None
     _held_out: Memory | None = None
     #: Whether this is a member of an ensemble.
@@ -63,7 +63,7 @@ class WithMembers(Calibrated):
         return [self._member(i) for i in range(self.members)]
 
     def _member(self, i: int) -> Self:
-        """Return a member, learnt or yet to learn."""
+        """Return a member as a classifier by itself."""
         member = copy.copy(self)
         member._is_member, member.members = self.members > 1, 1
         if hasattr(self, "shape_settings_"):
@@ -76,7 +76,7 @@ class WithMembers(Calibrated):
         return member
 
     def _become(self, members: Sequence[Self]) -> None:
-        """Take over what members have become; the ensemble's calibration stays as it is."""
+        """Take over the members' attributes; the ensemble's calibration stays the same."""
         calibration, n = getattr(self, "calibration_", {}), self.members
         first, *others = members
         self.__dict__ = dict(vars(first))
@@ -121,7 +121,7 @@ class WithMembers(Calibrated):
         return super()._seed(*purpose)
 
     def after_task(self, network: Network, samples: Memory) -> None:
-        """Keep the images that were held out, too, for the ensemble."""
+        """Keep the held-out images for the ensemble's calibration, too."""
         super().after_task(network, samples)
         if self._is_member:
             self._held_out = self._hold_out(samples)[1]
@@ -130,7 +130,7 @@ class WithMembers(Calibrated):
     def _calibrate(
         self, members: Sequence[Calibrated], sums: Sums, held_out: Memory | None = None
     ) -> None:
-        """Calibrate the ensemble, by sums over held-out images and by more images, if there are."""
+        """Calibrate the ensemble on sums over held-out images, and on further ones if given."""
         own = [member.calibration_ for member in members]
         rules = [n.removesuffix(".scale") for n in own[0] if n.endswith(".scale")]
         if not rules:
@@ -211,7 +211,7 @@ class WithMembers(Calibrated):
 
 
 def _of_means(rules: Sequence[str], member: Calibrated) -> dict[str, Tensor]:
-    """Return by rule the standardised score of an image that is as its class's mean."""
+    """Return by rule the mean standardised score of the class means for their own class."""
     head = member.network_.head
     features = member._mean_features().to(head.weight.device)
     found = member._rules(head).scores(rules, features)

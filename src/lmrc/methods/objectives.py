@@ -25,8 +25,8 @@ def softmax_losses(
     """Return the cross-entropy over the label vectors of the head that the class belongs to.
 
     That softmax never spans two heads, so new classes cannot suppress old ones. Samples of known
-    classes, exemplars or come again, teach the old head that they belong to. With exemplars there
-    is one across the heads, too: see `balanced`.
+    classes, whether exemplars or new ones, train their own old head. With exemplars there is also a
+    softmax across the heads: see `balanced`.
 
     Parameters
     ----------

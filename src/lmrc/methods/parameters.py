@@ -25,7 +25,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
@@ -70,9 +70,9 @@ class Parameter:
     constraint: Constraint | None = None
     help: str = ""
     option: str = ""
-    fixed: bool = UNSET
+    fixed: bool = False
     off: Any = UNSET
-    trains: bool = UNSET
+    trains: bool = False
     choices: tuple[Any, ...] = ()
     type: str = ""
 
@@ -84,23 +84,17 @@ class Parameter:
         return "\n".join([entry, *(f"    {line}" for line in textwrap.wrap(self.help, 92))])
 
 
-def parameter(
-    *,
-    default: Any,
-    constraint: Constraint | None = None,
-    help: str = "",  # noqa: A002
-    option: str = "",
-    fixed: bool = UNSET,
-    off: Any = UNSET,
-    trains: bool = UNSET,
-    choices: tuple[Any, ...] = (),
-) -> Any:
-    """Declare a parameter, see `Parameter`.
+class Declared(dict[str, Any]):
+    """The attributes of a `Parameter` that a class body gives."""
 
-    The choices of a ``Literal`` and of a ``bool`` need no constraint. Where a class above has
-    declared it, a new default is enough: the rest stays.
+
+def parameter(*, default: Any, **attributes: Any) -> Any:
+    """Declare a parameter by attributes of `Parameter`.
+
+    The choices of a ``Literal`` and of a ``bool`` need no constraint. Where a base class declares
+    the parameter, a new default is enough: the rest stays.
     """
-    return Parameter(default, constraint, help, option, fixed, off, trains, choices)
+    return Declared(default=default, **attributes)
 
 
 def integer(low: int, *, or_none: bool = False) -> Constraint:
@@ -185,11 +179,12 @@ class Parameters:
         above: dict[str, Parameter] = {}
         for base in cls.__mro__[1:]:
             above = above | {n: p for n, p in vars(base).get("_own", {}).items() if n not in above}
-        own = {n: v for n, v in vars(cls).items() if isinstance(v, Parameter)}
-        for name, declared in own.items():
-            delattr(cls, name)
-            kind = _annotation(inspect.get_annotations(cls).get(name, ""))
-            own[name] = _completed(declared, kind, above.get(name))
+        own = {}
+        for name, declared in [*vars(cls).items()]:
+            if isinstance(declared, Declared):
+                delattr(cls, name)
+                kind = _annotation(inspect.get_annotations(cls).get(name, ""))
+                own[name] = _completed(declared, kind, above.get(name))
         cls._own = own  # type: ignore[attr-defined]
         cls.parameters = own | {n: above[n] for n in above if n not in own}
         _refuse_plain_values(cls, above)
@@ -229,24 +224,16 @@ def _annotation(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else repr(kind).replace("typing.", "")
 
 
-def _completed(declared: Parameter, kind: str, above: Parameter | None) -> Parameter:
-    """Return a declaration with what follows from its annotation, or stands in a class above."""
-    if not declared.choices and kind.startswith("Literal["):
-        declared = replace(declared, choices=ast.literal_eval(f"({kind[8:-1]},)"))
-    elif kind == "bool":
-        declared = replace(declared, choices=(True, False))
-    if declared.constraint is None and declared.choices and (kind == "bool" or "Literal" in kind):
-        declared = replace(declared, constraint=one_of(*declared.choices))
-    declared = replace(declared, type=kind)
-    if above is None:
-        return replace(declared, fixed=declared.fixed is True, trains=declared.trains is True)
-    changed: dict[str, Any] = {"default": declared.default}
-    names = ("constraint", "help", "option", "choices", "type")
-    changed |= {name: found for name in names if (found := getattr(declared, name))}
-    for name in ("fixed", "off", "trains"):
-        if getattr(declared, name) is not UNSET:
-            changed[name] = getattr(declared, name)
-    return replace(above, **changed)
+def _completed(declared: Declared, kind: str, above: Parameter | None) -> Parameter:
+    """Return a parameter with what follows from its annotation, or is declared in a base class."""
+    found: dict[str, Any] = {"type": kind} if kind else {}
+    if kind == "bool":
+        found["choices"] = (True, False)
+    elif kind.startswith("Literal["):
+        found["choices"] = ast.literal_eval(f"({kind[8:-1]},)")
+    if found.get("choices"):
+        found["constraint"] = one_of(*found["choices"])
+    return Parameter(**{**(vars(above) if above else {}), **found, **declared})
 
 
 def _refuse_plain_values(cls: type, above: Mapping[str, Parameter]) -> None:

@@ -1,25 +1,54 @@
-"""Models back from disk."""
+"""Models to disk, and back."""
+
+from __future__ import annotations
 
 import os
+from contextlib import suppress
 from inspect import signature
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from lmrc.methods import catalog
-from lmrc.methods.base import IncrementalClassifier
-from lmrc.methods.saving import remember, state_of
-from lmrc.methods.state import Tensors, unpack
+from lmrc.methods.state import Tensors, pack, unpack
 from lmrc.nets.backbones import Factory
 from lmrc.nets.packaged import MissingPackageError
-from lmrc.store import folder
+from lmrc.store import folder, unfinished
 from lmrc.store.folder import ModelFileError
 from lmrc.store.upgrade import known_settings
 from lmrc.training.device import default_dtype_guard, pick_device
 
-#: What a model file may name. It never names code to import.
-CLASSES: dict[str, type[IncrementalClassifier]] = catalog.classes()
+if TYPE_CHECKING:
+    from lmrc.methods.base import IncrementalClassifier
+
+
+def remember(model: Any, path: str | os.PathLike[str], state: str | None) -> None:
+    """Note in a model the folder it belongs to, and the state of that folder."""
+    model._on_disk = Path(path).resolve(), state
+
+
+def state_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the fingerprint of the model in a folder; None if it cannot be read."""
+    with suppress(ModelFileError):
+        return folder.fingerprint(Path(path))
+    return None
+
+
+@default_dtype_guard()
+def save(model: Any, path: str | os.PathLike[str]) -> None:
+    """Write a model to a folder, unless the folder has changed since it was read."""
+    with folder.writing(path):
+        place, then = getattr(model, "_on_disk", (None, None))
+        if place == Path(path).resolve() and state_of(path) not in (then, None):
+            raise ModelFileError(
+                f"{path} has changed since this model was read from it or written to it, and what "
+                "it has learnt there would be lost: load it again, or save to another folder"
+            )
+        unfinished.refuse(Path(path))
+        folder.write(path, *pack(model))
+        remember(model, path, state_of(path))
 
 
 def load(
@@ -47,14 +76,14 @@ def load(
     Returns
     -------
     classifier
-        It predicts as before, and its next ``partial_fit`` goes on as if it had never been away.
+        It predicts as before, and its next ``partial_fit`` gives the same as without saving.
 
     Raises
     ------
     ModelFileError
         If the folder is no model, is damaged, or needs a newer lmrc.
     """
-    state = state_of(path)  # before it is read: what comes in between is not overwritten, either
+    state = state_of(path)  # first, so that a change while it is read is noticed, too
     content = folder.read(path)
     model = model_from(path, *content, method=method, backbone=backbone, device=device)
     remember(model, path, state)
@@ -71,15 +100,14 @@ def model_from(
     backbone: nn.Module | Factory | None = None,
     device: str | torch.device = "auto",
 ) -> Any:
-    """Make a classifier of what a model folder holds; parameters are those of `load`."""
-    pick_device(device)  # one that is not there is no fault of the file
+    """Make a classifier from the content of a model folder; parameters as in `load`."""
+    pick_device(device)  # a missing device is no fault of the file: it is a plain ValueError
     try:
         cls = _class_of(path, description["class"], method)
         settings = known_settings(description["settings"], signature(cls).parameters)
         if type(settings.get("random_state")) not in (int, type(None)):
             raise ValueError(f"random_state={settings['random_state']!r} is no whole number")
-        # A file of the user's is none of the model's; and to compile, which may take many minutes,
-        # is for who has the machine to choose.
+        # A file must not name another one to read, nor start a compilation of many minutes.
         settings["weights"] = None
         if settings.get("compile") is True:
             settings["compile"] = "auto"
@@ -117,9 +145,10 @@ def _class_of(
         raise ModelFileError(
             f"{path} holds a model of {name}, not of {method.__name__}: pass method={name}"
         )
-    if method is None and name not in CLASSES:
+    classes = catalog.classes()  # what a model file may name: it never names code to import
+    if method is None and name not in classes:
         raise ModelFileError(
             f"{path} holds a model of {name}, which is no class of lmrc's own: if it is yours, "
             f"pass it as lmrc.load(path, method={name})"
         )
-    return method or CLASSES[name]
+    return method or classes[name]

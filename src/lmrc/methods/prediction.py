@@ -1,4 +1,4 @@
-"""Prediction: scores of samples, some at a time, and what follows from them."""
+"""Prediction: scores of samples, batch by batch, and labels from them."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -46,9 +46,9 @@ class Prediction(ClassifierMixin):
     def _score_parts(
         self, X: Any, scores: Callable[[Network, Tensor], Tensor] | None = None
     ) -> Iterator[NDArray[np.float32]]:
-        """Score all classes for some samples at a time: shape (part of n, n_classes), float32.
+        """Yield the scores of all classes for parts of X: (n_part, n_classes), float32.
 
-        Or what else a function of network and inputs makes of samples.
+        Or the values of another function of network and inputs.
         """
         check_is_fitted(self)
         self._check_shape()
@@ -78,19 +78,19 @@ class Prediction(ClassifierMixin):
                 if not np.isfinite(values).all():  # the first class would win, whatever X is
                     raise ValueError(
                         "the network's outputs for X are not finite numbers: X holds values far "
-                        "from those it was trained on, or the model is spoilt"
+                        "from those it was trained on, or the model is damaged"
                     )
                 yield values
 
     def _network_for(self, n: int) -> Network:
-        """Return what `scores` is called with for n samples: for many, a network that is faster."""
+        """Return the network that scores n samples: for many, one folded to be faster."""
         network = self.network_
         return network if n <= FEW else Network(for_inference(network.encoder), network.head)
 
     def _as_it_is(self) -> Self:
-        """Return what stays as it is now, though another thread lets this one learn or forget.
+        """Return a copy that stays the same while another thread lets this model learn or forget.
 
-        Those replace all attributes at once, and change none in place.
+        Both replace attributes all at once, and change none in place.
         """
         return copy.copy(self)
 
@@ -102,10 +102,10 @@ class Prediction(ClassifierMixin):
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Score samples: (n, n_classes), or (n,) for two classes as scikit-learn has it.
 
-        Columns are as ``classes_``, in the order in which the classes came. For two classes: the
-        second's score less the first's. Scorers of scikit-learn that take scores ("roc_auc",
-        "top_k_accuracy") expect them sorted: give their functions ``scores[:, order]``, and where
-        they ask for labels ``classes_[order]``, with ``order = np.argsort(classes_)``.
+        Columns are in the order of ``classes_``, which is the order of arrival. For two classes:
+        the second's score minus the first's. scikit-learn's scorers that take scores ("roc_auc",
+        "top_k_accuracy") expect sorted classes: pass their functions ``scores[:, order]``, and
+        ``classes_[order]`` as labels, with ``order = np.argsort(classes_)``.
         """
         scores = self._all_scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores

@@ -1,4 +1,4 @@
-"""What "auto" parameters of LMRC+ come to, and which do not go together."""
+"""Parameters of LMRC+: values that "auto" selects, and combinations that are refused."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from lmrc.training.rotations import N_ROTATIONS, is_square
 
 
 class Resolved(LMRCPlusParameters, LMRCClassifier):
-    """LMRC with the parameters of LMRC+, as what they come to for its inputs and tasks."""
+    """LMRC with the parameters of LMRC+, resolved by its inputs and tasks."""
 
     @property
     def _rotations(self) -> str:
-        """What ``rotations`` comes to: as at the first task, which gave label vectors their shape.
+        """``rotations``; "auto" is "all" for square images if the backbone learns.
 
-        "auto" is "all" for square images, if the backbone learns.
+        The first task decides, as it gives the label vectors their shape.
         """
         if self.rotations != "auto":
             return str(self.rotations)
@@ -31,14 +31,14 @@ class Resolved(LMRCPlusParameters, LMRCClassifier):
 
     @property
     def _backbone(self) -> Any:
-        """What ``backbone`` comes to: "auto" needs no training, for photographs and for vectors.
+        """``backbone``; for photographs and vectors, "auto" selects one that needs no training.
 
-        Not where the backbone is to learn, from scratch or from other weights; nor, for vectors,
-        where heads are to predict.
+        But it stays "auto" if the backbone is to learn, from scratch or from other weights, and for
+        vectors if heads predict.
         """
         if not isinstance(self.backbone, str) or self.backbone != "auto":
             return self.backbone
-        if "network_" in vars(self):  # a model of an earlier lmrc has one that learns
+        if "network_" in vars(self):  # in models of an earlier lmrc the backbone learns
             encoder = self.network_.encoder
             frozen = encoder.saved is not None or isinstance(encoder.backbone, nn.Flatten)
         else:
@@ -51,7 +51,7 @@ class Resolved(LMRCPlusParameters, LMRCClassifier):
 
     @property
     def _freeze(self) -> Any:
-        """What ``freeze`` comes to: "auto" is True for a backbone that needs no training."""
+        """``freeze``; "auto" is True for a backbone that needs no training."""
         if self.freeze == "auto":
             return self._backbone in OF_VECTORS or is_pretrained(self._backbone)
         return self.freeze
@@ -80,8 +80,8 @@ class Resolved(LMRCPlusParameters, LMRCClassifier):
         super()._check_parameters()
         if self.predict_with not in ("auto", "wta") and self.statistics == "none":
             raise ValueError(
-                f"{type(self).__name__}: predict_with={self.predict_with!r} goes by statistics of "
-                "the features, and statistics='none' keeps none: set it to 'low-rank', say"
+                f"{type(self).__name__}: predict_with={self.predict_with!r} needs class "
+                "statistics, and statistics='none' keeps none: set it to 'low-rank', say"
             )
         if self.predict_with == "snapshots" and (self._freeze or not self.keep_encoders):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What a model file holds: all that prediction and the next task need."""
+"""A classifier as plain values and tensors, to be saved, and back."""
 
 import math
 import re
@@ -31,15 +31,15 @@ _LABEL_TYPE = re.compile(r"[<>|=]?[biuU]\d{1,9}")
 
 
 def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
-    """Take a fitted classifier apart: plain values, and groups of tensors."""
+    """Return a fitted classifier's state: plain values, and groups of tensors."""
     settings = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
-    settings["weights"] = None  # a file of the user's, of no use once the network is made
-    del settings["device"]  # a matter of the machine, not of the model
+    settings["weights"] = None  # the path of a file that is no longer needed
+    del settings["device"]  # depends on the machine, not on the model
     settings["backbone"] = model._backbone  # "auto" may stand for another in later versions
     if not isinstance(model.backbone, str):
-        settings["backbone"] = None  # code: the user brings it again
+        settings["backbone"] = None  # code, which the user passes to `load`
     if not isinstance(model.random_state, (int, np.integer)):
-        settings["random_state"] = None  # what it came to is in seed_
+        settings["random_state"] = None  # seed_ has the seed
     description = {
         "format": MODEL_FORMAT,
         "class": type(model).__name__,
@@ -62,7 +62,7 @@ def pack(model: Any) -> tuple[dict[str, Any], Tensors]:
 
 
 def _pack_members(model: Any) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return what the members of an ensemble have of their own; the first is the model itself."""
+    """Return what differs between the members of an ensemble; the first is the model itself."""
     members = model.members_
     values = [
         {"seed_": m.seed_, "threshold_": m.threshold_, "history_": m.history_[-MAX_HISTORY:]}
@@ -117,7 +117,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def refuse_diverged(model: Any) -> None:
-    """Refuse what training made of a model where it is no more numbers."""
+    """Raise a TrainingError if training has left NaN or infinity in the model."""
     try:
         check_numbers(_tensors_of(model))
     except ValueError as error:
@@ -128,7 +128,7 @@ def refuse_diverged(model: Any) -> None:
 
 
 def exemplars_in_force(model: Any) -> Memory | None:
-    """Return the exemplars that there is room for now: it may have been lowered."""
+    """Return the exemplars within the present limit, which may have been lowered."""
     memory: Memory | None = model.memory_
     if memory and not model.keeps_data:
         memory = memory.at_most(model.exemplars_per_class)
@@ -153,9 +153,9 @@ def _plain(value: Any) -> Any:
 def unpack(
     model: Any, description: dict[str, Any], tensors: Tensors, *, built_in: bool = True
 ) -> None:
-    """Put a classifier together again; its parameters are set already.
+    """Restore the state of a classifier whose parameters are set already.
 
-    Of those that are built in, it is known what heads they make: their sizes are checked first.
+    Built-in classes are known to make heads of the right size only: their sizes are checked first.
     """
     check_numbers(tensors)
     model.classes_ = _classes(description)
@@ -195,7 +195,7 @@ def unpack(
 def _unpack_members(
     model: Any, description: dict[str, Any], tensors: dict[str, Tensor], built_in: bool
 ) -> None:
-    """Put the members of an ensemble together, each with all checks of a model of its own."""
+    """Restore the members of an ensemble, each checked as a model of its own."""
     values = description["members"]
     if type(values) is not list or len(values) != model.members - 1:
         raise ValueError(f"it does not hold its {model.members} members")
@@ -222,7 +222,7 @@ def _classes(description: dict[str, Any]) -> NDArray[Any]:
         raise ValueError(f"{len(classes)} classes do not make its {len(sizes)} heads")
     if kinds == {str} and 4 * len(classes) * max(map(len, classes)) > MAX_LABELS:
         raise ValueError("its labels are too long for so many classes")
-    kind = description.get("label_type")  # none in files of before it was written down
+    kind = description.get("label_type")  # older files have none
     if kind is not None and not _LABEL_TYPE.fullmatch(kind):
         raise ValueError(f"its labels are of type {kind!r}")
     # Text has the length that it needs: as the file has it, it could take all memory.
@@ -233,7 +233,7 @@ def _classes(description: dict[str, Any]) -> NDArray[Any]:
 
 
 def _check_values(model: Any) -> None:
-    """Refuse plain values of a description that no model has."""
+    """Refuse plain values that are impossible."""
     for name, most in (("seed_", 2**128), ("n_tasks_", 2**31)):
         value = getattr(model, name)
         if type(value) is not int or not 0 <= value < most:
@@ -257,7 +257,7 @@ def _memory(model: Any, exemplars: dict[str, Tensor]) -> Memory:
 
 
 def _check_sizes(model: Any, weights: dict[str, Tensor], saved: Mapping[str, Any] | None) -> None:
-    """Compare the sizes that the description asks for with those of the tensors that are there.
+    """Compare the sizes that the description implies with those of the saved tensors.
 
     On the meta device, where nothing is allocated: a forged description must not take all memory
     before it is refused.

@@ -21,7 +21,6 @@ from lmrc.report.summary import (
     csv_text,
     in_columns,
     name_best,
-    percent,
     style_indices,
     summarize_methods,
     with_deviations,
@@ -48,6 +47,12 @@ class Row:
     cost: Cost
     shares_network: bool
     needs_statistics: bool
+
+    @property
+    def cost_cells(self) -> list[str]:
+        """Seconds of training, and kB per class, as text."""
+        training = "" if self.shares_network else sections.seconds(self.cost.training)
+        return [training, sections.kilobytes(self.stored)]
 
     @property
     def stored(self) -> float | None:
@@ -199,10 +204,9 @@ def _table(rows: Sequence[Row]) -> Markup:
     lines = []
     for row in rows:
         s = row.summary
-        cells = [html.cell(s.average, "main"), html.cell(s.final, "main")]
-        cells += [html.cell(s.task_id_accuracy), html.cell(s.task_aware_accuracy)]
-        cells += [html.td(_seconds(row)), html.td(sections.kilobytes(row.stored))]
-        lines.append([html.breakable(s.method), *cells])
+        main = [html.cell(s.average, "main"), html.cell(s.final, "main")]
+        tasks = [s.task_id_accuracy, s.task_aware_accuracy]
+        lines.append([html.breakable(s.method), *main, *tasks, *row.cost_cells])
     caption = (
         "Accuracy, average over the tasks and after the last one, in percent; "
         f"{html.over_seeds([row.summary for row in rows])}. Seconds of training, and storage "
@@ -213,18 +217,14 @@ def _table(rows: Sequence[Row]) -> Markup:
     return html.table(caption, head, lines) + note
 
 
-def _seconds(row: Row) -> str:
-    return "" if row.shares_network else sections.seconds(row.cost.training)
-
-
 def _markdown(rows: Sequence[Row]) -> str:
     head = ["row", "average incremental accuracy (%)", "last accuracy (%)"]
     head += ["task-ID accuracy (%)", "training (s)", "stored (kB per class)"]
-    lines = []
-    for row in rows:
-        s = row.summary
-        cells = [s.method, *map(percent, (s.average, s.final, s.task_id_accuracy))]
-        lines.append([*cells, _seconds(row), sections.kilobytes(row.stored)])
+    lines = [
+        [s.method, s.average, s.final, s.task_id_accuracy, *row.cost_cells]
+        for row in rows
+        if (s := row.summary)
+    ]
     return f"{as_markdown(head, lines)}\n\n{sections.CLOCK}"
 
 

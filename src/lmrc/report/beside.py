@@ -1,12 +1,10 @@
-"""What the page of a single method compares it with: a folder beside it, and chance."""
+"""Comparison on the page of a single method: with runs in a neighbouring folder, and chance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
-
-from markupsafe import Markup
 
 from lmrc.report import html
 from lmrc.report.html import Contents, Section
@@ -23,8 +21,7 @@ from lmrc.report.records import (
 )
 from lmrc.report.summary import (
     MethodSummary,
-    Spread,
-    metric_name,
+    as_spread,
     split_title,
     style_indices,
     summarize_methods,
@@ -47,9 +44,9 @@ def find_beside(
 ) -> Beside | None:
     """Return the folder beside this one with the most methods on the same stream.
 
-    None where the page has several methods of its own, or nothing is comparable. Comparable are
-    methods of the experiment "incremental" with all seeds that are complete here, whose tasks have
-    the same classes.
+    None if the page has several methods, or nothing is comparable. Methods of the experiment
+    "incremental" are comparable if their tasks have the same classes and they have all seeds that
+    are complete here.
     """
     methods = list(by_method_and_seed(records).values())
     if len(methods) != 1:
@@ -86,7 +83,7 @@ def find_beside(
 
 
 def _differs(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two recipes have other data, or other settings of what methods share."""
+    """Tell whether two recipes differ in their data, or in settings that all methods share."""
     settings = [one.get("settings") or {} for one in (recipe, other)]
     return any(recipe.get(name) != other.get(name) for name in SAME) or any(
         settings[0].get(name) != settings[1].get(name) for name in SAME_SETTINGS
@@ -99,12 +96,10 @@ def _stream(run: Sequence[RunRecord]) -> list[list[str]]:
     return [list(map(str, line.record.classes)) for line in run] if complete else []
 
 
-def summaries_beside(
-    beside: Beside | None, own: MethodSummary, metric: str
-) -> dict[str, MethodSummary]:
+def summaries_beside(beside: Beside | None, own: MethodSummary) -> dict[str, MethodSummary]:
     """Return the methods beside a page's own, by name, with titles and styles of that page."""
     found = {}
-    for s in summarize_methods(beside.records, metric) if beside else ():
+    for s in summarize_methods(beside.records, own.metric) if beside else ():
         title = _title(s.method, own.method, beside.folder if beside else "")
         same = s.style == own.style
         style = style_indices([own.method, title])[title] if same else s.style
@@ -113,23 +108,17 @@ def summaries_beside(
 
 
 def compared(
-    contents: Contents,
-    own: MethodSummary,
-    others: Mapping[str, MethodSummary],
-    metric: str,
-    folder: str,
+    contents: Contents, own: MethodSummary, others: Mapping[str, MethodSummary], folder: str
 ) -> Contents:
-    """Return the report of one method with what it compares with: in its headline, and a table."""
-    most = 5 if metric == "top5" else 1
+    """Return the report of one method with a comparison in its headline and in a table."""
+    most = 5 if own.metric == "top5" else 1
     chance = [min(1.0, most / n) for n in own.classes_seen]
     shown = [own, *others.values()]
-    rows = [
-        [html.name(s.method, s.style), html.cell(s.average, "main"), html.cell(s.final)]
-        for s in shown
+    rows: list[list[html.Content]] = [
+        [html.name(s.method, s.style), html.cell(s.average, "main"), s.final] for s in shown
     ]
-    guessed = [Spread(share, None) for share in (fmean(chance), chance[-1])]
-    rows.append([Markup("chance"), *map(html.cell, guessed)])
-    caption = f"Average incremental and last {metric_name(metric)}, in percent"
+    rows.append(["chance", *(as_spread(share) for share in (fmean(chance), chance[-1]))])
+    caption = f"Average incremental and last {own.metric_name}, in percent"
     text = f"Chance: {'five' if most > 1 else 'one'} of the classes seen so far, at random."
     if others:
         text = (

@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
 from lmrc.report import figures, html
 from lmrc.report.html import Contents, Drawing, Section
-from lmrc.report.records import Description, read_lines
+from lmrc.report.records import Description
 from lmrc.report.settings import environment
 from lmrc.report.summary import Spread, as_markdown, csv_text
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAWS = {"beta": "exact (Beta)", "normal": "normal, σ = 1/√d", "paper": "as printed, σ = 1/d"}
+
+HEAD = ["d", "T", "found", *LAWS.values()]
 
 ERRATUM = (
     "The cosine t of two random unit vectors has the variance 1/d, hence the standard deviation "
@@ -63,11 +64,6 @@ class CapacityRecord:
         return json.dumps(vars(self), ensure_ascii=False, allow_nan=False)
 
 
-def read_capacity_records(folder: Path) -> list[CapacityRecord]:
-    """Read the folder's records, in the order in which they were made."""
-    return read_lines(folder, CapacityRecord)
-
-
 class Count(NamedTuple):
     """Label vectors found for one dimension and threshold, over the seeds."""
 
@@ -107,7 +103,7 @@ def build(description: Description, records: Sequence[CapacityRecord]) -> Conten
         sections=[Section("result", "Found and expected", body + _table(counts, seeds))],
         settings=html.note("γ: max tries; τ: confidence. The recipe is above."),
         environment=environment(records, sum(r.seconds for r in records), "Counting"),
-        markdown=_markdown(counts),
+        markdown=as_markdown(HEAD, _rows(counts), texts=0),
         drawings={"capacity": drawing},
         tables={"capacity": _csv(counts)},
     )
@@ -140,24 +136,28 @@ def number(log10: float) -> str:
 
 
 def _found(count: Count) -> str:
-    if count.is_lower_bound:
-        return f"≥ {count.found.mean:,.0f}"
-    return f"{count.found.mean:,.0f}"
+    return f"{'≥ ' * count.is_lower_bound}{count.found.mean:,.0f}"
 
 
 def _table(counts: Sequence[Count], seeds: int) -> Markup:
-    head = ["d", "T", "found", *LAWS.values()]
     rows = []
-    for count in counts:
+    for count, (dim, threshold, found, *expected) in zip(counts, _rows(counts), strict=True):
         deviation = count.found.deviation
         shows = deviation is not None and not count.is_lower_bound
         more = f"± {deviation:.0f}" if shows else ""
-        cells = [html.td(f"{count.threshold:g}"), html.td(_found(count), "main", more)]
-        cells += [html.td(number(count.log10_expected[law])) for law in LAWS]
-        rows.append([str(count.dim), *cells])
+        rows.append([dim, threshold, html.cell(found, "main", more), *expected])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     caption = f"Label vectors: found ({spread}; ≥: the search was stopped), and expected by Eq. 4."
-    return html.table(caption, head, rows)
+    return html.table(caption, HEAD, rows)
+
+
+def _rows(counts: Sequence[Count]) -> list[list[str]]:
+    """Return the cells of the columns `HEAD`."""
+    return [
+        [str(c.dim), f"{c.threshold:g}", _found(c)]
+        + [number(c.log10_expected[law]) for law in LAWS]
+        for c in counts
+    ]
 
 
 def _headline(counts: Sequence[Count]) -> str:
@@ -171,14 +171,6 @@ def _headline(counts: Sequence[Count]) -> str:
         f"vectors; the exact law expects {number(c.log10_expected['beta'])}, the printed one "
         f"{number(c.log10_expected['paper'])}."
     )
-
-
-def _markdown(counts: Sequence[Count]) -> str:
-    rows = []
-    for c in counts:
-        laws = [number(c.log10_expected[law]) for law in LAWS]
-        rows.append([str(c.dim), f"{c.threshold:g}", _found(c), *laws])
-    return as_markdown(["d", "T", "found", *LAWS.values()], rows, texts=0)
 
 
 def _csv(counts: Sequence[Count]) -> str:
@@ -264,7 +256,7 @@ def _one_dimension(axes: Axes, counts: Sequence[Count], laws: Sequence[str], pos
         zorder=3,
     )
     bounds = [c for c in counts if c.is_lower_bound]
-    beside = 0.004 * (position - 2)  # for all are at the limit
+    beside = 0.004 * (position - 2)  # side by side: they all have the limit's height
     axes.plot(
         [c.threshold + beside for c in bounds],
         [math.log10(c.found.mean) for c in bounds],

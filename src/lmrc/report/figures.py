@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from lmrc.report.summary import MethodSummary, Spread, grows, metric_name, percent
+from lmrc.report.summary import MethodSummary, Spread, grows, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,19 +84,19 @@ class Curve(NamedTuple):
     hollow: bool = False
 
 
-def accuracy_over_tasks(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Figure:
+def accuracy_over_tasks(summaries: Sequence[MethodSummary]) -> Figure:
     """Draw the accuracy over all seen classes after each task (Fig. 3), one line per method.
 
     With a band of one standard deviation where there are several seeds. The legend gives the
-    average incremental accuracy. A single method has a baseline beside it: all test samples of the
-    newest task right, and no other, which is what fine-tuning comes to.
+    average incremental accuracy. A single method gets a baseline, close to fine-tuning: all test
+    samples of the newest task are right, and no other.
     """
-    kind = metric_name(metric)
+    kind = summaries[0].metric_name
     curves = [
         Curve(f"{s.method}: {percent(s.average)}", line_style(s.style), s.classes_seen, s.accuracy)
         for s in summaries
     ]
-    if len(curves) == 1 and metric == "accuracy" and summaries[0].newest_alone:
+    if len(curves) == 1 and summaries[0].metric == "accuracy" and summaries[0].newest_alone:
         newest = [Spread(share, None) for share in summaries[0].newest_alone]
         style = LineStyle(LINE_STYLES[-1].colour, "", ":")
         curves.append(Curve("the newest task alone", style, summaries[0].classes_seen, newest))

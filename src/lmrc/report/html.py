@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 MANY_COLUMNS = 7
 
 
+#: What a table cell shows: a share in percent, text or HTML; a dash for None.
+Content = Spread | str | None
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A figure, and its description for screen readers."""
@@ -115,38 +119,39 @@ def name(method: str, style: int) -> Markup:
     return Markup('<span class="keyed">{}{}</span>').format(key, breakable(method))
 
 
-def td(content: str, kind: str = "", more: str = "", style: str = "") -> Markup:
-    """Return a table cell, with `more` in small type."""
-    opened = Markup("<td")
-    for attribute, given in (("class", kind), ("style", style)):
-        opened += Markup(' {}="{}"').format(attribute, given) if given else Markup()
+class Cell(Markup):
+    """A table cell as HTML."""
+
+
+def cell(content: Content, kind: str = "", more: str = "") -> Cell:
+    """Return a table cell of a CSS class, with `more` in small type: a share in percent, or text.
+
+    >>> print(cell(Spread(0.5, 0.01), "main"), cell("a < b"), cell(None))
+    <td class="main">50.0 <span class="sd">± 1.0</span></td> <td>a &lt; b</td> <td>–</td>
+    """
+    attributes = Markup(' class="{}"').format(kind) if kind and content is not None else ""
+    if isinstance(content, Spread):
+        mean, deviation = content
+        content, more = f"{100 * mean:.1f}", "" if deviation is None else f"± {100 * deviation:.1f}"
+        attributes += Markup(' style="--share:{:.3f}"').format(mean) if kind == "share" else ""
     small = Markup(' <span class="sd">{}</span>').format(more) if more else ""
-    return Markup("{}>{}{}</td>").format(opened, content, small)
-
-
-def cell(spread: Spread | None, kind: str = "") -> Markup:
-    """Return a table cell: a share in percent, the deviation smaller beside it."""
-    if spread is None:
-        return td("–")
-    deviation = spread.deviation
-    more = "" if deviation is None else f"± {100 * deviation:.1f}"
-    style = f"--share:{spread.mean:.3f}" if kind == "share" else ""
-    return td(f"{100 * spread.mean:.1f}", kind, more, style)
-
-
-def paper_cell(share: float | None) -> Markup:
-    """Return a table cell with the paper's number, in percent."""
-    return td("–" if share is None else f"{100 * share:.1f}", "paper")
+    text = "–" if content is None else content
+    return Cell(Markup("<td{}>{}{}</td>").format(attributes, text, small))
 
 
 def table(
-    caption: str, head: Iterable[str], rows: Iterable[Sequence[str]], kind: str = ""
+    caption: str, head: Iterable[str], rows: Iterable[Sequence[Content]], kind: str = ""
 ) -> Markup:
-    """Return a table that scrolls in its own box. Rows are a name, and then cells as of `td`."""
+    """Return a table that scrolls in its own box.
+
+    Rows are a name, and then cells: a `cell`, or the content of a plain one.
+    """
     names = list(head)
     columns = joined(Markup('<th scope="col">{}</th>').format(breakable(name)) for name in names)
     body = joined(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(name, joined(cells))
+        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
+            name, joined(c if isinstance(c, Cell) else cell(c) for c in cells)
+        )
         for name, *cells in rows
     )
     n_columns = len(names) - 1

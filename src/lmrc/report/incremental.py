@@ -7,7 +7,7 @@ Consolidation, and which task is predicted. The demo is shown as `incremental` i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -22,10 +22,8 @@ from lmrc.report.summary import (
     as_markdown,
     best,
     csv_text,
-    metric_name,
     name_best,
     over_tasks,
-    percent,
     summarize_methods,
 )
 
@@ -40,13 +38,12 @@ def build(
     description: Description, records: Sequence[RunRecord], beside: Sequence[MethodSummary] = ()
 ) -> Contents:
     """Return the report of runs over tasks; the figure has those of `beside`, too."""
-    metric = sections.metric_of(description)
-    summaries = summarize_methods(records, metric)
-    kind = metric_name(metric).capitalize()
+    summaries = summarize_methods(records, sections.metric_of(description))
+    kind = summaries[0].metric_name.capitalize()
     drawn = [*summaries, *beside]
     methods = ", ".join(summary.method for summary in drawn)
     drawing = Drawing(
-        figures.accuracy_over_tasks(drawn, metric),
+        figures.accuracy_over_tasks(drawn),
         f"{kind} over all seen classes after each task: {methods}. The table below holds the "
         "numbers.",
     )
@@ -55,26 +52,25 @@ def build(
         "result",
         "Accuracy over the tasks",
         html.figure(drawing, "accuracy", caption)
-        + sections.accuracy_table(summaries, description.paper, metric)
-        + sections.final_table(summaries, metric),
+        + sections.accuracy_table(summaries, description.paper)
+        + sections.final_table(summaries),
     )
     return sections.gather(
         description,
         records,
         summaries,
-        headline=_headline(summaries, metric),
-        findings=final_findings(summaries, metric),
+        headline=_headline(summaries),
+        findings=final_findings(summaries),
         sections=[
             result,
             sections.cost_section(summaries, sections.costs(records)),
-            sections.classes_section(summaries),
-            sections.confusion_section(summaries),
+            *sections.detail_sections(summaries),
         ],
         drawings={"accuracy": drawing},
     )
 
 
-def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
+def _headline(summaries: Sequence[MethodSummary]) -> str:
     averages = {s.method: s.average.mean for s in summaries if s.average}
     if not averages:
         return ""
@@ -87,7 +83,8 @@ def _headline(summaries: Sequence[MethodSummary], metric: str) -> str:
     ]
     lead, shares = name_best(leaders)
     lead = lead if len(compared) > 1 else next(iter(leaders))
-    return f"{lead}: {shares} % average incremental {metric_name(metric)}{''.join(others)}."
+    kind = summaries[0].metric_name
+    return f"{lead}: {shares} % average incremental {kind}{''.join(others)}."
 
 
 def _compared(summaries: Sequence[MethodSummary]) -> dict[str, Spread]:
@@ -96,9 +93,9 @@ def _compared(summaries: Sequence[MethodSummary]) -> dict[str, Spread]:
     return {m: spread for m, spread in averages.items() if m != UPPER_BOUND} or averages
 
 
-def final_findings(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> list[str]:
+def final_findings(summaries: Sequence[MethodSummary]) -> list[str]:
     """Describe the best methods and LMRC after the last task; the table has the others."""
-    top5, top1 = (" (top 5)", " (top 1)") if metric == "top5" else ("", "")
+    top5, top1 = (" (top 5)", " (top 1)") if summaries[0].metric == "top5" else ("", "")
     leaders = best(_compared(summaries))
     found = []
     for s in summaries:
@@ -119,40 +116,35 @@ def final_findings(summaries: Sequence[MethodSummary], metric: str = "accuracy")
 
 def build_consolidation(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report of LMRC with and without Response Consolidation."""
-    metric = sections.metric_of(description)
-    summaries = summarize_methods(records, metric)
-    solid = [("all classes", s, s.accuracy) for s in summaries]
-    dotted = [("old classes", s, over_tasks(s.runs, "old_accuracy")) for s in summaries]
+    summaries = summarize_methods(records, sections.metric_of(description))
+    kind = summaries[0].metric_name
+    measures = {summaries[0].metric: "all classes", "old_accuracy": "old classes"}
     drawing = Drawing(
-        _solid_and_dotted(solid, dotted, f"{metric_name(metric)} (%)"),
+        _two_measures(summaries, measures, f"{kind} (%)"),
         "Accuracy over all seen classes and over the old ones after each task. The tables "
         "below hold the numbers.",
     )
     caption = (
-        f"Solid: {metric_name(metric)} over all classes seen so far; dotted: accuracy over the "
+        f"Solid: {kind} over all classes seen so far; dotted: accuracy over the "
         f"classes of earlier tasks.{sections.band(summaries)}"
     )
     result = Section(
         "result",
         "All classes and old classes",
         html.figure(drawing, "consolidation", caption)
-        + sections.accuracy_table(summaries, description.paper, metric)
+        + sections.accuracy_table(summaries, description.paper)
         + sections.measure_table(
             summaries, "old_accuracy", "Accuracy over the classes of earlier tasks"
         )
-        + sections.final_table(summaries, metric),
+        + sections.final_table(summaries),
     )
     return sections.gather(
         description,
         records,
         summaries,
         headline=_consolidation_headline(summaries),
-        findings=final_findings(summaries, metric),
-        sections=[
-            result,
-            sections.classes_section(summaries),
-            sections.confusion_section(summaries),
-        ],
+        findings=final_findings(summaries),
+        sections=[result, *sections.detail_sections(summaries)],
         drawings={"consolidation": drawing},
     )
 
@@ -205,15 +197,9 @@ def build_heads(description: Description, records: Sequence[RunRecord]) -> Conte
 
 def task_id_drawing(summaries: Sequence[MethodSummary]) -> Drawing:
     """Draw task-ID accuracy and task-aware accuracy over the tasks."""
-    solid, dotted = (
-        [(words, s, over_tasks(s.runs, measure)) for s in summaries]
-        for measure, words in (
-            ("task_id_accuracy", "task-ID"),
-            ("task_aware_accuracy", "task-aware"),
-        )
-    )
+    measures = {"task_id_accuracy": "task-ID", "task_aware_accuracy": "task-aware"}
     return Drawing(
-        _solid_and_dotted(solid, dotted, "share of samples (%)"),
+        _two_measures(summaries, measures, "share of samples (%)"),
         "Task-ID accuracy and task-aware accuracy after each task. The tables below hold the "
         "numbers.",
     )
@@ -229,27 +215,27 @@ def task_id_caption(summaries: Sequence[MethodSummary]) -> str:
 
 def task_id_tables(summaries: Sequence[MethodSummary]) -> Markup:
     """Return task-ID accuracy and task-aware accuracy after each task."""
-    return sections.measure_table(
-        summaries, "task_id_accuracy", "Task-ID accuracy"
-    ) + sections.measure_table(summaries, "task_aware_accuracy", "Task-aware accuracy")
+    measures = {"task_id_accuracy": "Task-ID", "task_aware_accuracy": "Task-aware"}
+    return html.joined(
+        sections.measure_table(summaries, measure, f"{words} accuracy")
+        for measure, words in measures.items()
+    )
 
 
-def _solid_and_dotted(
-    solid: Sequence[tuple[str, MethodSummary, Sequence[Spread | None]]],
-    dotted: Sequence[tuple[str, MethodSummary, Sequence[Spread | None]]],
-    ylabel: str,
+def _two_measures(
+    summaries: Sequence[MethodSummary], measures: Mapping[str, str], ylabel: str
 ) -> Figure:
-    """Draw two measures of each method over the tasks."""
+    """Draw two measures of each method over the tasks: a solid line, and a dotted one."""
     curves = [
         Curve(
             f"{s.method}, {words}",
             figures.line_style(s.style)._replace(dashes=dashes),
             s.classes_seen,
-            spreads,
+            over_tasks(s.runs, measure),
             hollow=dashes == ":",
         )
-        for lines, dashes in ((solid, "-"), (dotted, ":"))
-        for words, s, spreads in lines
+        for (measure, words), dashes in zip(measures.items(), "-:", strict=True)
+        for s in summaries
     ]
     return figures.over_tasks(curves, ylabel=ylabel)
 
@@ -270,10 +256,7 @@ def _heads_headline(summaries: Sequence[MethodSummary]) -> str:
 
 def _heads_markdown(summaries: Sequence[MethodSummary]) -> str:
     head = ["method", "task-ID accuracy (%)", "task-aware accuracy (%)", "accuracy (%)"]
-    rows = [
-        [s.method, *map(percent, (s.task_id_accuracy, s.task_aware_accuracy, s.final))]
-        for s in summaries
-    ]
+    rows = [[s.method, s.task_id_accuracy, s.task_aware_accuracy, s.final] for s in summaries]
     return as_markdown(head, rows)
 
 

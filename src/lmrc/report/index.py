@@ -78,7 +78,7 @@ def write_index(folder: Path) -> tuple[Path, list[Entry]]:
     rows = [
         [
             Markup("/<wbr>").join(entry.place.split("/")),
-            Markup('<td><a href="{}/{}">{}</a><br><span class="note">{}</span></td>').format(
+            Markup('<a href="{}/{}">{}</a><br><span class="note">{}</span>').format(
                 quote(entry.place), PAGE, entry.headline or entry.title or entry.place, entry.title
             ),
         ]

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from lmrc.report.records import RunRecord
-from lmrc.report.summary import metric_name, percent, summarize_methods
+from lmrc.report.summary import METRIC_NAMES, percent, summarize_methods
 from lmrc.text import escape, say
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class _LiveTable(Progress):
         from rich.text import Text
 
         table = Table(
-            title=f"{metric_name(self.metric)} over all seen classes (%)",
+            title=f"{METRIC_NAMES[self.metric]} over all seen classes (%)",
             caption=self._caption(records),
             box=box.SIMPLE_HEAD,
         )

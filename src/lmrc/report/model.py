@@ -12,7 +12,7 @@ from lmrc.report.html import Contents, Drawing, Section
 from lmrc.report.records import NOT_SETTINGS, RECORDS, Description, read_lines
 from lmrc.report.sections import MANY_CLASSES, TASK_MEASURES
 from lmrc.report.settings import in_effect, settings_list
-from lmrc.report.summary import Spread, as_markdown, csv_text, percent_of
+from lmrc.report.summary import as_markdown, as_spread, csv_text
 
 EXPERIMENT = "model"
 MAX_MISTAKES = 20  # rows of the table of mistakes
@@ -71,19 +71,16 @@ def _settings(score: ModelScore) -> dict[str, Any]:
     return {name: v for name, v in in_effect(score.settings).items() if name not in left_out}
 
 
-def _cell(share: float, kind: str = "") -> Markup:
-    return html.cell(Spread(share, None), kind)
-
-
 def _classes(score: ModelScore) -> Section:
     rows = [
-        [label, html.td(f"{n:,}"), _cell(share, "share")] for label, n, share in score.per_class
+        [label, f"{n:,}", html.cell(as_spread(share), "share")]
+        for label, n, share in score.per_class
     ]
     many = len(rows) > MANY_CLASSES
     kind = "classes named compact" if many else "classes named"
     caption = "Images and accuracy in percent, in order of arrival."
     if len(rows) > 5:
-        caption += f" Top-5 accuracy: {percent_of(score.top5)} %."
+        caption += f" Top-5 accuracy: {100 * score.top5:.1f} %."
     table = html.table(caption, ["class", "images", "accuracy"], rows, kind)
     body = html.collapsible(f"All {len(rows)} classes", table) if many else table
     return Section("classes", "Accuracy per class", body)
@@ -92,7 +89,7 @@ def _classes(score: ModelScore) -> Section:
 def _mistakes(score: ModelScore) -> Section:
     images = {label: n for label, n, _ in score.per_class}
     rows = [
-        [true, html.td(predicted), html.td(f"{n:,}"), _cell(n / max(n, images.get(true, 0)))]
+        [true, predicted, f"{n:,}", as_spread(n / max(n, images.get(true, 0)))]
         for true, predicted, n in score.mistakes[:MAX_MISTAKES]
     ]
     left = len(score.mistakes) - len(rows)
@@ -108,8 +105,8 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
     )
     text = html.note(
         f"A task is one learn that brought new classes. The task-ID accuracy is "
-        f"{percent_of(score.task_id_accuracy)} %, the task-aware accuracy "
-        f"{percent_of(score.task_aware_accuracy)} %. {TASK_MEASURES}"
+        f"{100 * score.task_id_accuracy:.1f} %, the task-aware accuracy "
+        f"{100 * score.task_aware_accuracy:.1f} %. {TASK_MEASURES}"
     ) + html.note(
         "A row holds the images of one task's classes; a column says to which task the predicted "
         "class belongs. Shares of a row, in percent."
@@ -120,5 +117,5 @@ def _heads(score: ModelScore, drawing: Drawing) -> Section:
 
 def _markdown(score: ModelScore) -> str:
     found = [*score.per_class, ["**all**", score.n, score.accuracy]]
-    rows = [[label, str(n), f"{100 * share:.1f}"] for label, n, share in found]
+    rows = [[label, str(n), as_spread(share)] for label, n, share in found]
     return as_markdown(["class", "images", "accuracy (%)"], rows)

@@ -24,6 +24,7 @@ from lmrc.report.records import (
     is_complete,
     name_runs,
     read_description,
+    read_lines,
     read_records,
 )
 from lmrc.report.sections import metric_of
@@ -86,7 +87,7 @@ def read_contents(folder: Path) -> tuple[Description, Contents]:
             )
     description = read_description(folder)
     if description.experiment == "capacity":
-        return description, capacity.build(description, capacity.read_capacity_records(folder))
+        return description, capacity.build(description, read_lines(folder, capacity.CapacityRecord))
     if description.experiment == model.EXPERIMENT:
         return description, model.build(description, model.read_score(folder))
     records = read_records(folder)
@@ -159,9 +160,8 @@ def build(
     shown = replace(description, paper={}) if notes else description
     ordered = in_recipe_order(records, description.recipe)
     builder = BUILDERS.get(description.experiment, incremental.build)
-    metric = metric_of(description)
-    own = summarize_methods(ordered, metric)
-    others = summaries_beside(beside, own[0], metric) if len(own) == 1 else {}
+    own = summarize_methods(ordered, metric_of(description))
+    others = summaries_beside(beside, own[0]) if len(own) == 1 else {}
     if builder is incremental.build:
         contents = incremental.build(shown, ordered, list(others.values()))
     else:
@@ -169,7 +169,7 @@ def build(
     if not _is_finished(description, records):
         contents = replace(contents, headline="", findings=[])
     if len(own) == 1 and builder in (incremental.build, rehearsal.build):
-        contents = compared(contents, own[0], others, metric, beside.folder if beside else "")
+        contents = compared(contents, own[0], others, beside.folder if beside else "")
     notes += dropped
     return replace(contents, notes=notes, markdown="\n\n".join([contents.markdown, *notes]))
 
@@ -229,8 +229,7 @@ def _without_abandoned(
 ) -> tuple[Description, Sequence[RunRecord], list[str]]:
     """Leave out unfinished runs of a command that a later, finished one with fewer runs replaces.
 
-    A user who starts five seeds, stops and runs three does not wait for the other two. Returns also
-    a note about it: none or one.
+    So a user can start five seeds, stop, and run three. Also returns a note about it: none or one.
     """
     complete = {run for run, is_whole in _complete(records).items() if is_whole}
     commands = description.commands

@@ -15,12 +15,15 @@ from functools import cache
 from itertools import count, product, takewhile
 from pathlib import Path
 from types import UnionType
-from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from lmrc.evaluation.run import TaskRecord
 from lmrc.lock import locked
 from lmrc.store.files import write_atomically
 from lmrc.text import brief
+
+if TYPE_CHECKING:
+    from lmrc.report.capacity import CapacityRecord
 
 RECORDS = "records.jsonl"
 DESCRIPTION = "run.json"
@@ -87,7 +90,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Description:
-    """What a folder's runs are about, and what they show."""
+    """The question that a folder's runs answer, how they were made, and their result."""
 
     experiment: str  # which experiment the folder belongs to
     #: Its name, and the question that it answers.
@@ -106,14 +109,7 @@ class Description:
     paper: dict[str, float] = field(default_factory=dict)
 
 
-class Line(Protocol):
-    """A record of any kind: what can be a line of ``records.jsonl``."""
-
-    def to_json(self) -> str:
-        """Return the record as one line of JSON, without its end of line."""
-
-
-def append_record(folder: Path, record: Line) -> None:
+def append_record(folder: Path, record: RunRecord | CapacityRecord) -> None:
     """Add a record to the folder's file, and return once it is on the disk.
 
     Safe for several processes at a time. A line that a killed process left unfinished is removed.
@@ -135,11 +131,13 @@ def read_records(folder: Path) -> list[RunRecord]:
 
 
 def read_lines(folder: Path, kind: type[Read]) -> list[Read]:
-    """Read records of any kind.
+    """Read records of any kind; none where the folder has no file of them.
 
-    A last line without its newline was not finished by a killed run; it is ignored.
+    A last line without its newline is ignored: a run was killed while it wrote it.
     """
-    path, found = folder / RECORDS, []
+    path, found = folder / RECORDS, list[Read]()
+    if not path.exists():
+        return found
     with path.open("rb") as file:  # text may hold other line separators
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
@@ -225,8 +223,8 @@ def read_description(folder: Path) -> Description:
 def by_method_and_seed(records: Iterable[RunRecord]) -> Runs:
     """Group records by method, in order of appearance, and by seed; sort each by task.
 
-    Records after a missing one are ignored: they will be made again. Of two for one task the later
-    counts.
+    Records after a missing one are ignored, as they will be made again. If a task has two, the
+    later one counts.
     """
     found: dict[str, dict[int, dict[int, RunRecord]]] = {}
     for line in records:

@@ -1,6 +1,6 @@
 """Report of `rehearsal` (Table 1): methods with a few exemplars per class."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
@@ -12,12 +12,10 @@ from lmrc.report.summary import (
     MethodSummary,
     Spread,
     as_markdown,
+    as_spread,
     best,
     memory_unit,
-    metric_name,
     name_best,
-    percent,
-    percent_of,
     split_title,
     style_indices,
     summarize_methods,
@@ -35,19 +33,44 @@ class Table1:
     styles: dict[str, int]
     sizes: list[int]
     ours: dict[tuple[str, int], Spread | None]
-    paper: dict[tuple[str, int], float]
+    paper: dict[tuple[str, int], Spread | None]
     unit: str
+
+    @property
+    def columns(self) -> list[tuple[str, str, list[Spread | None]]]:
+        """Heading, CSS class and values of each column."""
+        shown = [("main", self.ours), *([("paper", self.paper)] if self.paper else [])]
+        return [
+            (
+                "paper" if kind == "paper" else f"{size} {self.unit}",
+                kind,
+                [values.get((method, size)) for method in self.methods],
+            )
+            for size in self.sizes
+            for kind, values in shown
+        ]
 
 
 def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     """Return the report: Table 1, ours and the paper's side by side."""
-    metric = sections.metric_of(description)
-    summaries = summarize_methods(records, metric)
+    summaries = summarize_methods(records, sections.metric_of(description))
+    kind = summaries[0].metric_name
     table = _table1(summaries, description)
-    body, drawings = _html(table, summaries, metric), {}
-    if len(table.sizes) > 1:  # a single one makes no line
-        drawings = {"rehearsal": _drawing(table, metric)}
-        caption = f"Average incremental {metric_name(metric)} by exemplars {table.unit}." + (
+    heads, kinds, values = zip(*table.columns, strict=True)
+    rows = list(zip(table.methods, *values, strict=True))
+    body = html.table(
+        f"Average incremental {kind} with exemplars, in percent; {html.over_seeds(summaries)}.",
+        ["method", *heads],
+        [
+            [html.name(method, table.styles[method]), *map(html.cell, spreads, kinds)]
+            for method, *spreads in rows
+        ],
+    )
+    body += html.note(sections.PROTOCOL) if table.paper else Markup()
+    drawings = {}
+    if len(table.sizes) > 1:  # a single size is no line
+        drawings = {"rehearsal": _drawing(table, kind)}
+        caption = f"Average incremental {kind} by exemplars {table.unit}." + (
             " Hollow, dotted: the paper's." if table.paper else ""
         )
         body += html.figure(drawings["rehearsal"], "rehearsal", caption)
@@ -57,7 +80,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
     detail = Section(
         "tasks",
         "Accuracy after each task",
-        sections.accuracy_table(recoloured, {}, metric) + sections.final_table(recoloured, metric),
+        sections.accuracy_table(recoloured) + sections.final_table(recoloured),
     )
     return sections.gather(
         description,
@@ -65,13 +88,8 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         summaries,
         headline=_headline(table),
         findings=[],
-        sections=[
-            result,
-            detail,
-            sections.classes_section(summaries),
-            sections.confusion_section(summaries),
-        ],
-        markdown=_markdown(table),
+        sections=[result, detail, *sections.detail_sections(summaries)],
+        markdown=as_markdown(["method", *(f"{head} (%)" for head in heads)], rows),
         drawings=drawings,
     )
 
@@ -79,45 +97,13 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
 def _table1(summaries: Sequence[MethodSummary], description: Description) -> Table1:
     ours = {split_title(s.method): s.average for s in summaries}
     paper = description.paper.items()
-    printed = {key: share for t, share in paper if (key := split_title(t)) in ours}
+    printed = {key: as_spread(share) for t, share in paper if (key := split_title(t)) in ours}
     methods, sizes = list(dict.fromkeys(m for m, _ in ours)), sorted({size for _, size in ours})
     unit = memory_unit(description.recipe.get("total"))
     return Table1(methods, style_indices(methods), sizes, ours, printed, unit)
 
 
-def _cells(
-    table: Table1,
-    ours: Callable[[Spread | None], str],
-    paper: Callable[[float | None], str],
-    unit: str = "",
-) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the head of Table 1, and the cells of each method as two functions write them."""
-    head, rows = ["method"], {method: list[str]() for method in table.methods}
-    for size in table.sizes:
-        head += [f"{size} {table.unit}{unit}", *([f"paper{unit}"] if table.paper else [])]
-        for method, cells in rows.items():
-            cells.append(ours(table.ours.get((method, size))))
-            cells += [paper(table.paper.get((method, size)))] if table.paper else []
-    return head, rows
-
-
-def _html(table: Table1, summaries: Sequence[MethodSummary], metric: str) -> Markup:
-    head, rows = _cells(table, lambda spread: html.cell(spread, "main"), html.paper_cell)
-    named = [[html.name(method, table.styles[method]), *cells] for method, cells in rows.items()]
-    caption = (
-        f"Average incremental {metric_name(metric)} with exemplars, in percent; "
-        f"{html.over_seeds(summaries)}."
-    )
-    protocol = html.note(sections.PROTOCOL) if table.paper else Markup()
-    return html.table(caption, head, named) + protocol
-
-
-def _markdown(table: Table1) -> str:
-    head, rows = _cells(table, percent, percent_of, " (%)")
-    return as_markdown(head, [[method, *cells] for method, cells in rows.items()])
-
-
-def _drawing(table: Table1, metric: str) -> Drawing:
+def _drawing(table: Table1, kind: str) -> Drawing:
     with figures.panel(4.9, 3.6) as (figure, axes):
         for method in table.methods:
             style = figures.line_style(table.styles[method])
@@ -134,10 +120,10 @@ def _drawing(table: Table1, metric: str) -> Drawing:
                 capsize=3,
                 label=method,
             )
-            theirs = [(p, v) for p in table.sizes if (v := table.paper.get((method, p)))]
+            theirs = [(p, s) for p in table.sizes if (s := table.paper.get((method, p)))]
             axes.plot(
                 [size for size, _ in theirs],
-                [100 * share for _, share in theirs],
+                [100 * spread.mean for _, spread in theirs],
                 color=style.colour,
                 marker=style.marker,
                 markerfacecolor="none",
@@ -146,7 +132,7 @@ def _drawing(table: Table1, metric: str) -> Drawing:
             )
         axes.set(
             xlabel=f"exemplars {table.unit}",
-            ylabel=f"average incremental\n{metric_name(metric)} (%)",
+            ylabel=f"average incremental\n{kind} (%)",
         )
         axes.set_xticks(table.sizes)
         figures.declutter(axes)

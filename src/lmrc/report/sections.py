@@ -14,10 +14,10 @@ from lmrc.report.settings import environment, settings_table
 from lmrc.report.summary import (
     MethodSummary,
     Spread,
+    as_spread,
     csv_table,
     grows,
     markdown_table,
-    metric_name,
     over_tasks,
     split_title,
 )
@@ -64,7 +64,7 @@ def gather(
 
     ``table.csv`` is always there. The default of `markdown` has the average and final accuracies.
     """
-    paper, metric = description.paper, metric_of(description)
+    paper = description.paper
     seconds = sum(r.record.train_seconds + r.record.test_seconds for r in records)
     return Contents(
         headline=headline,
@@ -72,9 +72,9 @@ def gather(
         sections=sections,
         settings=settings_table(description, records),
         environment=environment(records, seconds, "Training and testing"),
-        markdown=markdown or markdown_table(summaries, paper, metric),
+        markdown=markdown or markdown_table(summaries, paper),
         drawings=drawings,
-        tables={"table": csv_table(summaries, paper, metric), **(tables or {})},
+        tables={"table": csv_table(summaries, paper), **(tables or {})},
     )
 
 
@@ -88,56 +88,50 @@ def metric_of(description: Description) -> str:
 
 
 def accuracy_table(
-    summaries: Sequence[MethodSummary],
-    paper: Mapping[str, float] = MappingProxyType({}),
-    metric: str = "accuracy",
+    summaries: Sequence[MethodSummary], paper: Mapping[str, float] = MappingProxyType({})
 ) -> Markup:
     """Return accuracy after each task, and its average with the paper's beside it."""
-    longest = max(summaries, key=lambda summary: len(summary.accuracy))
     # The average first: of many tasks, a narrow screen shows only the first few.
-    head = ["method", "average", *(["paper"] if paper else [])]
-    head += _task_headings(longest.classes_seen)
-    rows = []
-    for s in summaries:
-        missing = [None] * (len(longest.accuracy) - len(s.accuracy))
-        cells = [html.cell(s.average, "main")]
-        cells += [html.paper_cell(paper.get(s.method))] if paper else []
-        cells += [html.cell(spread) for spread in [*s.accuracy, *missing]]
-        rows.append([html.name(s.method, s.style), *cells])
-    kind = metric_name(metric).capitalize()
-    caption = f"{kind} over all seen classes, in percent; {html.over_seeds(summaries)}."
-    return html.table(caption, head, rows) + (html.note(PROTOCOL) if paper else Markup())
+    before = {"average": [html.cell(s.average, "main") for s in summaries]}
+    if paper:
+        before["paper"] = [html.cell(as_spread(paper.get(s.method)), "paper") for s in summaries]
+    title = f"{summaries[0].metric_name.capitalize()} over all seen classes"
+    table = measure_table(summaries, summaries[0].metric, title, before)
+    return table + (html.note(PROTOCOL) if paper else Markup())
 
 
-def measure_table(summaries: Sequence[MethodSummary], measure: str, title: str) -> Markup:
-    """Return one measure of the records after each task, a row per method."""
-    longest = max(summaries, key=lambda summary: len(summary.classes_seen))
-    head = ["method", *_task_headings(longest.classes_seen)]
+def measure_table(
+    summaries: Sequence[MethodSummary],
+    measure: str,
+    title: str,
+    before: Mapping[str, Sequence[html.Cell]] = MappingProxyType({}),
+) -> Markup:
+    """Return one measure of the records after each task, a row per method.
+
+    Columns `before` those of the tasks have a cell per method, by heading.
+    """
+    seen = max((s.classes_seen for s in summaries), key=len)
+    if grows(seen):
+        tasks = [f"{n} classes" for n in seen]
+    else:
+        tasks = [f"task {i}, {n} classes" for i, n in enumerate(seen, 1)]
     rows = []
-    for s in summaries:
+    for s, *cells in zip(summaries, *before.values(), strict=True):
         spreads = over_tasks(s.runs, measure)
-        missing = [None] * (len(longest.classes_seen) - len(spreads))
-        cells = [html.cell(spread) for spread in [*spreads, *missing]]
-        rows.append([html.name(s.method, s.style), *cells])
-    return html.table(f"{title}, in percent; {html.over_seeds(summaries)}.", head, rows)
+        missing = [None] * (len(seen) - len(spreads))
+        rows.append([html.name(s.method, s.style), *cells, *spreads, *missing])
+    caption = f"{title}, in percent; {html.over_seeds(summaries)}."
+    return html.table(caption, ["method", *before, *tasks], rows)
 
 
-def _task_headings(classes_seen: Sequence[int]) -> list[str]:
-    """Return a heading for each task."""
-    if grows(classes_seen):
-        return [f"{n} classes" for n in classes_seen]
-    return [f"task {i}, {n} classes" for i, n in enumerate(classes_seen, 1)]
-
-
-def final_table(summaries: Sequence[MethodSummary], metric: str = "accuracy") -> Markup:
+def final_table(summaries: Sequence[MethodSummary]) -> Markup:
     """Return the measures after the last task: all, old and new classes, forgetting, task ID."""
-    first = "all classes" if metric == "accuracy" else "all, top 5"
+    first = "all classes" if summaries[0].metric == "accuracy" else "all, top 5"
     head = ["method", first, "old", "new", "forgetting", "task-ID", "task-aware"]
     rows = [
-        [html.name(s.method, s.style), html.cell(s.final, "main")]
-        + [
-            html.cell(x)
-            for x in (s.old, s.new, s.forgetting, s.task_id_accuracy, s.task_aware_accuracy)
+        [
+            *(html.name(s.method, s.style), html.cell(s.final, "main")),
+            *(s.old, s.new, s.forgetting, s.task_id_accuracy, s.task_aware_accuracy),
         ]
         for s in summaries
     ]
@@ -193,7 +187,7 @@ def cost_section(summaries: Sequence[MethodSummary], by_method: Mapping[str, Cos
         cost = by_method[s.method]
         cells = [seconds(cost.training), seconds(cost.testing)]
         cells += [kilobytes(cost.images), kilobytes(cost.statistics)] if is_known else []
-        rows.append([html.name(s.method, s.style), *map(html.td, cells)])
+        rows.append([html.name(s.method, s.style), *cells])
     caption = f"Seconds{', and what is stored' * is_known}; mean over the seeds."
     notes = [TRAINING, TESTING, *([STORED] * is_known)]
     exemplar_free = [s.method for s in summaries if not split_title(s.method)[1]]
@@ -234,6 +228,11 @@ def _stored(ends: Sequence[RunRecord], what: str) -> float | None:
 
 
 # --- Classes and tasks ----------------------------------------------------------------------------
+
+
+def detail_sections(summaries: Sequence[MethodSummary]) -> list[Section]:
+    """Return the accuracy on each class, and the confusion between tasks."""
+    return [classes_section(summaries), confusion_section(summaries)]
 
 
 def classes_section(summaries: Sequence[MethodSummary]) -> Section:

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from lmrc.methods.catalog import classes
 from lmrc.methods.declared import LMRCPlusParameters, extensions_off
-from lmrc.methods.persistence import CLASSES
 from lmrc.report import html
 from lmrc.report.records import NOT_SETTINGS, Description, RunRecord
 from lmrc.statistics.prediction_rules import EXACT
 from lmrc.training.augment import flips
 
-#: Settings that say nothing beyond the others, or that are elsewhere on the page.
+if TYPE_CHECKING:
+    from lmrc.report.capacity import CapacityRecord
+
+#: Settings that are redundant, or shown elsewhere on the page.
 _ELSEWHERE = (
     *("experiment", "title", "question", "record_outputs"),
     *("settings", "by_method", "variants", "rows"),
 )
 
 THEN = ", then "
-
-
-class MadeWith(Protocol):
-    """A record of any kind that says how it was made."""
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Of Python and of the packages that matter."""
-
-    @property
-    def hardware(self) -> str:
-        """The machine."""
-
-    @property
-    def threads(self) -> int:
-        """Of torch."""
 
 
 def recipe_section(description: Description) -> Markup:
@@ -70,9 +57,7 @@ def settings_table(description: Description, records: Sequence[RunRecord]) -> Ma
     differing = [key for key, found in values.items() if len(found) > 1]
     if not differing:
         return settings_list(common)
-    cells = [
-        [html.td(html.value(chosen.get(key))) for key in differing] for chosen in settings.values()
-    ]
+    cells = [[html.value(chosen.get(key)) for key in differing] for chosen in settings.values()]
     across, down = [key.replace("_", " ") for key in differing], list(settings)
     corner = "method"
     if len(across) > len(down):  # the longer side goes down: pages scroll that way
@@ -88,7 +73,7 @@ def _of_record(record: RunRecord, beside_plus: bool) -> dict[str, Any]:
     """Return the settings of a record as they were in effect.
 
     A parameter that it does not name is newer than the record: its default is the old behaviour.
-    Beside LMRC+, LMRC has what it lacks: the extensions, switched off.
+    Beside LMRC+, LMRC is shown with the extensions of LMRC+ switched off.
     """
     classifier = record.settings.get("classifier", "")
     found = _defaults(classifier) | record.settings
@@ -132,11 +117,13 @@ def in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _defaults(classifier: str) -> dict[str, Any]:
-    cls = CLASSES.get(classifier)
+    cls = classes().get(classifier)
     return {} if cls is None else cls().get_params(deep=False)
 
 
-def environment(records: Sequence[MadeWith], seconds: float, work: str) -> Markup:
+def environment(
+    records: Sequence[RunRecord] | Sequence[CapacityRecord], seconds: float, work: str
+) -> Markup:
     """Name versions and hardware of a run, each that occurs."""
     made = [
         ", ".join(f"{name} {version}" for name, version in record.versions.items())

@@ -19,6 +19,7 @@ from lmrc.text import csv_cell, markdown_cell
 
 #: The mean over the tasks of each metric, as `lmrc.evaluation.run.summarize` names it.
 _AVERAGES = {"accuracy": "average_incremental_accuracy", "top5": "average_top5"}
+METRIC_NAMES = {"accuracy": "accuracy", "top5": "top-5 accuracy"}
 
 #: Standard deviation that is assumed of a method with one seed alone, as a share.
 ASSUMED_DEVIATION = 0.01
@@ -88,6 +89,11 @@ class Spread(NamedTuple):
         return cls(fmean(present), stdev(present) if len(present) > 1 else None)
 
 
+def as_spread(share: float | None) -> Spread | None:
+    """Return a share that has no deviation, such as the paper's."""
+    return None if share is None else Spread(share, None)
+
+
 def best(found: Mapping[str, Spread]) -> dict[str, float]:
     """Return the best method, and those within one standard deviation of it; the best first.
 
@@ -129,14 +135,13 @@ class MethodSummary:
     """One method over its seeds. Shares are from 0 to 1."""
 
     method: str
+    metric: str  # "accuracy" or "top5": what `accuracy`, `average` and `final` are of
     #: Index of its colour, marker and dashes, as `lmrc.report.figures.line_style` takes it.
     style: int
     runs: list[list[TaskRecord]]  # one run per seed, in order of tasks
     n_complete: int  # how many of them learnt the whole stream
     classes_seen: list[int]  # number of classes known after each task
-    #: Accuracy over all seen classes after each task (top-5 accuracy with that metric, as are
-    #: `average` and `final`).
-    accuracy: list[Spread]
+    accuracy: list[Spread]  # over all seen classes, after each task
     #: Average incremental accuracy; then, after the last task: accuracy over all, old and new
     #: classes, forgetting, task-ID accuracy and task-aware accuracy. Over runs that learnt the
     #: whole stream; None while there is none.
@@ -155,6 +160,11 @@ class MethodSummary:
     task_confusion: list[list[int]]
 
     @property
+    def metric_name(self) -> str:
+        """The name of the metric for the reader."""
+        return METRIC_NAMES[self.metric]
+
+    @property
     def newest_alone(self) -> list[float]:
         """The share of test samples that are of the newest task, after each task."""
         sizes = [[sum(row) for row in record.task_confusion] for record in self.runs[0]]
@@ -164,10 +174,7 @@ class MethodSummary:
 def summarize_methods(
     records: Iterable[RunRecord], metric: str = "accuracy"
 ) -> list[MethodSummary]:
-    """Summarise the records, method by method in their order of appearance.
-
-    `accuracy`, `average` and `final` are of the metric, "accuracy" or "top5".
-    """
+    """Summarise the records, method by method in their order of appearance."""
     runs = by_method_and_seed(records)
     styles = style_indices(list(runs))
     return [
@@ -184,6 +191,7 @@ def _summarize(method: str, style: int, lines: list[list[RunRecord]], metric: st
     sums = [summarize(run) for run in complete]
     return MethodSummary(
         method=method,
+        metric=metric,
         style=style,
         runs=runs,
         n_complete=len(complete),
@@ -214,11 +222,6 @@ def grows(classes_seen: Sequence[int]) -> bool:
     return all(a < b for a, b in pairwise(classes_seen))
 
 
-def metric_name(metric: str) -> str:
-    """Return the name of a metric for the reader."""
-    return {"accuracy": "accuracy", "top5": "top-5 accuracy"}[metric]
-
-
 def _per_class(run: list[TaskRecord], ends: list[TaskRecord]) -> dict[str, Spread]:
     """Return the accuracy on each class, in its order of arrival in `run`."""
     # Labels read back from JSON are text, those of a record just made may be ints.
@@ -247,51 +250,44 @@ def percent(spread: Spread | None) -> str:
 
 
 def markdown_table(
-    summaries: Iterable[MethodSummary],
-    paper: Mapping[str, float] = MappingProxyType({}),
-    metric: str = "accuracy",
+    summaries: Sequence[MethodSummary], paper: Mapping[str, float] = MappingProxyType({})
 ) -> str:
     """Return average incremental and last accuracy of each method as a Markdown table.
 
     The paper's averages, by method, are in the next column where there are any.
     """
-    kind = metric_name(metric)
+    kind = summaries[0].metric_name
     head = ["method", f"average incremental {kind} (%)"]
     head += ["in the paper (%)"] if paper else []
     head += [f"last {kind} (%)"]
-    rows = []
-    for s in summaries:
-        printed = [percent_of(paper.get(s.method))] if paper else []
-        rows.append([s.method, percent(s.average), *printed, percent(s.final)])
+    rows = [
+        [s.method, s.average, *([as_spread(paper.get(s.method))] if paper else []), s.final]
+        for s in summaries
+    ]
     return as_markdown(head, rows)
 
 
-def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+def as_markdown(
+    head: Sequence[str], rows: Iterable[Sequence[Spread | str | None]], texts: int = 1
+) -> str:
     r"""Return a Markdown table, of which the first columns are text and the others numbers.
 
-    >>> print(as_markdown(["method", "%"], [["a|b", "50.0"]]))
+    >>> print(as_markdown(["method", "%"], [["a|b", Spread(0.5, None)]]))
     | method | % |
     | --- | ---: |
     | a\|b | 50.0 |
     """
     rule = ["---"] * texts + ["---:"] * (len(head) - texts)
-    body = [[markdown_cell(cell) for cell in row] for row in rows]
+    body = [[markdown_cell(c if isinstance(c, str) else percent(c)) for c in row] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
 
 
-def percent_of(share: float | None) -> str:
-    """Return a share without a deviation, such as the paper's, in percent."""
-    return percent(None if share is None else Spread(share, None))
-
-
 def csv_table(
-    summaries: Sequence[MethodSummary],
-    paper: Mapping[str, float] = MappingProxyType({}),
-    metric: str = "accuracy",
+    summaries: Sequence[MethodSummary], paper: Mapping[str, float] = MappingProxyType({})
 ) -> str:
     """Return one row per method, shares from 0 to 1, each followed by its deviation (``_sd``)."""
-    top5 = "top5_" * (metric == "top5")
-    tasks = max((len(summary.accuracy) for summary in summaries), default=0)
+    top5 = "top5_" * (summaries[0].metric == "top5")
+    tasks = max(len(summary.accuracy) for summary in summaries)
     columns = [f"{top5}after_task_{i + 1}" for i in range(tasks)]
     columns += [f"average_incremental_{top5}accuracy", f"final_{top5}accuracy"]
     columns += ["old_accuracy", "new_accuracy"]

@@ -100,8 +100,7 @@ def build(description: Description, records: Sequence[RunRecord]) -> Contents:
         sections=[
             Section("result", "Outputs of the network", result),
             Section("accuracy", "Accuracy", sections.final_table(summaries)),
-            sections.classes_section(summaries),
-            sections.confusion_section(summaries),
+            *sections.detail_sections(summaries),
         ],
         markdown=_markdown(outputs) if outputs else None,
         drawings=drawings,
@@ -138,18 +137,18 @@ def _age(position: int, n: int) -> str:
 def _table(outputs: Sequence[Outputs]) -> Markup:
     classes = outputs[0].classes
     rows = [
-        [html.name(one.title, one.style), html.td(true), *map(_cell, one.means[i])]
+        [html.name(one.title, one.style), true, *map(_cell, one.means[i])]
         for i, true in enumerate(classes)
         for one in outputs
     ]
     return html.table("Mean outputs.", ["method", "samples of", *classes], rows)
 
 
-def _cell(spread: Spread | None) -> Markup:
+def _cell(spread: Spread | None) -> html.Cell:
     if spread is None:
-        return html.td("–")
+        return html.cell(None)
     more = "" if spread.deviation is None else f"± {spread.deviation:.2f}"
-    return html.td(f"{spread.mean:.2f}", more=more)
+    return html.cell(f"{spread.mean:.2f}", more=more)
 
 
 def _drawing(outputs: Sequence[Outputs]) -> Drawing:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -11,10 +11,7 @@ from lmrc.evaluation.model import ModelScore
 from lmrc.report import html
 from lmrc.report.figures import HEAT, LINE_STYLES, declutter, legend_below, panel
 from lmrc.report.html import Drawing, Section
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from lmrc.report.summary import as_spread
 
 KNOWN, OTHERS = LINE_STYLES[0].colour, LINE_STYLES[1].colour
 #: By key of `ModelScore.images`: anchor, heading and text.
@@ -35,39 +32,25 @@ LISTS = {
         "They score lowest. Is one of a known class after all?",
     ),
 }
+_PLACES = ("mistakes", "doubtful"), ("taken",)  # before and after the measures
 
 
 def sections(score: ModelScore) -> tuple[list[Section], dict[str, Drawing]]:
     """Return the sections that a score has numbers for, and their figures by name."""
-    drawn: dict[str, Drawing] = {}
     lists = {
         key: _images(score.images[key], *texts, has_probabilities=score.ece is not None)
         for key, texts in LISTS.items()
         if score.images.get(key)
     }
-    found = [lists[key] for key in ("mistakes", "doubtful") if key in lists]
-    if score.reliability:
-        drawing = drawn["reliability"] = Drawing(
-            _figure(lambda axes: _reliability(axes, score)),
-            "Accuracy by confidence, in bins; the diagonal is perfect calibration.",
-        )
-        found.append(_calibration(score, drawing))
-    if score.coverage:
-        drawing = drawn["coverage"] = Drawing(
-            _figure(lambda axes: _coverage(axes, score)),
-            "Accuracy on the most confident share of the images.",
-        )
-        found.append(_selective(score, drawing))
-    if unknown := score.unknown:
-        drawing = drawn["unknown"] = Drawing(
-            _figure(lambda axes: _histogram(axes, unknown), legend=True),
-            "Histogram of the scores of images of known classes and of others.",
-        )
-        found.append(_unknown(unknown, drawing))
-    return found + [lists[key] for key in ("taken",) if key in lists], drawn
-
-
-# --- Sections -------------------------------------------------------------------------------------
+    measured = {
+        "reliability": (score.reliability, _calibration),
+        "coverage": (score.coverage, _selective),
+        "unknown": (score.unknown, _unknown),
+    }
+    found = {name: build(score) for name, (there, build) in measured.items() if there}
+    first, last = ([lists[key] for key in keys if key in lists] for keys in _PLACES)
+    parts = [*first, *(section for section, _ in found.values()), *last]
+    return parts, {name: drawing for name, (_, drawing) in found.items()}
 
 
 def _images(
@@ -91,88 +74,75 @@ def _images(
     return Section(anchor, heading, body)
 
 
-def _calibration(score: ModelScore, drawing: Drawing) -> Section:
+def _calibration(score: ModelScore) -> tuple[Section, Drawing]:
+    confidence, accuracy = ([100 * b[i] for b in score.reliability] for i in (1, 2))
+    most = max(b[0] for b in score.reliability)
+    sizes = [12 + 90 * b[0] / most for b in score.reliability]
+    with panel(4.9, 3.4) as (figure, axes):
+        axes.plot([0, 100], [0, 100], color=OTHERS, linestyle="--", linewidth=1.2)
+        axes.vlines(confidence, confidence, accuracy, color=KNOWN, linewidth=1.4, zorder=3)
+        axes.scatter(confidence, accuracy, s=sizes, color=KNOWN, zorder=4, clip_on=False)
+        axes.set(xlabel="probability (%)", ylabel="accuracy (%)", xlim=(0, 100), ylim=(0, 102))
+        declutter(axes)
+    drawing = Drawing(
+        figure, "Accuracy by confidence, in bins; the diagonal is perfect calibration."
+    )
     ece = 0.0 if score.ece is None else score.ece
     caption = (
         "Accuracy of predictions by their probability; a larger dot stands for more images. "
         "On the diagonal, probabilities mean what they say; below it, the model is overconfident. "
         f"The expected calibration error, the mean gap, is {ece:.3f}."
     )
-    return Section("reliability", "Probabilities", html.figure(drawing, "reliability", caption))
+    body = html.figure(drawing, "reliability", caption)
+    return Section("reliability", "Probabilities", body), drawing
 
 
-def _selective(score: ModelScore, drawing: Drawing) -> Section:
+def _selective(score: ModelScore) -> tuple[Section, Drawing]:
+    coverage, accuracy = ([100 * point[i] for point in score.coverage] for i in (0, 1))
+    with panel(4.9, 3.4) as (figure, axes):
+        axes.plot(coverage, accuracy, color=KNOWN, linewidth=1.9, clip_on=False)
+        axes.set(xlabel="share of images that are classified (%)", ylabel="accuracy (%)")
+        axes.set(xlim=(0, 100), ylim=(max(0, min(accuracy) - 5), 100.5))
+        declutter(axes)
+    drawing = Drawing(figure, "Accuracy on the most confident share of the images.")
     by = "probability" if score.ece is not None else "similarity"
     caption = f"Accuracy if only the share of the images with the highest {by} is classified."
-    return Section(
-        "coverage", "Accuracy against coverage", html.figure(drawing, "coverage", caption)
-    )
+    body = html.figure(drawing, "coverage", caption)
+    return Section("coverage", "Accuracy against coverage", body), drawing
 
 
-def _unknown(unknown: Mapping[str, Any], drawing: Drawing) -> Section:
-    rows = [
-        [name, html.td(f"{scores['auroc']:.3f}"), html.td(f"{100 * scores['fpr95']:.1f}")]
-        for name, scores in unknown["scores"].items()
-    ]
-    caption = (
-        f"Over {unknown['n']:,} images of unknown classes. FPR95: the share of them that is taken "
-        "for known where 95 % of the known ones are."
-    )
-    head = ["score", "AUROC", "FPR95 (%)"]
-    table = html.table(caption, head, rows)
-    words = f"Scores of images by {next(iter(unknown['scores']))}."
-    if "threshold" in unknown:
+def _unknown(score: ModelScore) -> tuple[Section, Drawing]:
+    unknown: Mapping[str, Any] = score.unknown or {}
+    name, own = next(iter(unknown["scores"])), "threshold" in unknown
+    bars = unknown["histogram"]
+    with panel(4.9, 3.4) as (figure, axes):
+        for key, colour in (("known", KNOWN), ("unknown", OTHERS)):
+            shares, label = [100 * share for share in bars[key]], f"{key} classes"
+            axes.stairs(shares, bars["edges"], color=colour, linewidth=1.6, zorder=3, label=label)
+            axes.stairs(shares, bars["edges"], color=colour, fill=True, alpha=0.25)
+        if own:
+            axes.axvline(unknown["threshold"], color=HEAT, linestyle="--", linewidth=1.2)
+        # Without a threshold it is a similarity, which is low for unknown images.
+        axes.set(xlabel=name if own else f"{name}, negated", ylabel="images (%)")
+        axes.set_ylim(bottom=0)
+        declutter(axes)
+        legend_below(figure, 2, columnspacing=1.8)
+    drawing = Drawing(figure, "Histogram of the scores of images of known classes and of others.")
+    words = f"Scores of images by {name}."
+    if own:
         words += (
             f" The dashed line is the model's threshold for losing {100 * unknown['share']:.3g} % "
             f"of known images: here it loses {100 * unknown['lost']:.1f} %, and says unknown for "
             f"{100 * unknown['found']:.1f} % of the unknown ones."
         )
-    return Section(
-        "unknown", "Known against unknown", html.figure(drawing, "unknown", words) + table
+    table = html.table(
+        f"Over {unknown['n']:,} images of unknown classes. FPR95: the share of them that is taken "
+        "for known where 95 % of the known ones are.",
+        ["score", "AUROC", "FPR95 (%)"],
+        [
+            [name, f"{scores['auroc']:.3f}", as_spread(scores["fpr95"])]
+            for name, scores in unknown["scores"].items()
+        ],
     )
-
-
-# --- Figures --------------------------------------------------------------------------------------
-
-
-def _figure(draw: Callable[[Axes], None], *, legend: bool = False) -> Figure:
-    with panel(4.9, 3.4) as (figure, axes):
-        draw(axes)
-        declutter(axes)
-        if legend:
-            legend_below(figure, 2, columnspacing=1.8)
-    return figure
-
-
-def _reliability(axes: Axes, score: ModelScore) -> None:
-    confidence, accuracy = ([100 * b[i] for b in score.reliability] for i in (1, 2))
-    most = max(b[0] for b in score.reliability)
-    axes.plot([0, 100], [0, 100], color=OTHERS, linestyle="--", linewidth=1.2)
-    axes.vlines(confidence, confidence, accuracy, color=KNOWN, linewidth=1.4, zorder=3)
-    sizes = [12 + 90 * b[0] / most for b in score.reliability]
-    axes.scatter(confidence, accuracy, s=sizes, color=KNOWN, zorder=4, clip_on=False)
-    axes.set(xlabel="probability (%)", ylabel="accuracy (%)", xlim=(0, 100), ylim=(0, 102))
-
-
-def _coverage(axes: Axes, score: ModelScore) -> None:
-    coverage, accuracy = ([100 * point[i] for point in score.coverage] for i in (0, 1))
-    axes.plot(coverage, accuracy, color=KNOWN, linewidth=1.9, clip_on=False)
-    axes.set(xlabel="share of images that are classified (%)", ylabel="accuracy (%)")
-    axes.set(xlim=(0, 100), ylim=(max(0, min(accuracy) - 5), 100.5))
-
-
-def _histogram(axes: Axes, unknown: Mapping[str, Any]) -> None:
-    bars = unknown["histogram"]
-    for name, colour, label in (
-        ("known", KNOWN, "known classes"),
-        ("unknown", OTHERS, "unknown classes"),
-    ):
-        shares = [100 * share for share in bars[name]]
-        axes.stairs(shares, bars["edges"], color=colour, linewidth=1.6, zorder=3, label=label)
-        axes.stairs(shares, bars["edges"], color=colour, fill=True, alpha=0.25)
-    if "threshold" in unknown:
-        axes.axvline(unknown["threshold"], color=HEAT, linestyle="--", linewidth=1.2)
-    name = next(iter(unknown["scores"]))
-    own = "threshold" in unknown  # else a similarity, which is low for unknown images
-    axes.set(xlabel=name if own else f"{name}, negated", ylabel="images (%)")
-    axes.set_ylim(bottom=0)
+    body = html.figure(drawing, "unknown", words) + table
+    return Section("unknown", "Known against unknown", body), drawing
