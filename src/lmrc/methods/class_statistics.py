@@ -62,6 +62,8 @@ class WithClassStatistics(Resolved):
         *("labels_", "statistics_", "scatter_", "classifiers_", "earlier_", "snapshots_"),
     )
 
+    # --- Learning ---------------------------------------------------------------------------------
+
     @property
     def _trains_heads(self) -> bool:
         """Whether the next task trains heads. With exact statistics, least squares fits them."""
@@ -84,91 +86,70 @@ class WithClassStatistics(Resolved):
         self._update(network, samples)
 
     def _update(self, network: Network, samples: Memory) -> Exact | None:
-        """Update statistics and classifiers; return those fitted to exact statistics, if any.
-
-        Features of a frozen backbone do not drift, and their statistics are exact.
-        """
+        """Update statistics and classifiers; return those fitted to exact statistics, if any."""
         if self.statistics == "none":
             self.statistics_: dict[str, Tensor] = {}
             self.scatter_: dict[str, Tensor] = {}
             self.classifiers_: dict[str, Tensor] = {}
             return None
         task, exemplars = samples.split(len(samples) - len(self.memory_ or ()))
-        width, old = self._width(network), None
-        none = Scatter.empty(2 * width + self.projections)
-        earlier = self.scatter_ if self.n_tasks_ else none.tensors()
+        none = Scatter.empty(2 * self._width(network) + self.projections).tensors()
+        earlier = self.scatter_ if self.n_tasks_ else none
         self.scatter_ = {}
-        if earlier and self._on_features:
+        if earlier and self._on_features:  # features do not drift: statistics are exact
             device = network.encoder.mean.device
             scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
             self.scatter_ = scatter.tensors()
-        finetune = self.prediction_rule_ in FINETUNED
-        if self.scatter_ and not finetune:
+        if not self.scatter_ or self.prediction_rule_ in FINETUNED:
+            self._compensate(network, task, exemplars, earlier)
+        else:
             self.statistics_, self.classifiers_ = {}, {}
             if not self._trains_heads and len(scatter.counts) > len(earlier["counts"]):
-                n, last = self._head_sizes[-1], network.head.weight.shape[-1]
-                features = scatter.of(width - last, width)
-                classifiers.fit_head(network.head, self.labels_["vectors"][-n:], features)
-            return self._fit_exact(network)
-        before = ClassStatistics.empty(self._kind, *self._statistics_shape(network))
-        if self.n_tasks_:
-            before = self._class_statistics(earlier)
-            if not network.encoder.is_frozen:
-                old = on_device(network.encoder.mean.device, self.network_).encoder
-        parts = (network, task, exemplars, STATISTICS, finetune)
-        if self.keep_encoders and not network.encoder.is_frozen:
+                self._fit_new_head(network, scatter)
+        return self._fit_exact(network) if self.scatter_ else None
+
+    def _compensate(
+        self, network: Network, task: Memory, exemplars: Memory, earlier: dict[str, Tensor]
+    ) -> None:
+        """Compensate the statistics for feature drift, add a task's, and fit the classifiers.
+
+        `earlier` are the exact statistics before the task, empty if it has none.
+        """
+        before, old, kept = self._statistics_before(network, earlier), None, None
+        learns = not network.encoder.is_frozen
+        if self.n_tasks_ and learns:
+            old = on_device(network.encoder.mean.device, self.network_).encoder
+        sources, by_earlier = [], {}
+        if self.keep_encoders and learns:
             kept = Earlier.begun(before.means, self.n_tasks_)
             if self.earlier_:
                 kept = Earlier.from_tensors(self.earlier_)
-            by_earlier = {}
+            sources = kept.sources(network.encoder)
             if self.predict_with == "snapshots" and old is not None:
                 by_earlier = {OLD: before, **self._snapshots.statistics}
-            now = self._fit_classifiers(
-                before, old, *parts, kept.sources(network.encoder), by_earlier
-            )
-            rows, means = torch.unique(task.y), self.statistics_["means"]
-            kept = kept.learnt(old, means, rows, self.n_tasks_)
-            self.earlier_ = kept.tensors()
-            self.snapshots_ = {}
+        finetune = self.prediction_rule_ in FINETUNED
+        parts = (network, task, exemplars, STATISTICS, finetune)
+        now = self._fit_classifiers(before, old, *parts, sources, by_earlier)
+        self.earlier_, self.snapshots_ = {}, {}
+        if kept:
+            means, rows = self.statistics_["means"], torch.unique(task.y)
+            self.earlier_ = kept.learnt(old, means, rows, self.n_tasks_).tensors()
             if self.predict_with == "snapshots":
                 last = self.n_tasks_ - 1
                 found = {last if t == OLD else t: s for t, s in now.by_earlier.items()}
                 self._fit_snapshots(found, now.non_negative, network, STATISTICS)
-        else:
-            self._fit_classifiers(before, old, *parts)
-            self.earlier_, self.snapshots_ = {}, {}
-        return self._fit_exact(network) if self.scatter_ else None
 
-    def _forget_class(self, row: int) -> None:
-        self._update_without(row)
+    def _statistics_before(self, network: Network, earlier: dict[str, Tensor]) -> ClassStatistics:
+        """Return the class statistics before a task; at the first, those of no class."""
+        if self.n_tasks_:
+            return self._class_statistics(earlier)
+        return ClassStatistics.empty(self._kind, *self._statistics_shape(network))
 
-    def _update_without(self, row: int) -> Exact | None:
-        """Remove a class's statistics, and fit the classifiers anew to the others.
-
-        It is not enough to delete the class's rows: other rows were fitted to separate it, and so
-        reveal it.
-        """
-        if not self.classifiers_:
-            return None
-        network, earlier = self.network_, self.scatter_
-        finetune = "head_weight" in self.classifiers_
-        if earlier:
-            self.scatter_ = Scatter.from_tensors(earlier).without(row).tensors()
-        if earlier and not finetune:
-            return self._fit_exact(network)
-        rest = self._class_statistics(earlier).without(row)
-        exemplars = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
-        if self._on_features and len(exemplars):
-            exemplars = self._as_features(network.encoder, exemplars)
-            network = on_features(network, self.feature_layers)
-        none = Memory.empty(exemplars.x)
-        now = self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
-        if self.earlier_:
-            self.earlier_ = Earlier.from_tensors(self.earlier_).without(row).tensors()
-        if self.snapshots_:
-            others = {t: s.without(row) for t, s in self._snapshots.statistics.items()}
-            self._fit_snapshots(others, now.non_negative, network, FORGET)
-        return self._fit_exact(network) if self.scatter_ else None
+    def _fit_new_head(self, network: Network, scatter: Scatter) -> None:
+        """Fit the newest head to exact statistics, by least squares."""
+        n, last, width = self._head_sizes[-1], network.head.weight.shape[-1], self._width(network)
+        vectors = self.labels_["vectors"][-n:]
+        classifiers.fit_head(network.head, vectors, scatter.of(width - last, width))
 
     def _fit_exact(self, network: Network) -> Exact:
         """Set the classifiers that follow from exact statistics."""
@@ -224,6 +205,41 @@ class WithClassStatistics(Resolved):
             self.classifiers_ = classifiers.discriminant(statistics)
         return updated
 
+    # --- Forgetting -------------------------------------------------------------------------------
+
+    def _forget_class(self, row: int) -> None:
+        self._update_without(row)
+
+    def _update_without(self, row: int) -> Exact | None:
+        """Remove a class's statistics, and fit the classifiers anew to the others.
+
+        It is not enough to delete the class's rows: other rows were fitted to separate it, and so
+        reveal it.
+        """
+        if not self.classifiers_:
+            return None
+        network, earlier = self.network_, self.scatter_
+        finetune = "head_weight" in self.classifiers_
+        if earlier:
+            self.scatter_ = Scatter.from_tensors(earlier).without(row).tensors()
+        if earlier and not finetune:
+            return self._fit_exact(network)
+        rest = self._class_statistics(earlier).without(row)
+        exemplars = self.memory_ or Memory.empty(torch.zeros(0, *self.input_shape_))
+        if self._on_features and len(exemplars):
+            exemplars = self._as_features(network.encoder, exemplars)
+            network = on_features(network, self.feature_layers)
+        none = Memory.empty(exemplars.x)
+        now = self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
+        if self.earlier_:
+            self.earlier_ = Earlier.from_tensors(self.earlier_).without(row).tensors()
+        if self.snapshots_:
+            others = {t: s.without(row) for t, s in self._snapshots.statistics.items()}
+            self._fit_snapshots(others, now.non_negative, network, FORGET)
+        return self._fit_exact(network) if self.scatter_ else None
+
+    # --- Snapshots --------------------------------------------------------------------------------
+
     @property
     def _snapshots(self) -> Snapshots:
         return Snapshots.from_tensors(self._kind, self.snapshots_)
@@ -262,6 +278,8 @@ class WithClassStatistics(Resolved):
         if network is not self.network_:
             snapshots = [for_inference(encoder) for encoder in snapshots]
         return Network(network.encoder, network.head, snapshots) if snapshots else network
+
+    # --- Prediction -------------------------------------------------------------------------------
 
     def scores(self, network: Network, x: Tensor) -> Tensor:
         """Return the scores of the prediction rule ``predict_with``; "wta" is Eq. 2."""
@@ -361,29 +379,7 @@ class WithClassStatistics(Resolved):
         by_rule = np.concatenate(list(now._score_parts(X, scores)))  # (n, rules, n_classes)
         return {rule: by_rule[:, i] for i, rule in enumerate(rules)}
 
-    def check_saved(self) -> None:
-        """Refuse label vectors and statistics that are not of these classes and features."""
-        super().check_saved()
-        if self.statistics == "none":
-            names = set(WithClassStatistics.saved_tensors) - {"labels_"}
-            if any(getattr(self, name) for name in names):
-                raise ValueError("it holds statistics, but its settings say statistics='none'")
-            return
-        shape = len(self.classes_), self._n_rotations, self._width(self.network_)
-        n_ridge = None
-        if self.scatter_:
-            n_ridge = shape[-1] + self.projections
-            Scatter.from_tensors(self.scatter_).check(shape[0], shape[-1] + n_ridge)
-            if self.statistics_ or self.earlier_ or self.snapshots_ or self._n_rotations > 1:
-                raise ValueError("it holds exact statistics and others")
-        else:
-            shape = shape[0], *self._statistics_shape(self.network_)
-            self._class_statistics({}).check(*shape)
-            kept = Earlier.from_tensors(self.earlier_) if self.earlier_ else None
-            if kept:
-                kept.check(shape, self.n_tasks_, self.network_.encoder)
-            self._snapshots.check(shape, kept.encoders if kept else ())
-        check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
+    # --- What the statistics describe -------------------------------------------------------------
 
     def _rectified(self, network: Network, generator: torch.Generator) -> bool:
         """Tell from noise, in place of images, whether features end in a ReLU."""
@@ -424,3 +420,29 @@ class WithClassStatistics(Resolved):
             features = Scatter.from_tensors(scatter).of(0, self._width(self.network_))
             return features.class_statistics(self.statistics)
         return ClassStatistics.from_tensors(self._kind, self.statistics_)
+
+    # --- On disk ----------------------------------------------------------------------------------
+
+    def check_saved(self) -> None:
+        """Refuse label vectors and statistics that are not of these classes and features."""
+        super().check_saved()
+        if self.statistics == "none":
+            names = set(WithClassStatistics.saved_tensors) - {"labels_"}
+            if any(getattr(self, name) for name in names):
+                raise ValueError("it holds statistics, but its settings say statistics='none'")
+            return
+        shape = len(self.classes_), self._n_rotations, self._width(self.network_)
+        n_ridge = None
+        if self.scatter_:
+            n_ridge = shape[-1] + self.projections
+            Scatter.from_tensors(self.scatter_).check(shape[0], shape[-1] + n_ridge)
+            if self.statistics_ or self.earlier_ or self.snapshots_ or self._n_rotations > 1:
+                raise ValueError("it holds exact statistics and others")
+        else:
+            shape = shape[0], *self._statistics_shape(self.network_)
+            self._class_statistics({}).check(*shape)
+            kept = Earlier.from_tensors(self.earlier_) if self.earlier_ else None
+            if kept:
+                kept.check(shape, self.n_tasks_, self.network_.encoder)
+            self._snapshots.check(shape, kept.encoders if kept else ())
+        check_classifiers(self.classifiers_, shape, self.network_.head, n_ridge)
