@@ -74,7 +74,7 @@ def test_the_example_of_a_parameter_is_that_of_the_code():
     namespace = {"parameter": parameters.parameter, "real": parameters.real}
     exec(compile(code, "snippet", "exec"), namespace)
     shown, real = namespace["scale"], LMRCPlusParameters.parameters["scale"]
-    assert (shown.default, shown.help, shown.trains) == (real.default, real.help, real.trains)
+    assert all(getattr(real, name) == shown[name] for name in ("default", "help", "trains"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

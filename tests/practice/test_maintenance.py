@@ -7,6 +7,7 @@ import lmrc
 from lmrc.methods.persistence import model_from
 from lmrc.practice.learn_output import ONLY_ONE
 from lmrc.store import folder
+from lmrc.store.files import read_tensors
 
 
 def test_prune_deletes_earlier_versions_and_their_exemplars(place, learn, call):
@@ -104,7 +105,8 @@ def test_forget_removes_a_class_from_all_versions(place, learn, call):
     np.testing.assert_allclose(
         after.similarities(test), np.delete(whole.similarities(test), row, axis=1), atol=1e-6
     )
-    old = model_from("m", *folder._read_version(place / "m", folder.versions(place / "m")[0]))
+    oldest = folder.versions(place / "m")[0]
+    old = model_from("m", *folder._read_files(place / "m", oldest, read_tensors))
     assert old.classes_.tolist() == ["one"]
     call("rollback", "m")
     assert lmrc.load("m").classes_.tolist() == ["one"]
