@@ -150,7 +150,7 @@ def test_probabilities_and_unknown(page, site, calibrated, pictures):
     held_back.pop().continue_()
     expect(answers.locator("h3")).to_have_text(["one", "unknown"])
     expect(answers.nth(0).locator(".scores li").first).to_contain_text(" %")
-    expect(answers.nth(1)).to_contain_text("Not like any known class")
+    expect(answers.nth(1)).to_contain_text("Unlike all known classes")
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def _findings(images: Sequence[Image]) -> list[dict[str, Any]]:
             text = f"the same image is in {' and in '.join(labels)}: keep it in one of them only"
             found.append(_finding("two_classes", text, ids))
         else:
-            text = f"{labels[0]} has the same image {len(rows)} times"
+            text = f"{labels[0]} has {len(rows)} copies of the same image: keep one"
             found.append(_finding("duplicate", text, ids[1:]))
     for first, second, kind, _ in duplicates(prints) if len(images) <= MAX_COMPARED else ():
         one, other = images[first], images[second]

@@ -85,7 +85,7 @@ function card(file) {
       name.textContent = title(prediction);
       image.alt = file.name;
       if (!prediction.known) {
-        body.append(make("p", { className: "hint", textContent: "Not like any known class. If it is one after all:" }));
+        body.append(make("p", { className: "hint", textContent: "Unlike all known classes. If it is one of them, most likely:" }));
       }
       body.append(make("ul", { className: "scores" }, ...prediction.best.map(score)));
     },
