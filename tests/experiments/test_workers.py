@@ -1,8 +1,12 @@
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from lmrc.data.image_files import n_processes
-from lmrc.experiments import workers
+from lmrc.experiments import reproduce, workers
 from lmrc.experiments.reproduce import main
 from lmrc.experiments.runs import Work
 
@@ -39,3 +43,24 @@ def test_parallel_runs_share_the_memory(monkeypatch):
 def test_tasks_of_unequal_size_are_refused_before_anything_is_run(tmp_path, jobs):
     with pytest.raises(ValueError, match="leaves 5 of 10 classes to 3 more tasks"):
         main("incremental", "digits", tmp_path, **SMALL, first_classes=5, tasks=4, jobs=jobs)
+
+
+def test_ctrl_c_does_not_reach_parallel_runs():
+    """Each would print a traceback; the process that started them ends them."""
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with workers._interrupts_blocked():
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.communicate()[0] == "True\n"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_an_interrupted_run_says_how_to_continue(tmp_path, monkeypatch, capsys):
+    def interrupted(work):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(reproduce, "run_sequentially", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main("incremental", "digits", tmp_path, **SMALL, methods=["finetune"], jobs=1)
+    told = f"tasks recorded in {tmp_path}: 0; the same command continues\n"
+    assert capsys.readouterr().err == told

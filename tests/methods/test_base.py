@@ -37,6 +37,21 @@ def images(shape, n=12):
     return RNG.integers(0, 256, (n, *shape), dtype=np.uint8), np.arange(n) % 3
 
 
+class Distilled(FineTuneClassifier):
+    def losses(self, outputs, old_outputs, batch):
+        terms = super().losses(outputs, old_outputs, batch)
+        if old_outputs is None:
+            return terms
+        old = outputs[:, : old_outputs.shape[1]]
+        return {**terms, "distill": (old - old_outputs).square().mean(dim=1)}
+
+
+def test_losses_of_a_derived_class_get_the_old_outputs():
+    model = Distilled(epochs=1, random_state=0).partial_fit(X, Y).partial_fit(X2, Y2)
+    assert "distill" in model.history_[-1]
+    assert not FineTuneClassifier().needs_old_outputs  # a forward pass less
+
+
 # --- Inputs ---------------------------------------------------------------------------------------
 
 

@@ -49,10 +49,8 @@ def test_a_single_method_is_beside_those_of_the_same_stream(folder, records):
     folder("mixed", [*mine, *lost, *joint, *more], blurry=0.1)
     folder("theirs", [*mine, *(replace(r, method="LMRC") for r in lost), *joint])
     _, contents = read_contents(page)
-    assert contents.headline == (
-        "LMRC+: 89.6 % average incremental accuracy; LMRC+ (theirs): 89.6 %; LMRC: 48.6 %; "
-        "joint training (keeps all data): 48.6 %."
-    )
+    # Their settings may differ, so the headline does without them.
+    assert contents.headline == "LMRC+: 89.6 % average incremental accuracy; chance: 61.1 %."
     _, section, *_ = contents.sections
     assert "the folder theirs beside this one: same classes, tasks, seeds" in section.body
     assert section.body.count("<tr>") == 1 + 5  # with chance

@@ -28,7 +28,7 @@ def test_methods_within_one_standard_deviation_are_on_par(experiment, descriptio
         "steady and near are on par: 89.6 and 88.7 % average incremental accuracy"
     )
     assert contents.headline.endswith("; joint training (keeps all data): 89.6 %.")
-    assert [line.split()[0] for line in contents.findings] == ["steady", "near"]
+    assert [line.split(":")[0] for line in contents.findings] == ["steady", "near"]
     far = build(run, [*records, *rival(records, "far", 0.9)])
     assert far.headline == "steady is best: 89.6 % average incremental accuracy."
     assert [line.split()[0] for line in far.findings] == ["steady"]

@@ -114,12 +114,18 @@ def main(
             steps = run_on_ray(work, address=ray, gpus=gpus_per_run)
         else:
             steps = run_in_parallel(work, jobs) if jobs > 1 else run_sequentially(work)
-        with show(
+        bars = show(
             to_run, tasks=recipe.tasks, done=len(records), metric=recipe.metric, quiet=quiet
-        ) as progress:
-            for record in steps:
-                records.append(record)
-                progress.update(records)
+        )
+        try:
+            with bars as progress:
+                for record in steps:
+                    records.append(record)
+                    progress.update(records)
+        except KeyboardInterrupt:
+            told = f"tasks recorded in {out}: {len(records)}; the same command continues"
+            say(told, file=sys.stderr)
+            raise
     if records:
         _report(out)
     if keep_models:

@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,8 @@ def run_in_parallel(work: Work, jobs: int) -> Iterator[RunRecord]:
             while waiting and len(working) < jobs:
                 run = waiting.pop(0)
                 working[run] = context.Process(target=_work, args=(work, run, threads, jobs))
-                working[run].start()
+                with _interrupts_blocked():
+                    working[run].start()
             time.sleep(POLL_SECONDS)
             ended = [run for run, process in working.items() if process.exitcode is not None]
             records = read_records(work.out)
@@ -121,6 +124,19 @@ def run_in_parallel(work: Work, jobs: int) -> Iterator[RunRecord]:
     finally:
         for process in working.values():
             process.terminate()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start a process that Ctrl-C does not reach: this one ends it, without a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(work: Work, run: Run, threads: int, jobs: int) -> None:

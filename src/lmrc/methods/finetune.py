@@ -36,7 +36,10 @@ class FineTuneClassifier(IncrementalClassifier):
         """Add one output per new class."""
         network.head.add_classes(n_new)
 
-    needs_old_outputs = False
+    @property
+    def needs_old_outputs(self) -> bool:  # type: ignore[override]
+        """False; True for a derived class with losses of its own."""
+        return type(self).losses is not FineTuneClassifier.losses
 
     def losses(self, outputs: Tensor, old_outputs: Any, batch: MiniBatch) -> Losses:
         """Return the cross-entropy of the softmax over all classes seen."""

@@ -27,7 +27,7 @@ from lmrc.report.summary import (
     summarize_methods,
 )
 
-#: Recipes that agree in these have the same data, and in these settings a comparable training.
+#: Recipes that agree in these have the same data and a similar training.
 SAME = ("dataset", "size", "limit", "validate", "classes", "metric", "blurry", "disjoint")
 SAME_SETTINGS = ("backbone", "epochs")
 
@@ -110,7 +110,7 @@ def summaries_beside(beside: Beside | None, own: MethodSummary) -> dict[str, Met
 def compared(
     contents: Contents, own: MethodSummary, others: Mapping[str, MethodSummary], folder: str
 ) -> Contents:
-    """Return the report of one method with a comparison in its headline and in a table."""
+    """Return the report of one method with chance in its headline, and a table of comparison."""
     most = 5 if own.metric == "top5" else 1
     chance = [min(1.0, most / n) for n in own.classes_seen]
     shown = [own, *others.values()]
@@ -122,18 +122,12 @@ def compared(
     text = f"Chance: {'five' if most > 1 else 'one'} of the classes seen so far, at random."
     if others:
         text = (
-            f"The other methods are those of the folder {folder} beside this one: same classes, "
-            f"tasks, seeds, backbone and epochs. {text}"
+            f"The other methods are from the folder {folder} beside this one: same classes, "
+            f"tasks, seeds and backbone. Other settings may differ: see its page. {text}"
         )
     table = html.table(f"{caption}; {html.over_seeds(shown)}.", ["method", "average", "last"], rows)
     section = Section("beside", "In comparison", table + html.note(text))
-    named = dict.fromkeys([split_title(own.method)[0], "LMRC", UPPER_BOUND])
-    parts = [
-        f"{others[n].method}: {100 * average.mean:.1f} %"
-        for n in named
-        if n in others and (average := others[n].average)
-    ]
-    words = "; ".join(parts or [f"chance: {100 * fmean(chance):.1f} %"])
+    words = f"chance: {100 * fmean(chance):.1f} %"
     headline = f"{contents.headline.removesuffix('.')}; {words}." if contents.headline else ""
     first, *rest = contents.sections
     return replace(contents, headline=headline, sections=[first, section, *rest])

@@ -102,11 +102,11 @@ def final_findings(summaries: Sequence[MethodSummary]) -> list[str]:
         if not (s.final and s.old and (s.method in leaders or s.method == "LMRC")):
             continue
         line = (
-            f"{s.method} ends with {100 * s.final.mean:.0f} %{top5} on all classes and "
-            f"{100 * s.old.mean:.0f} %{top1} on the old ones"
+            f"{s.method}: last accuracy {100 * s.final.mean:.0f} %{top5}, on old classes "
+            f"{100 * s.old.mean:.0f} %{top1}"
         )
         if s.task_aware_accuracy:
-            line += f" ({100 * s.task_aware_accuracy.mean:.0f} % on all with the task known)"
+            line += f", with the task known {100 * s.task_aware_accuracy.mean:.0f} %"
         found.append(f"{line}.")
     return found
 

@@ -40,7 +40,7 @@ TESTING = (
 )
 STORED = (
     "Stored: data that the model keeps beside the network, per class; kept encoders count as "
-    "statistics; –: not known, as of classifiers of other libraries."
+    "statistics; –: unknown, or not finished."
 )
 TASK_MEASURES = (
     "Task-ID accuracy: how often the predicted class belongs to the true class's task. Task-aware "
