@@ -45,7 +45,7 @@ TABLES = [
                 WITH_20,
                 "LMRC+ + 20 per class",
             ),
-            "keeps all data: joint training": (JOINT, "Joint"),
+            "keeps all data: joint training with CutMix and cosine schedule": (JOINT, "Joint"),
         },
     ),
     (
@@ -66,7 +66,7 @@ TABLES = [
                 "LMRC+",
             ),
             "joint training": (MAIN, "Joint"),
-            "joint training with the augmentation and schedule of LMRC+": (JOINT, "Joint"),
+            "joint training with CutMix and cosine schedule": (JOINT, "Joint"),
         },
     ),
     (

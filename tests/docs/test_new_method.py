@@ -30,9 +30,16 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_method_passes_the_checks(folder, monkeypatch):
-    _, check = blocks("python")
+    _, check, _ = blocks("python")
     monkeypatch.syspath_prepend(folder)
     exec(check, {"__name__": "__main__"})
+
+
+def test_evaluation_in_python_prints_a_summary(folder, monkeypatch, capsys):
+    code = blocks("python")[2].replace("epochs=12", "epochs=1")
+    monkeypatch.syspath_prepend(folder)
+    exec(code, {"__name__": "__main__"})
+    assert "'tasks': 5" in capsys.readouterr().out
 
 
 def test_command_puts_the_method_into_the_records(folder, run_job):
@@ -60,7 +67,7 @@ def test_entry_point_names_the_class(folder, monkeypatch):
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nearest-mean\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[lmrc.methods]\n{name} = {value}\n")
-    assert f"--methods lmrc,{name}`" in PAGE.read_text("utf-8")
+    assert f"--methods lmrc {name}`" in PAGE.read_text("utf-8")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.syspath_prepend(folder / "site")
     method = find_method(name)
