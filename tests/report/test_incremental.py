@@ -31,7 +31,7 @@ def test_methods_within_one_standard_deviation_are_on_par(experiment, descriptio
     assert [line.split(":")[0] for line in contents.findings] == ["steady", "near"]
     far = build(run, [*records, *rival(records, "far", 0.9)])
     assert far.headline == "steady is best: 89.6 % average incremental accuracy."
-    assert [line.split()[0] for line in far.findings] == ["steady"]
+    assert [line.split(":")[0] for line in far.findings] == ["steady"]
 
 
 def test_one_seed_is_assumed_to_deviate_by_one_percent(description, records):
