@@ -96,7 +96,7 @@ def test_the_unknown_score_is_that_of_the_documentation(
     x = torch.tensor(x if given == "vectors" else x.transpose(0, 3, 1, 2))
     features, _ = frozen._views(frozen.network_, x)
     features = normalised(features)[0].double()
-    means = frozen._kept["class_means"][0].double() / kept["sizes"][:, None]
+    means = frozen._rule_tensors["class_means"][0].double() / kept["sizes"][:, None]
     factors = kept["factors"].double()
     variances = factors.square().sum(dim=2)
     directions = factors / variances.sqrt()[..., None]

@@ -430,7 +430,7 @@ def test_colour_images_get_cutmix_where_training_is_long(monkeypatch, tmp_path):
     short = taught(1)
     assert (short.augmentation_, "cutmix" in short.history_[-1]) == ("jitter+cutout", False)
     n_images = len(TASKS[1][1])
-    monkeypatch.setattr("lmrc.methods.lmrc_plus.LONG", 2)  # mini-batches
+    monkeypatch.setattr("lmrc.methods.lmrc_plus.CUTMIX_FROM", 2)  # mini-batches
     before = taught(1, batch_size=n_images, epochs=2, first_epochs=1)
     assert before.augmentation_ == "jitter+cutout"
     after = before.partial_fit(*TASKS[1])

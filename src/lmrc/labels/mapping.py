@@ -135,10 +135,12 @@ class LabelMapping:
         except BaseException:  # an interrupt, too, leaves the mapping as it was
             self._size, self.threshold = n_cur, threshold
             raise
-        return self._buffer[n_cur : self._size].copy()  # line 14
+        return self._buffer[n_cur : self._size].copy()  # the new part of S; line 14 returns all
 
     def _fill(self, target: int | None) -> bool:
-        """Run lines 2 to 13 up to ``target`` vectors in all; False if try_time exceeded γ.
+        """Run lines 2 to 13 up to ``target`` vectors; False if try_time exceeded γ.
+
+        Without a target, as many vectors are added as fit.
 
         Candidates are sampled and compared in chunks; the result is that of one after another.
         """
@@ -159,7 +161,9 @@ class LabelMapping:
                     positions, units, self.threshold, try_time, self.max_tries, wanted
                 )
                 self._append(units[chosen])  # lines 6 and 8
-                try_time = count - 1 - last  # lines 9 and 11
+                try_time = (
+                    count - 1 - last
+                )  # lines 9 and 11: the candidates after the last accepted one
                 acceptance = (len(chosen) + 1) / (count + 1)
         return True
 

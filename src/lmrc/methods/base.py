@@ -1,4 +1,4 @@
-"""The contract of every method, and the life of a task.
+"""The contract of every method, and how a task is learnt.
 
 A method is a subclass that defines four things: its head (`make_head`), how the head grows for new
 classes (`expand`), what it minimises (`losses`) and how it scores (`scores`). `_learn` runs a task.
@@ -147,7 +147,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         return {}
 
     def init_network(self, frozen: Network | None, x: Inputs) -> Network:
-        """Return the network to train: a copy of the frozen one, or the first for inputs as x."""
+        """Return the network to train: a copy of the frozen one, or at first a new one for x."""
         if frozen is not None:
             return copy.deepcopy(frozen)
         # Statistics take a pass over all inputs, which a pre-trained backbone does not need.
@@ -313,7 +313,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
             batches,
             Optimisation(
                 self._epochs,
-                float(self._now("learning_rate")),
+                float(self._for_next_task("learning_rate")),
                 [np.asarray(at).item() for at in self.halve_at],  # of NumPy's numbers, too
                 float(self.momentum),
                 float(self.weight_decay),
@@ -360,7 +360,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
     @property
     def _epochs(self) -> int:
         """Epochs of the next task: the first may have its own number."""
-        return int(self._now("epochs"))
+        return int(self._for_next_task("epochs"))
 
     @property
     def _freezes(self) -> bool:
@@ -373,7 +373,7 @@ class IncrementalClassifier(TrainingParameters, Fitted, Exemplars, Prediction, B
         """Whether the next task trains a network from its initial weights."""
         return self.n_tasks_ == 0
 
-    def _now(self, name: str) -> Any:
+    def _for_next_task(self, name: str) -> Any:
         """Return a parameter's value for the next task: the first may have its own."""
         own = getattr(self, f"first_{name}") if self._begins_anew else None
         return getattr(self, name) if own is None else own

@@ -177,7 +177,7 @@ class Calibrated(WithClassStatistics):
             generator=rng,
         )
         exact = classifiers.exact(without, width, device).classifiers
-        rules = self._rules(head, self._exactly_kept(finetuned | exact, without.means))
+        rules = self._rules(head, self._exact_rule_tensors(finetuned | exact, without.means))
         factors = residual.add_factors(factors, before, rest)
         means = without.means[:, None, :width]
         used = [rule for rule in FINETUNED if rule in rules.possible]
@@ -237,7 +237,7 @@ class Calibrated(WithClassStatistics):
         features, views = self._views(network, x)
         scores = self._rules(network.head).scores(rules, features, views)
         factors, sizes = self.calibration_["factors"], self.calibration_["sizes"]
-        basis = Basis(self._kept, {}, factors, sizes, self._unknown_weights)
+        basis = Basis(self._rule_tensors, {}, factors, sizes, self._unknown_weights)
         return scores, basis.residuals(features, views)
 
     @property

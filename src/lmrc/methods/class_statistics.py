@@ -93,22 +93,22 @@ class WithClassStatistics(Resolved):
             self.classifiers_: dict[str, Tensor] = {}
             return None
         task, exemplars = samples.split(len(samples) - len(self.memory_ or ()))
-        none = Scatter.empty(2 * self._width(network) + self.projections).tensors()
-        earlier = self.scatter_ if self.n_tasks_ else none
+        empty = Scatter.empty(2 * self._width(network) + self.projections).tensors()
+        earlier = self.scatter_ if self.n_tasks_ else empty
         self.scatter_ = {}
         if earlier and self._on_features:  # features do not drift: statistics are exact
             device = network.encoder.mean.device
             scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
             self.scatter_ = scatter.tensors()
         if not self.scatter_ or self.prediction_rule_ in FINETUNED:
-            self._compensate(network, task, exemplars, earlier)
+            self._update_statistics(network, task, exemplars, earlier)
         else:
             self.statistics_, self.classifiers_ = {}, {}
             if not self._trains_heads and len(scatter.counts) > len(earlier["counts"]):
                 self._fit_new_head(network, scatter)
         return self._fit_exact(network) if self.scatter_ else None
 
-    def _compensate(
+    def _update_statistics(
         self, network: Network, task: Memory, exemplars: Memory, earlier: dict[str, Tensor]
     ) -> None:
         """Compensate the statistics for feature drift, add a task's, and fit the classifiers.
@@ -127,9 +127,17 @@ class WithClassStatistics(Resolved):
             sources = kept.sources(network.encoder)
             if self.predict_with == "snapshots" and old is not None:
                 by_earlier = {OLD: before, **self._snapshots.statistics}
-        finetune = self.prediction_rule_ in FINETUNED
-        parts = (network, task, exemplars, STATISTICS, finetune)
-        now = self._fit_classifiers(before, old, *parts, sources, by_earlier)
+        now = self._fit_classifiers(
+            before,
+            old,
+            network,
+            task,
+            exemplars,
+            purpose=STATISTICS,
+            finetune=self.prediction_rule_ in FINETUNED,
+            sources=sources,
+            by_earlier=by_earlier,
+        )
         self.earlier_, self.snapshots_ = {}, {}
         if kept:
             means, rows = self.statistics_["means"], torch.unique(task.y)
@@ -143,7 +151,7 @@ class WithClassStatistics(Resolved):
         """Return the class statistics before a task; at the first, those of no class."""
         if self.n_tasks_:
             return self._class_statistics(earlier)
-        return ClassStatistics.empty(self._kind, *self._statistics_shape(network))
+        return ClassStatistics.empty(self._covariance_kind, *self._statistics_shape(network))
 
     def _fit_new_head(self, network: Network, scatter: Scatter) -> None:
         """Fit the newest head to exact statistics, by least squares."""
@@ -165,6 +173,7 @@ class WithClassStatistics(Resolved):
         network: Network,
         task: Memory,
         exemplars: Memory,
+        *,
         purpose: int,
         finetune: bool,
         sources: Sequence[Source] = (),
@@ -229,8 +238,10 @@ class WithClassStatistics(Resolved):
         if self._on_features and len(exemplars):
             exemplars = self._as_features(network.encoder, exemplars)
             network = on_features(network, self.feature_layers)
-        none = Memory.empty(exemplars.x)
-        now = self._fit_classifiers(rest, None, network, none, exemplars, FORGET, finetune)
+        task = Memory.empty(exemplars.x)
+        now = self._fit_classifiers(
+            rest, None, network, task, exemplars, purpose=FORGET, finetune=finetune
+        )
         if self.earlier_:
             self.earlier_ = Earlier.from_tensors(self.earlier_).without(row).tensors()
         if self.snapshots_:
@@ -242,7 +253,7 @@ class WithClassStatistics(Resolved):
 
     @property
     def _snapshots(self) -> Snapshots:
-        return Snapshots.from_tensors(self._kind, self.snapshots_)
+        return Snapshots.from_tensors(self._covariance_kind, self.snapshots_)
 
     def _fit_snapshots(
         self,
@@ -307,16 +318,17 @@ class WithClassStatistics(Resolved):
     def _rules(self, head: MultiHead, kept: Mapping[str, Tensor] | None = None) -> PredictionRules:
         """Return the prediction rules, from the model's own tensors or from others."""
         vectors = self._vectors_by_rotation(head.weight.device)
-        kept = self._kept if kept is None else kept
+        kept = self._rule_tensors if kept is None else kept
         return PredictionRules(head, vectors, self._head_sizes, kept)
 
     @property
-    def _kept(self) -> dict[str, Tensor]:  # what prediction rules need; Winner-Take-All nothing
+    def _rule_tensors(self) -> dict[str, Tensor]:
+        """The tensors that prediction rules need; Winner-Take-All needs none."""
         if not getattr(self, "classifiers_", {}):
             return {}
         means = self.statistics_.get("means")
         if means is None:
-            return self._exactly_kept(self.classifiers_, self.scatter_["means"])
+            return self._exact_rule_tensors(self.classifiers_, self.scatter_["means"])
         kept = {**self.classifiers_, "class_means": means.transpose(0, 1)}
         if self.snapshots_:  # after the first task, there is none yet
             kept |= {"snapshot_weight": torch.empty(0), "snapshot_bias": torch.empty(0)}
@@ -331,7 +343,9 @@ class WithClassStatistics(Resolved):
         by_network = [by_rotation(s.means.transpose(0, 1), self._n_rotations) for s in each]
         return torch.cat(by_network, dim=-1)
 
-    def _exactly_kept(self, classifiers: dict[str, Tensor], means: Tensor) -> dict[str, Tensor]:
+    def _exact_rule_tensors(
+        self, classifiers: dict[str, Tensor], means: Tensor
+    ) -> dict[str, Tensor]:
         """Return classifiers of exact statistics with the class means, of normalised features."""
         width = classifiers["lda_weight"].shape[-1]
         return {**classifiers, "class_means": means[None, :, width : 2 * width]}
@@ -395,7 +409,7 @@ class WithClassStatistics(Resolved):
         return network.encoder.width_before(self.feature_layers) + last
 
     @property
-    def _joins(self) -> bool:
+    def _joins_rotations(self) -> bool:
         """Whether rotations are joined: the first task's statistics decide, where there are any."""
         if self._n_rotations == 1:
             return False
@@ -404,22 +418,22 @@ class WithClassStatistics(Resolved):
         return bool(self.join_rotations) and self.statistics != Full.name
 
     @property
-    def _kind(self) -> str:
+    def _covariance_kind(self) -> str:
         """The kind of the statistics' covariances: one of `COVARIANCES`."""
-        joined = self._joins and self.statistics == LowRank.name
+        joined = self._joins_rotations and self.statistics == LowRank.name
         return LowRankShared.name if joined else str(self.statistics)
 
     def _statistics_shape(self, network: Network) -> tuple[int, int]:
         """Return the number of vectors per image in the statistics, and their width."""
         rotations, width = self._n_rotations, self._width(network)
-        return (1, rotations * width) if self._joins else (rotations, width)
+        return (1, rotations * width) if self._joins_rotations else (rotations, width)
 
     def _class_statistics(self, scatter: dict[str, Tensor]) -> ClassStatistics:
         """Return the class statistics, computed from exact ones where there are any."""
         if scatter:
             features = Scatter.from_tensors(scatter).of(0, self._width(self.network_))
             return features.class_statistics(self.statistics)
-        return ClassStatistics.from_tensors(self._kind, self.statistics_)
+        return ClassStatistics.from_tensors(self._covariance_kind, self.statistics_)
 
     # --- On disk ----------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class LabelVectors(Fitted):
         return other
 
     def rename(self, label: Any, name: Any) -> Self:
-        """Give a class another name. Its data, to learn it anew, may be gone.
+        """Give a class another name. No data is needed.
 
         Parameters
         ----------

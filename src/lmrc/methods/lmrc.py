@@ -28,9 +28,8 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
     older heads keep their responses (Response Loss). At prediction all heads respond, and the class
     whose label vector is nearest to its own head's response wins.
 
-    There is no ``predict_proba``: similarities are not trained to add up to one or to agree with
-    frequencies, and a softmax over them would bring back the suppression of old classes that the
-    method avoids. Rank with ``similarities``, or calibrate on data of all classes.
+    There is no ``predict_proba``: similarities are not calibrated, so that a softmax over them
+    is not a probability. Rank with ``similarities``, or calibrate on data of all classes.
 
     Attributes
     ----------
@@ -39,7 +38,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
     heads_ : list of arrays
         The classes of each head.
     label_vectors_ : array of shape (n_classes, label_dim)
-        Label vectors, rows as ``classes_``. They never move.
+        Label vectors, rows as ``classes_``. They never change.
     threshold_ : float
         The present threshold: higher than ``threshold`` once the mapping was relaxed.
     input_shape_ : tuple of int
@@ -61,7 +60,7 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
     array([0, 1, 2])
     """
 
-    predict_is_argmax = True  # of `similarities`, too
+    predict_is_argmax = True  # of `scores`, which are the similarities
     saved_values: ClassVar[tuple[str, ...]] = (*IncrementalClassifier.saved_values, "threshold_")
     saved_tensors: ClassVar[tuple[str, ...]] = ("labels_",)
 
@@ -103,13 +102,14 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
 
     def losses(self, outputs: Tensor, old_outputs: Tensor | None, batch: MiniBatch) -> Losses:
         """Return the terms of Eq. 8; with samples of known classes, those of Eq. 10."""
-        k = sum(end <= batch.n_known for end in itertools.accumulate(self._head_sizes))  # old heads
+        # The k old heads: all their classes were known before this task.
+        k = sum(end <= batch.n_known for end in itertools.accumulate(self._head_sizes))
         # Responses o, (n, heads, d). Split once: its backward pass is one kernel.
         old, new = torch.split(outputs, [k, outputs.shape[1] - k], dim=1)
         terms = dict(self._class_losses(old, new, batch))
-        if old_outputs is not None:  # the response vectors v, (n, k, d): Eq. 6
+        if old_outputs is not None:  # the response vectors v̂, (n, k, d): Eq. 6
             response = (old * old_outputs).sum(dim=(1, 2))
-            terms["response"] = -self.response_weight * response  # −λ · Eq. 7
+            terms["response"] = -self.response_weight * response  # −λ Σᵢ Lᵢ, Eq. 7
         return terms  # their sum is Eq. 8; with "review", Eq. 10
 
     def _class_losses(self, old: Tensor, new: Tensor, batch: MiniBatch) -> Losses:
@@ -120,15 +120,15 @@ class LMRCClassifier(LMRCParameters, LabelVectors, IncrementalClassifier):
         if new.shape[1]:
             terms["new"] = -(new * c).sum(dim=(1, 2))  # −Eq. 1
         if k and (reviewed := self._reviewed(batch, c, vectors, k)) is not None:
-            terms["review"] = -(old * reviewed).sum(dim=-1).sum(dim=1)  # −Eq. 9
+            terms["review"] = -(old * reviewed).sum(dim=-1).sum(dim=1)  # −Σᵢ L′ᵢ, Eq. 9
         return terms
 
     def _reviewed(self, batch: MiniBatch, c: Tensor, vectors: Tensor, k: int) -> Tensor | None:
         """Return the targets of the old heads, (n, 1 or k, d); None for no Review Loss.
 
-        With exemplars, every head learns every class (Eq. 9). Without, old heads review recurring
-        samples of known classes only, as new classes have no part in Eq. 8. So does a head that
-        lacks exemplars of one of its classes: samples of other classes would overwrite it.
+        With exemplars, every head learns every class (Eq. 9). Beyond the paper: an old head without
+        exemplars of all its classes learns only samples of known classes, where they come again;
+        samples of new ones would overwrite it.
         """
         with_exemplars = self._with_exemplars(k)
         if all(with_exemplars):

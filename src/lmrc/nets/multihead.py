@@ -89,7 +89,7 @@ def cosines(responses: Tensor, vectors: Tensor, sizes: Sequence[int]) -> list[Te
     Returns
     -------
     list of Tensors of shape (n, heads, size)
-        One for each run of heads with equally many: one batched product.
+        One for consecutive heads with the same number of classes: one batched product.
     """
     parts, head, row = [], 0, 0
     for size, run in itertools.groupby(sizes):
