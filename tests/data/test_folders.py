@@ -158,7 +158,7 @@ def test_unreadable_files_are_left_out_counted_and_named(pets):
         dataset = folder(pets)
     assert len(dataset.y_train) + len(dataset.y_test) == 15
     message = str(caught[0].message)
-    assert re.search(r"cat/broken-\d\.jpg as an image: it holds no known image format", message)
+    assert re.search(r"cat/broken-\d\.jpg as an image: it has no known format", message)
     assert message.count("broken-") == 5
     assert caught[0].filename == __file__
 

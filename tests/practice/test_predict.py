@@ -271,8 +271,10 @@ def test_no_photograph_of_a_folder_is_left_out_silently(place, model, call):
     (place / "phone/notes.txt").write_text("no image")
     code, out, err = call("predict", model, "phone")
     assert (code, len(out.splitlines())) == (1, 1)
-    assert err.startswith("lmrc: cannot read phone/1.HEIC as an image")
-    assert err.rstrip().endswith("save it anew as JPEG or PNG.")
+    assert err == (
+        "lmrc: cannot read phone/1.HEIC as an image: .heic files are not read. Convert it to JPEG "
+        "or PNG.\n"
+    )
 
 
 def test_a_missing_file_is_not_called_unreadable(model, call):

@@ -53,7 +53,7 @@ def test_broken_image_among_others(client, pictures):
     good, bad = client.post(f"{MODEL}/predict", files=sent).json()["predictions"]
     assert good["class"] == "one"
     assert (bad["class"], bad["error"]["code"]) == (None, "unreadable_image")
-    assert "no known image format" in bad["error"]["message"]
+    assert "no known format" in bad["error"]["message"]
 
 
 def test_probabilities_and_unknown_are_the_models(serve, pictures, calibrated):

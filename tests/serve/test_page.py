@@ -164,7 +164,7 @@ def quick(site, place, fake_learner):
 def test_broken_upload(page, quick, pictures):
     page.goto(quick)
     page.locator("#classify-files").set_input_files([upload("notes.png", b"no image")])
-    expect(page.locator(".prediction .problem")).to_contain_text("no known image format")
+    expect(page.locator(".prediction .problem")).to_contain_text("no known format")
     page.get_by_role("tab", name="Teach").click()
     card = teach(page, 0, "five", [*named(pictures, "five", 2), upload("notes.png", b"no image")])
     expect(card.locator(".problems li")).to_contain_text("notes.png")

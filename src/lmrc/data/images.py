@@ -154,9 +154,8 @@ def read_image(
                 pixels = ImageOps.fit(pixels, shape[::-1], Image.Resampling.BICUBIC)
             return np.array(pixels, dtype=np.uint8)
     except Exception as error:  # Pillow raises about anything on a broken file
-        raise UnreadableImageError(
-            f"cannot read {name_of(path)} as an image: {_reason(error)}. {_advice(error)}"
-        ) from error
+        why = f"{_reason(error, path)}. {_advice(error, path)}"
+        raise UnreadableImageError(f"cannot read {name_of(path)} as an image: {why}") from error
 
 
 def common_form(paths: Iterable[ImageFile]) -> tuple[tuple[int, int], Mode]:
@@ -289,19 +288,22 @@ def name_of(path: Any) -> str:
     return str(getattr(path, "name", "the file"))
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, path: Any) -> str:
     if isinstance(error, FileNotFoundError):
         return "Is its name right?"
     if isinstance(error, PermissionError):
         return "Make it readable."
     if isinstance(error, Image.DecompressionBombError):
         return "Scale it down."
-    return "Remove it, or save it anew as JPEG or PNG."
+    if Path(name_of(path)).suffix.lower() in NOT_READ:
+        return "Convert it to JPEG or PNG."
+    return "Remove it, or save it again as JPEG or PNG."
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: Any) -> str:
     if isinstance(error, UnidentifiedImageError):  # its text repeats the path
-        return "it holds no known image format"
+        suffix = Path(name_of(path)).suffix.lower()
+        return f"{suffix} files are not read" if suffix in NOT_READ else "it has no known format"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).rstrip(".")

@@ -187,8 +187,8 @@ def predict(
 ) -> None:
     """Predict the classes of images, each with its probability.
 
-    Models without probabilities print a similarity (at most 1) or a score instead. Images that
-    cannot be read are skipped, and the exit code is 1.
+    Models without probabilities print a similarity or a score instead. Images that cannot be read
+    are skipped, and the exit code is 1.
 
     Example: lmrc predict pets.lmrc photo.jpg more/ --top 3 --unknown
     """
