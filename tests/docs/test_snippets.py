@@ -210,7 +210,7 @@ def test_the_commands_of_readme_and_guides_run(follow):
     place, (_, first, second, answers, accuracy) = follow("README.md")
     assert "cat" in first
     assert "bird" in second
-    assert [line.split()[1] for line in answers.splitlines()[-2:]] == ["cat", "dog"]
+    assert answers.splitlines()[-1].split()[1] == "cat"
     assert "100" in accuracy
     model = place / "pets.lmrc"
     assert len(follow("docs/how-to/unknown.md", model)[1]) == 3
