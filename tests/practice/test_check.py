@@ -44,11 +44,12 @@ def checked(call, tmp_path):
     return run
 
 
-def test_nothing_is_found_in_good_folders(folder, checked):
+def test_nothing_is_found_in_good_folders(folder, checked, tmp_path):
     code, out, err, rows = checked(folder)
     assert (code, err, rows) == (0, "", [])
     assert "24 images of 3 classes checked" in out
     assert "nothing was found" in out
+    assert "<h1>Nothing was found in " in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 def test_planted_mistakes_are_found(folder, checked, tmp_path):

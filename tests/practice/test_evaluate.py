@@ -187,6 +187,7 @@ def test_the_page_shows_images_to_look_at(place, calibrated, call):
         assert lmrc.load(calibrated).predict(pixels[None])[0] == predicted
     assert all(true != predicted for _, true, predicted, *_ in mistakes)
     assert all(true == predicted for _, true, predicted, *_ in doubtful)
+    assert all(confidence < 0.9 for *_, confidence, _ in doubtful)  # others are not doubtful
     sure = [confidence for *_, confidence, _ in mistakes]
     assert sure == sorted(sure, reverse=True)
     assert "<br>000.<wbr>png" in page or "<br>000.png" in page  # as a tooltip is not for touch

@@ -351,7 +351,7 @@ def _csv(findings: list[Finding]) -> str:
 def _page(source: Path, n: int, findings: list[Finding], thumbnails: bool) -> str:
     place = source.absolute().name
     body = Markup("<h1>{}</h1>\n<p>{}</p>").format(
-        f"{count(len(findings), 'finding')} in {place}",
+        f"{count(len(findings), 'finding') if findings else 'Nothing was found'} in {place}",
         f"{count(n, 'image')} checked. The findings are also in check.csv, next to this page.",
     )
     for kind, (title, advice) in KINDS.items():

@@ -51,7 +51,7 @@ from lmrc.text import shorten
 QUESTION = "How accurate is the model on these images? Prediction rule: {}."
 SIMILARITY = "maximum similarity"
 LOOKED_AT = 24  # images in each list of the page
-CERTAIN = 0.99  # the probability from which a hit is not doubtful
+CERTAIN = 0.9  # probability from which a correct prediction is not doubtful
 MIN_BALANCED_ACCURACY = 0.65  # of a useful threshold; 0.5 is the random level
 #: Prediction rules in words, by the classifier's ``predict_with``.
 RULES = {
