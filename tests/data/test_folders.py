@@ -203,7 +203,7 @@ def test_odd_files_are_ignored_without_a_word(pets):
 def test_images_outside_of_class_folders_are_reported(pets):
     for name in ("zebra.PNG", "ape.png", ".hidden.png"):
         paint(pets / name, 7)
-    with pytest.warns(UserWarning, match=r"left out 2 image.* beside .*pets, such as ape\.png: "):
+    with pytest.warns(UserWarning, match=r"left out images .* of .*pets: ape\.png and 1 more; "):
         dataset = folder(pets)
     assert len(dataset.y_train) + len(dataset.y_test) == 15
 
@@ -250,7 +250,7 @@ def test_a_class_whose_test_images_are_broken_is_named_as_such(pets):
     held = held_out(sorted((pets / "dog").iterdir()), 0.2)[1]
     for path in held:
         path.write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"none of the 1 image\(s\) of class 'dog' to test with"):
+    with pytest.raises(ValueError, match=r"no image of class 'dog' to test with"):
         folder(pets)
 
 
@@ -268,7 +268,7 @@ def test_a_class_without_a_readable_image_is_named(pets):
     for i in range(3):
         paint(pets / "bird" / f"{i}.png", 1)
         (pets / "bird" / f"{i}.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"none of the 2 image\(s\) of class 'bird'"):
+    with pytest.raises(ValueError, match=r"no image of class 'bird'"):
         folder(pets)
 
 

@@ -84,7 +84,7 @@ def test_known_classes_in_the_folder_of_unknown_images_are_left_out(place, model
     shutil.copytree(place / "test", place / "other" / "known")  # below another folder
     code, out, err = call(*words, "other")
     assert code == 0
-    assert "left out 40 image(s) of known classes in other: one, three, two, zero\n" in err
+    assert "left out 40 images of known classes in other: one, three, two, zero\n" in err
     assert json.loads(out)["unknown"] == expected
     code, _, err = call(*words, "test")
     assert code == 1
@@ -108,7 +108,7 @@ def test_a_threshold_maximises_balanced_accuracy():
 def test_unknown_classes_are_left_out(place, model, call):
     shutil.copytree(place / "other" / "four", place / "test" / "four")
     _, out, err = call("evaluate", model, "test")
-    assert "left out 10 image(s) of classes unknown to the model: four" in err
+    assert "left out 10 images of classes unknown to the model: four" in err
     for i in range(6):
         shutil.copytree(place / "other" / "four", place / "test" / f"four{i}")
     (place / "test" / "four").rename(place / "test" / "five")

@@ -221,7 +221,7 @@ def test_csv_files(start, run_job, trial):
         ("plain", fine.encode(), "knows 2 classes"),
         ("from Excel", b"\xef\xbb\xbf" + fine.replace("\n", "\r\n").encode(), "knows 2 classes"),
         ("missing file", (fine + "gone.png,cat\n").encode(), "left out 1 file: cannot read"),
-        ("missing class", (fine + "gone.png,cow\n").encode(), "none of the 1 image(s) of class"),
+        ("missing class", (fine + "gone.png,cow\n").encode(), "no image of class"),
         ("no path", (fine + ",cat\n").encode(), "line 4 has no path"),
         ("no label", (fine + "cat.png\n").encode(), "line 4 has no label"),
         ("a folder", (fine + "start,cat\n").encode(), "left out 1 file"),

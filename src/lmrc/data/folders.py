@@ -250,8 +250,9 @@ def _warn_of_loose_images(folder: Path) -> None:
     loose = sorted(path.name for path in folder.iterdir() if _is_image(path) and path.is_file())
     if loose:
         warnings.warn(
-            f"left out {len(loose):,} image(s) beside the sub-folders of {folder}, such as "
-            f"{loose[0]}: move each into that of its class",
+            f"left out images that are in no sub-folder of {folder}: {loose[0]}"
+            f"{f' and {len(loose) - 1:,} more' if loose[1:] else ''}; move each into the folder of "
+            "its class",
             stacklevel=2,
         )
 
@@ -353,8 +354,8 @@ def read_files(
 
 def _none_of(label: str, files: Sequence[ImageFile], use: str) -> ValueError:
     return ValueError(
-        f"none of the {len(files)} image(s) of class {label!r} {use} can be read, such as "
-        f"{name_of(files[0])}; replace them, or remove the class."
+        f"no image of class {label!r} {use} can be read, such as {name_of(files[0])}; replace them, "
+        "or remove the class."
     )
 
 

@@ -32,7 +32,7 @@ from lmrc.practice.models import (
     unknown_threshold,
 )
 from lmrc.practice.source import image_form, read_source, refuse_inside
-from lmrc.practice.usage import Say, percent, warn
+from lmrc.practice.usage import Say, count, percent, warn
 from lmrc.report.html import Contents
 from lmrc.report.model import EXPERIMENT
 from lmrc.report.page import write_report
@@ -245,7 +245,8 @@ def _read(model: LMRCClassifier, source: Path) -> tuple[Any, Any, list[str]]:
         unknown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if others[5:] else "")
         if not known.any():
             raise ValueError(f"{source} has none of the model's classes, only {unknown}")
-        warn(f"left out {(~known).sum()} image(s) of classes unknown to the model: {unknown}")
+        left_out = count(int((~known).sum()), "image")
+        warn(f"left out {left_out} of classes unknown to the model: {unknown}")
         names = [name for name, kept in zip(names, known.tolist(), strict=False) if kept]
     return X[known], y[known], names
 
@@ -268,7 +269,7 @@ def _read_unknown(model: LMRCClassifier, folder: Path) -> tuple[Any, list[str]]:
         warn(describe_skipped(skipped))
     if left_out:
         of_classes = shorten(", ".join(sorted({*left_out})), 200)
-        warn(f"left out {len(left_out):,} image(s) of known classes in {folder}: {of_classes}")
+        warn(f"left out {count(len(left_out), 'image')} of known classes in {folder}: {of_classes}")
     if not pixels:
         raise ValueError(
             f"{folder} has no readable image of other classes: --unknown needs at least one"
