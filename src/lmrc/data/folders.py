@@ -354,8 +354,8 @@ def read_files(
 
 def _none_of(label: str, files: Sequence[ImageFile], use: str) -> ValueError:
     return ValueError(
-        f"no image of class {label!r} {use} can be read, such as {name_of(files[0])}; replace them, "
-        "or remove the class."
+        f"no image of class {label!r} {use} can be read, such as {name_of(files[0])}; replace "
+        "them, or remove the class."
     )
 
 
