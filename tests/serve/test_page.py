@@ -299,6 +299,35 @@ def test_of_a_folder_with_a_test_part_only_train_is_taken(page, quick, tmp_path,
     assert learnt == [{"five": 6, "six": 6}]
 
 
+def photos(root, pictures, *places):
+    """Write two pictures into each place, as ``iris/2023``, of a folder."""
+    for place in places:
+        (root / place).mkdir(parents=True)
+        for i, content in enumerate(pictures["five"][:2]):
+            (root / place / f"{i}.png").write_bytes(content)
+
+
+def test_a_folder_above_the_classes_is_not_added(page, quick, tmp_path, pictures):
+    root = tmp_path / "season"
+    photos(root, pictures, "week1/daisy", "week2/iris")
+    open_teach(page, quick)
+    page.locator("#add-folder").set_input_files(root)
+    expect(page.locator("#message")).to_have_text(
+        "week1 and week2 contain folders. If those are the classes, add week1 instead."
+    )
+    expect(page.locator(".class-card .count")).to_have_text(["no pictures"] * 2)
+    page.locator("#add-folder").set_input_files(root / "week1")
+    expect(page.locator(".class-card .count")).to_have_text(["2 pictures", "no pictures"])
+    expect(page.get_by_label("Class", exact=True).first).to_have_value("daisy")
+
+
+def test_one_folder_in_each_class_may_hold_its_pictures(page, quick, tmp_path, pictures):
+    photos(tmp_path / "flowers", pictures, "daisy/2023", "iris/2023")
+    open_teach(page, quick)
+    page.locator("#add-folder").set_input_files(tmp_path / "flowers")
+    expect(page.locator(".class-card .count")).to_have_text(["2 pictures"] * 2)
+
+
 @pytest.mark.parametrize("action", ["Rename one", "Forget one", "Roll back"])
 def test_results_are_cleared_when_the_model_changes(page, quick, pictures, action):
     page.goto(quick)

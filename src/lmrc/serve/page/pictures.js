@@ -7,12 +7,13 @@ const MOST = 640;  // pixels of the longer side: larger pictures are scaled down
 const READ = /\.(bmp|gif|jfif|jpe|jpe?g|png|tiff?|webp)$/i;
 const NOT_READ = /\.(arw|avif|cr2|cr3|dng|hei[cf]|jp2|jxl|nef|psd)$/i;
 
+const hidden = (part) => part.startsWith(".") || part === "__MACOSX";
 const ASIDE = ["test", "val", "valid", "validation"];
 
 // Sort the files of a folder by class, as the command line does: the names of its sub-folders, or of
-// those of train/; without any, its own name. Also count the pictures that are left out.
+// those of train/; without any, its own name. Also count the pictures that are left out. If no class
+// has pictures of its own, these folders are probably one level above the classes.
 export function byClass(files) {
-  const hidden = (part) => part.startsWith(".") || part === "__MACOSX";
   const all = [...files].map((file) => [file, file.webkitRelativePath.normalize("NFC").split("/")]);
   const found = all.filter(([, path]) => !path.slice(1).some(hidden));
   const pictures = found.filter(([file]) => READ.test(file.name));
@@ -30,11 +31,14 @@ export function byClass(files) {
     else if (nested && (path.length <= at + 1 || (split && top(path) !== "train"))) beside += 1;
     else classes.set(name, [...(classes.get(name) ?? []), file]);
   }
+  const taken = new Set([...classes.values()].flat());
+  const within = pictures.filter(([file]) => taken.has(file)).map(([, path]) => path.slice(at + 1, -1)[0]);
+  const tooHigh = !within.includes(undefined) && new Set(within).size > 1;
   for (const [file] of found) {
     const [suffix] = file.name.toLowerCase().match(NOT_READ) ?? [];
     if (suffix) unread.set(suffix, (unread.get(suffix) ?? 0) + 1);
   }
-  return { classes, aside, beside, unread };
+  return { classes, aside, beside, unread, tooHigh };
 }
 
 export async function shrink(file) {

@@ -240,9 +240,17 @@ export function startTeach(state) {
 
   find("#add-class").addEventListener("click", () => addClass().focus());
   find("#add-folder").addEventListener("change", (event) => {
-    const { classes, aside, beside, unread } = byClass(event.target.files);
+    const { classes, aside, beside, unread, tooHigh } = byClass(event.target.files);
     event.target.value = "";
-    for (const [name, files] of [...classes].sort(([a], [b]) => a.localeCompare(b))) {
+    const sorted = [...classes].sort(([a], [b]) => a.localeCompare(b));
+    if (tooHigh) {
+      const names = sorted.map(([name]) => name);
+      const listed = names.length > 5 ? [...names.slice(0, 5), "others"] : names;
+      say(`${new Intl.ListFormat("en").format(listed)} ${names.length === 1 ? "contains" : "contain"} folders. `
+        + `If those are the classes, add ${names[0]} instead.`);
+      return;
+    }
+    for (const [name, files] of sorted) {
       const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.size);
       if (spare && !spare.typed) spare.element.querySelector("input").value = name;
       (spare ?? addClass(name)).take(files);
