@@ -321,6 +321,32 @@ def test_a_folder_above_the_classes_is_not_added(page, quick, tmp_path, pictures
     expect(page.get_by_label("Class", exact=True).first).to_have_value("daisy")
 
 
+def drop(page, target, *paths):
+    """Drop files and folders of this machine on an element."""
+    target.scroll_into_view_if_needed()
+    box, session = target.bounding_box(), page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        session.send("Input.dispatchDragEvent", {"type": kind, "data": data, **at})
+
+
+def test_only_the_pictures_of_a_dropped_folder_are_added(page, quick, tmp_path, pictures):
+    root = tmp_path / "season"
+    photos(root, pictures, "week1/daisy", "iris")
+    for name in ("notes.txt", "list.csv", ".hidden.png"):
+        (root / "iris" / name).write_bytes(b"no picture")
+    open_teach(page, quick)
+    card = page.locator(".class-card").first
+    drop(page, card.locator(".drop"), root / "week1")
+    message = page.locator("#message")
+    expect(message).to_have_text("week1 contains folders: use Add folders, one per class.")
+    expect(card.locator(".count")).to_have_text("no pictures")
+    drop(page, card.locator(".drop"), root / "iris")
+    expect(message).to_contain_text("Left out 2 files")
+    expect(card.locator(".count")).to_have_text("2 pictures")
+
+
 def test_one_folder_in_each_class_may_hold_its_pictures(page, quick, tmp_path, pictures):
     photos(tmp_path / "flowers", pictures, "daisy/2023", "iris/2023")
     open_teach(page, quick)

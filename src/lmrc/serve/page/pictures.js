@@ -1,6 +1,6 @@
 // Pictures from files, folders, the clipboard and the webcam.
 
-import { attempt, make } from "./dom.js";
+import { attempt, count, make, say } from "./dom.js";
 
 const MOST = 640;  // pixels of the longer side: larger pictures are scaled down before they are sent
 
@@ -73,8 +73,9 @@ async function toFile(canvas, name) {
   return new File([blob], name, { type: "image/jpeg" });
 }
 
-// Let files be chosen in a label with an input, or dropped on it; what folders contain, too.
-export function acceptFiles(label, take) {
+// Let files be chosen in a label with an input, or dropped on it; the pictures in folders, too. If
+// `ofOneClass`, refuse a folder whose sub-folders have pictures.
+export function acceptFiles(label, take, ofOneClass = false) {
   const input = label.querySelector("input");
   input.addEventListener("change", () => {
     const files = [...input.files];
@@ -90,13 +91,27 @@ export function acceptFiles(label, take) {
   label.addEventListener("drop", async (event) => {
     over(false)(event);
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-    const plain = [...event.dataTransfer.files];
-    take(entries.some((entry) => entry.isDirectory) ? (await Promise.all(entries.map(walk))).flat() : plain);
+    if (!entries.some((entry) => entry.isDirectory)) {
+      take([...event.dataTransfer.files]);
+      return;
+    }
+    const found = (await Promise.all(entries.map(walk))).flat();
+    const pictures = found.filter(({ name }) => READ.test(name));
+    const nested = ofOneClass && pictures.map((entry) => entry.fullPath.split("/")).find((path) => path.length > 3);
+    if (nested) {
+      say(`${nested[1]} contains folders: use Add folders, one per class.`);
+      return;
+    }
+    take(await Promise.all(pictures.map((entry) => new Promise((resolve, reject) => { entry.file(resolve, reject); }))));
+    const others = found.length - pictures.length;
+    if (others) say(`Left out ${count(others, "file")} not in a format that can be read, such as JPEG or PNG.`);
   });
 }
 
+// Return the entries of the visible files in a folder, at any depth.
 async function walk(entry) {
-  if (entry.isFile) return [await new Promise((resolve, reject) => { entry.file(resolve, reject); })];
+  if (hidden(entry.name)) return [];
+  if (entry.isFile) return [entry];
   const reader = entry.createReader();
   const found = [];
   for (;;) {

@@ -226,7 +226,7 @@ export function startTeach(state) {
       card.label = card.typed;
       upload();
     });
-    acceptFiles(drop, card.take);
+    acceptFiles(drop, card.take, true);
     element.addEventListener("paste", (event) => {
       if (pasted(event).length) card.take(pasted(event));
     });
