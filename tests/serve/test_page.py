@@ -370,6 +370,31 @@ def test_results_are_cleared_when_the_model_changes(page, quick, pictures, actio
     classify(page, named(pictures, "one", 1))
 
 
+@pytest.mark.parametrize("action", ["Rename one", "Forget one", "Roll back"])
+def test_a_button_is_disabled_until_the_model_is_changed(page, quick, action):
+    held_back = []
+    page.route(re.compile("/(rename|forget|rollback)$"), lambda route: held_back.append(route))
+    page.goto(quick)
+    page.get_by_role("tab", name="Model").click()
+    button = page.get_by_role("button", name=action)
+    button.click()
+    if action == "Rename one":
+        page.get_by_label("New name").fill("uno")
+    page.locator("#dialog-yes").click()
+    expect(button).to_be_disabled()
+    while not held_back:
+        page.wait_for_timeout(10)
+    held_back.pop().abort()
+    expect(button).to_be_enabled()
+    expect(page.locator("#message")).to_contain_text("cannot be reached")
+
+
+def test_learn_says_that_pictures_are_missing(page, quick):
+    open_teach(page, quick)
+    expect(page.locator("#learn-hint")).to_have_text("Add pictures first.")
+    assert page.get_by_role("button", name="Learn").is_disabled()
+
+
 def test_leaving_asks_only_while_pictures_would_be_lost(page, quick, pictures):
     asked = []
 

@@ -127,12 +127,13 @@ export function startTeach(state) {
     const full = cards.filter((card) => card.size);
     if (full.some((card) => !card.typed)) return "Give each class a name.";
     const few = state.model?.empty && new Set(full.map((card) => card.typed)).size < 2;
-    return few ? "Add pictures of at least two classes." : "";
+    if (few) return "Add pictures of at least two classes.";
+    return full.length ? "" : "Add pictures first.";
   }
 
   function ready() {
     const busy = sending || cards.some((card) => card.busy);
-    find("#learn").disabled = !cards.some((card) => card.size) || missing() || busy;
+    find("#learn").disabled = missing() || busy;
     find("#learn-hint").textContent = sending ? "Sending the pictures…" : missing();
   }
 
