@@ -11,6 +11,7 @@ import uvicorn
 from lmrc.data.images import NOT_READ, SUFFIXES
 from lmrc.serve import app
 from lmrc.serve.app import create_app
+from lmrc.serve.errors import ApiError
 from lmrc.serve.jobs import Jobs
 from lmrc.serve.settings import Settings
 
@@ -387,6 +388,28 @@ def test_a_button_is_disabled_until_the_model_is_changed(page, quick, action):
     held_back.pop().abort()
     expect(button).to_be_enabled()
     expect(page.locator("#message")).to_contain_text("cannot be reached")
+
+
+def test_the_onnx_file_or_why_there_is_none(page, site, place, monkeypatch):
+    address, app = site(place)
+
+    async def export(served):
+        if missing:
+            raise ApiError(409, "export_failed", "pip install '.[onnx]' in lmrc's folder")
+        return b"onnx"
+
+    missing = ["onnx"]
+    monkeypatch.setattr(app.state, "export", export)
+    page.goto(address)
+    page.get_by_role("tab", name="Model").click()
+    page.get_by_text("ONNX file").click()
+    expect(page.locator("#message")).to_have_text("pip install '.[onnx]' in lmrc's folder")
+    missing.clear()
+    with page.expect_download() as download:
+        page.get_by_text("ONNX file").click()
+    assert download.value.suggested_filename == "pets.onnx"
+    assert download.value.path().read_bytes() == b"onnx"
+    expect(page.locator("#message")).to_be_hidden()
 
 
 def test_learn_says_that_pictures_are_missing(page, quick):

@@ -1,6 +1,6 @@
 // Model: classes, versions, sizes; rename, forget, roll back, download.
 
-import { call } from "./api.js";
+import { call, download } from "./api.js";
 import { ask, attempt, bytes, count, find, make, percent } from "./dom.js";
 
 export function startModel(state) {
@@ -13,6 +13,9 @@ export function startModel(state) {
     const text = "Delete the newest version, and use the previous one again?";
     if ((await ask(text, "Roll back")) !== null) await change(target, "rollback");
   });
+
+  find("#get-onnx").addEventListener("click", ({ target }) => (
+    attempt(target, () => download(`${state.address}/onnx`))));
 
   function classRow({ name, head }) {
     const label = String(name);
@@ -67,9 +70,8 @@ export function startModel(state) {
       listed = classes;  // as long as it stays the same, a button in it keeps the focus
       find("#version-list").replaceChildren(...[...model.versions].reverse().map(versionRow));
       find("#roll-back").hidden = state.readOnly || model.versions.length < 2;
-      find("#get-onnx").href = `${state.address}/onnx`;
       find("#get-folder").href = `${state.address}/folder`;
-      for (const link of document.querySelectorAll("#model-view a")) link.hidden = model.empty;
+      for (const link of [find("#get-onnx"), find("#get-folder")]) link.hidden = model.empty;
     },
     hide() {},
   };
