@@ -131,7 +131,15 @@ def test_discard_and_cancel_leave_the_model(client, fake, pictures, wait, place)
     job = start(client, pictures)
     found = wait(client, job, "waiting")
     assert found["warnings"] == ["few images of zero in pets.lmrc"]
-    assert code(client.post(f"{MODEL}/learn", files=form(pictures, "four"))) == (409, "busy")
+    rename = {"class": "one", "to": "uno"}
+    for answer in (
+        client.post(f"{MODEL}/learn", files=form(pictures, "four")),
+        client.post(f"{MODEL}/rename", json=rename),
+        client.post(f"{MODEL}/forget", json={"class": "one"}),
+        client.post(f"{MODEL}/rollback"),
+    ):
+        assert code(answer) == (409, "busy")
+        assert "is waiting in Teach: keep or discard it first" in answer.text
     assert client.post(f"/v1/jobs/{job}/discard").json()["state"] == "discarded"
     assert code(client.post(f"/v1/jobs/{job}/keep")) == (409, "not_waiting")
     job = start(client, pictures)

@@ -11,6 +11,7 @@ import uvicorn
 from lmrc.data.images import NOT_READ, SUFFIXES
 from lmrc.serve import app
 from lmrc.serve.app import create_app
+from lmrc.serve.errors import ApiError
 from lmrc.serve.jobs import Jobs
 from lmrc.serve.settings import Settings
 
@@ -299,6 +300,61 @@ def test_of_a_folder_with_a_test_part_only_train_is_taken(page, quick, tmp_path,
     assert learnt == [{"five": 6, "six": 6}]
 
 
+def photos(root, pictures, *places):
+    """Write two pictures into each place, as ``iris/2023``, of a folder."""
+    for place in places:
+        (root / place).mkdir(parents=True)
+        for i, content in enumerate(pictures["five"][:2]):
+            (root / place / f"{i}.png").write_bytes(content)
+
+
+def test_a_folder_above_the_classes_is_not_added(page, quick, tmp_path, pictures):
+    root = tmp_path / "season"
+    photos(root, pictures, "week1/daisy", "week2/iris")
+    open_teach(page, quick)
+    page.locator("#add-folder").set_input_files(root)
+    expect(page.locator("#message")).to_have_text(
+        "week1 and week2 contain folders. If those are the classes, add week1 instead."
+    )
+    expect(page.locator(".class-card .count")).to_have_text(["no pictures"] * 2)
+    page.locator("#add-folder").set_input_files(root / "week1")
+    expect(page.locator(".class-card .count")).to_have_text(["2 pictures", "no pictures"])
+    expect(page.get_by_label("Class", exact=True).first).to_have_value("daisy")
+
+
+def drop(page, target, *paths):
+    """Drop files and folders of this machine on an element."""
+    target.scroll_into_view_if_needed()
+    box, session = target.bounding_box(), page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        session.send("Input.dispatchDragEvent", {"type": kind, "data": data, **at})
+
+
+def test_only_the_pictures_of_a_dropped_folder_are_added(page, quick, tmp_path, pictures):
+    root = tmp_path / "season"
+    photos(root, pictures, "week1/daisy", "iris")
+    for name in ("notes.txt", "list.csv", ".hidden.png"):
+        (root / "iris" / name).write_bytes(b"no picture")
+    open_teach(page, quick)
+    card = page.locator(".class-card").first
+    drop(page, card.locator(".drop"), root / "week1")
+    message = page.locator("#message")
+    expect(message).to_have_text("week1 contains folders: use Add folders, one per class.")
+    expect(card.locator(".count")).to_have_text("no pictures")
+    drop(page, card.locator(".drop"), root / "iris")
+    expect(message).to_contain_text("Left out 2 files")
+    expect(card.locator(".count")).to_have_text("2 pictures")
+
+
+def test_one_folder_in_each_class_may_hold_its_pictures(page, quick, tmp_path, pictures):
+    photos(tmp_path / "flowers", pictures, "daisy/2023", "iris/2023")
+    open_teach(page, quick)
+    page.locator("#add-folder").set_input_files(tmp_path / "flowers")
+    expect(page.locator(".class-card .count")).to_have_text(["2 pictures"] * 2)
+
+
 @pytest.mark.parametrize("action", ["Rename one", "Forget one", "Roll back"])
 def test_results_are_cleared_when_the_model_changes(page, quick, pictures, action):
     page.goto(quick)
@@ -313,6 +369,53 @@ def test_results_are_cleared_when_the_model_changes(page, quick, pictures, actio
     page.locator("#dialog-yes").click()
     expect(page.locator(".prediction")).to_have_count(0)
     classify(page, named(pictures, "one", 1))
+
+
+@pytest.mark.parametrize("action", ["Rename one", "Forget one", "Roll back"])
+def test_a_button_is_disabled_until_the_model_is_changed(page, quick, action):
+    held_back = []
+    page.route(re.compile("/(rename|forget|rollback)$"), lambda route: held_back.append(route))
+    page.goto(quick)
+    page.get_by_role("tab", name="Model").click()
+    button = page.get_by_role("button", name=action)
+    button.click()
+    if action == "Rename one":
+        page.get_by_label("New name").fill("uno")
+    page.locator("#dialog-yes").click()
+    expect(button).to_be_disabled()
+    while not held_back:
+        page.wait_for_timeout(10)
+    held_back.pop().abort()
+    expect(button).to_be_enabled()
+    expect(page.locator("#message")).to_contain_text("cannot be reached")
+
+
+def test_the_onnx_file_or_why_there_is_none(page, site, place, monkeypatch):
+    address, app = site(place)
+
+    async def export(served):
+        if missing:
+            raise ApiError(409, "export_failed", "pip install '.[onnx]' in lmrc's folder")
+        return b"onnx"
+
+    missing = ["onnx"]
+    monkeypatch.setattr(app.state, "export", export)
+    page.goto(address)
+    page.get_by_role("tab", name="Model").click()
+    page.get_by_text("ONNX file").click()
+    expect(page.locator("#message")).to_have_text("pip install '.[onnx]' in lmrc's folder")
+    missing.clear()
+    with page.expect_download() as download:
+        page.get_by_text("ONNX file").click()
+    assert download.value.suggested_filename == "pets.onnx"
+    assert download.value.path().read_bytes() == b"onnx"
+    expect(page.locator("#message")).to_be_hidden()
+
+
+def test_learn_says_that_pictures_are_missing(page, quick):
+    open_teach(page, quick)
+    expect(page.locator("#learn-hint")).to_have_text("Add pictures first.")
+    assert page.get_by_role("button", name="Learn").is_disabled()
 
 
 def test_leaving_asks_only_while_pictures_would_be_lost(page, quick, pictures):

@@ -158,10 +158,10 @@ class Jobs:
         if not job.images:
             raise ApiError(422, "no_images", "the job has no images")
         for other in self:
+            self.check_decided(other.served)
             if other.is_active:
                 same = "this model" if other.served is job.served else "another model"
-                state = "waits for Keep or Discard" if other.state == WAITING else "is being learnt"
-                raise ApiError(409, "busy", f"a task of {same} {state}", retry_after=5)
+                raise ApiError(409, "busy", f"a task of {same} is being learnt", retry_after=5)
         if holder := store.changing(job.served.path):
             raise ApiError(409, "locked", f"the model is being changed by {holder}", retry_after=5)
         images = list(job.images.values())
@@ -227,6 +227,12 @@ class Jobs:
         else:
             text = "the learning process ended unexpectedly"
             job.update(state=FAILED, error=_error("learner_died", text))
+
+    def check_decided(self, served: Served) -> None:
+        """Raise an ApiError if a result of the model waits for Keep or Discard."""
+        if any(job.served is served and job.state == WAITING for job in self):
+            text = f"a result of {served.name} is waiting in Teach: keep or discard it first"
+            raise ApiError(409, "busy", text, retry_after=5)
 
     def decide(self, job: Job, decision: str) -> None:
         """Keep or discard what was learnt."""

@@ -16,8 +16,9 @@ from lmrc.practice.usage import printer
 from lmrc.serve import schema
 from lmrc.serve.downloads import chunks, folder_as_zip
 from lmrc.serve.errors import ApiError
+from lmrc.serve.jobs import Jobs
 from lmrc.serve.served import Loaded, Served
-from lmrc.serve.shared import CHANGES, ERRORS, IMAGES, TheModel, TheSettings
+from lmrc.serve.shared import CHANGES, ERRORS, IMAGES, TheJobs, TheModel, TheSettings
 from lmrc.serve.uploads import decode, read_uploads
 from lmrc.store import folder as store
 from lmrc.store import unfinished
@@ -143,21 +144,21 @@ def _prediction(
 
 
 @router.post("/models/{model}/rollback", response_model=schema.Model, dependencies=CHANGES)
-async def roll_back(served: TheModel) -> dict[str, Any]:
+async def roll_back(served: TheModel, jobs: TheJobs) -> dict[str, Any]:
     """Delete the newest version; the one before it is the model again."""
-    return await _change(served, maintenance.roll_back)
+    return await _change(served, jobs, maintenance.roll_back)
 
 
 @router.post("/models/{model}/forget", response_model=schema.Model, dependencies=CHANGES)
-async def forget(served: TheModel, of: schema.ClassRequest) -> dict[str, Any]:
+async def forget(served: TheModel, jobs: TheJobs, of: schema.ClassRequest) -> dict[str, Any]:
     """Remove a class from all versions."""
-    return await _change(served, maintenance.forget, of.label)
+    return await _change(served, jobs, maintenance.forget, of.label)
 
 
 @router.post("/models/{model}/rename", response_model=schema.Model, dependencies=CHANGES)
-async def rename(served: TheModel, of: schema.Rename) -> dict[str, Any]:
+async def rename(served: TheModel, jobs: TheJobs, of: schema.Rename) -> dict[str, Any]:
     """Rename a class in all versions."""
-    return await _change(served, maintenance.rename, of.label, of.to)
+    return await _change(served, jobs, maintenance.rename, of.label, of.to)
 
 
 @router.get(
@@ -189,10 +190,13 @@ def _attachment(served: Served, suffix: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{safe}{suffix}"'}
 
 
-async def _change(served: Served, change: Callable[..., None], *names: str) -> dict[str, Any]:
+async def _change(
+    served: Served, jobs: Jobs, change: Callable[..., None], *names: str
+) -> dict[str, Any]:
     """Change a model, and return its description when predictions come from the new state."""
     if not store.holds_model(served.path):
         raise ApiError(409, "empty_model", f"{served.name} has not learnt anything yet")
+    jobs.check_decided(served)
     try:
         await asyncio.to_thread(change, served.path, *names, printer(quiet=True))
     except LockedError as error:

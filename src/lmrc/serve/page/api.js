@@ -1,6 +1,6 @@
 // Requests to the server.
 
-import { pause } from "./dom.js";
+import { make, pause } from "./dom.js";
 
 export class ApiError extends Error {
   constructor(code, message) {
@@ -9,7 +9,7 @@ export class ApiError extends Error {
   }
 }
 
-export async function call(method, path, body) {
+async function request(method, path, body) {
   const options = { method, headers: {} };
   if (body instanceof FormData) options.body = body;
   else if (body !== undefined) {
@@ -27,12 +27,26 @@ export async function call(method, path, body) {
       await pause(1000 * Number(answer.headers.get("Retry-After") ?? 1));
       continue;
     }
+    if (answer.ok) return answer;
     const content = await answer.json().catch(() => ({}));
-    if (answer.ok) return content;
     if (answer.status === 401) window.location.reload();
     const { code = "error", message = `The server answered ${answer.status}.` } = content.error ?? {};
     throw new ApiError(code, message);
   }
+}
+
+export async function call(method, path, body) {
+  const answer = await request(method, path, body);
+  return answer.json().catch(() => ({}));
+}
+
+// Save a file that the server makes. A link would not show the server's error.
+export async function download(path) {
+  const answer = await request("GET", path);
+  const [, name] = answer.headers.get("Content-Disposition").match(/filename="(.*)"/);
+  const href = URL.createObjectURL(await answer.blob());
+  make("a", { href, download: name }).click();
+  URL.revokeObjectURL(href);
 }
 
 export function form(field, files) {

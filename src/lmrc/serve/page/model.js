@@ -1,30 +1,33 @@
 // Model: classes, versions, sizes; rename, forget, roll back, download.
 
-import { call } from "./api.js";
+import { call, download } from "./api.js";
 import { ask, attempt, bytes, count, find, make, percent } from "./dom.js";
 
 export function startModel(state) {
-  const change = (action, body) => attempt(null, async () => {
+  const change = (button, action, body) => attempt(button, async () => {
     await call("POST", `${state.address}/${action}`, body);
     await state.refresh();
   });
 
-  find("#roll-back").addEventListener("click", async () => {
+  find("#roll-back").addEventListener("click", async ({ target }) => {
     const text = "Delete the newest version, and use the previous one again?";
-    if ((await ask(text, "Roll back")) !== null) await change("rollback");
+    if ((await ask(text, "Roll back")) !== null) await change(target, "rollback");
   });
+
+  find("#get-onnx").addEventListener("click", ({ target }) => (
+    attempt(target, () => download(`${state.address}/onnx`))));
 
   function classRow({ name, head }) {
     const label = String(name);
     const rename = make("button", { type: "button", textContent: "Rename", "aria-label": `Rename ${label}` });
     rename.addEventListener("click", async () => {
       const to = await ask(`Rename ${label}`, "Rename", label);
-      if (to !== null && to !== label) await change("rename", { class: label, to });
+      if (to !== null && to !== label) await change(rename, "rename", { class: label, to });
     });
     const forget = make("button", { type: "button", textContent: "Forget", "aria-label": `Forget ${label}` });
     forget.addEventListener("click", async () => {
       const text = `Forget ${label}? It is deleted from all versions, and cannot be restored.`;
-      if ((await ask(text, "Forget")) !== null) await change("forget", { class: label });
+      if ((await ask(text, "Forget")) !== null) await change(forget, "forget", { class: label });
     });
     const buttons = state.readOnly ? [] : [rename, forget];
     return make("li", {}, make("span", { textContent: label }),
@@ -67,9 +70,8 @@ export function startModel(state) {
       listed = classes;  // as long as it stays the same, a button in it keeps the focus
       find("#version-list").replaceChildren(...[...model.versions].reverse().map(versionRow));
       find("#roll-back").hidden = state.readOnly || model.versions.length < 2;
-      find("#get-onnx").href = `${state.address}/onnx`;
       find("#get-folder").href = `${state.address}/folder`;
-      for (const link of document.querySelectorAll("#model-view a")) link.hidden = model.empty;
+      for (const link of [find("#get-onnx"), find("#get-folder")]) link.hidden = model.empty;
     },
     hide() {},
   };

@@ -1,18 +1,19 @@
 // Pictures from files, folders, the clipboard and the webcam.
 
-import { attempt, make } from "./dom.js";
+import { attempt, count, make, say } from "./dom.js";
 
 const MOST = 640;  // pixels of the longer side: larger pictures are scaled down before they are sent
 
 const READ = /\.(bmp|gif|jfif|jpe|jpe?g|png|tiff?|webp)$/i;
 const NOT_READ = /\.(arw|avif|cr2|cr3|dng|hei[cf]|jp2|jxl|nef|psd)$/i;
 
+const hidden = (part) => part.startsWith(".") || part === "__MACOSX";
 const ASIDE = ["test", "val", "valid", "validation"];
 
 // Sort the files of a folder by class, as the command line does: the names of its sub-folders, or of
-// those of train/; without any, its own name. Also count the pictures that are left out.
+// those of train/; without any, its own name. Also count the pictures that are left out. If no class
+// has pictures of its own, these folders are probably one level above the classes.
 export function byClass(files) {
-  const hidden = (part) => part.startsWith(".") || part === "__MACOSX";
   const all = [...files].map((file) => [file, file.webkitRelativePath.normalize("NFC").split("/")]);
   const found = all.filter(([, path]) => !path.slice(1).some(hidden));
   const pictures = found.filter(([file]) => READ.test(file.name));
@@ -30,11 +31,14 @@ export function byClass(files) {
     else if (nested && (path.length <= at + 1 || (split && top(path) !== "train"))) beside += 1;
     else classes.set(name, [...(classes.get(name) ?? []), file]);
   }
+  const taken = new Set([...classes.values()].flat());
+  const within = pictures.filter(([file]) => taken.has(file)).map(([, path]) => path.slice(at + 1, -1)[0]);
+  const tooHigh = !within.includes(undefined) && new Set(within).size > 1;
   for (const [file] of found) {
     const [suffix] = file.name.toLowerCase().match(NOT_READ) ?? [];
     if (suffix) unread.set(suffix, (unread.get(suffix) ?? 0) + 1);
   }
-  return { classes, aside, beside, unread };
+  return { classes, aside, beside, unread, tooHigh };
 }
 
 export async function shrink(file) {
@@ -69,8 +73,9 @@ async function toFile(canvas, name) {
   return new File([blob], name, { type: "image/jpeg" });
 }
 
-// Let files be chosen in a label with an input, or dropped on it; what folders contain, too.
-export function acceptFiles(label, take) {
+// Let files be chosen in a label with an input, or dropped on it; the pictures in folders, too. If
+// `ofOneClass`, refuse a folder whose sub-folders have pictures.
+export function acceptFiles(label, take, ofOneClass = false) {
   const input = label.querySelector("input");
   input.addEventListener("change", () => {
     const files = [...input.files];
@@ -86,13 +91,27 @@ export function acceptFiles(label, take) {
   label.addEventListener("drop", async (event) => {
     over(false)(event);
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-    const plain = [...event.dataTransfer.files];
-    take(entries.some((entry) => entry.isDirectory) ? (await Promise.all(entries.map(walk))).flat() : plain);
+    if (!entries.some((entry) => entry.isDirectory)) {
+      take([...event.dataTransfer.files]);
+      return;
+    }
+    const found = (await Promise.all(entries.map(walk))).flat();
+    const pictures = found.filter(({ name }) => READ.test(name));
+    const nested = ofOneClass && pictures.map((entry) => entry.fullPath.split("/")).find((path) => path.length > 3);
+    if (nested) {
+      say(`${nested[1]} contains folders: use Add folders, one per class.`);
+      return;
+    }
+    take(await Promise.all(pictures.map((entry) => new Promise((resolve, reject) => { entry.file(resolve, reject); }))));
+    const others = found.length - pictures.length;
+    if (others) say(`Left out ${count(others, "file")} not in a format that can be read, such as JPEG or PNG.`);
   });
 }
 
+// Return the entries of the visible files in a folder, at any depth.
 async function walk(entry) {
-  if (entry.isFile) return [await new Promise((resolve, reject) => { entry.file(resolve, reject); })];
+  if (hidden(entry.name)) return [];
+  if (entry.isFile) return [entry];
   const reader = entry.createReader();
   const found = [];
   for (;;) {

@@ -127,12 +127,13 @@ export function startTeach(state) {
     const full = cards.filter((card) => card.size);
     if (full.some((card) => !card.typed)) return "Give each class a name.";
     const few = state.model?.empty && new Set(full.map((card) => card.typed)).size < 2;
-    return few ? "Add pictures of at least two classes." : "";
+    if (few) return "Add pictures of at least two classes.";
+    return full.length ? "" : "Add pictures first.";
   }
 
   function ready() {
     const busy = sending || cards.some((card) => card.busy);
-    find("#learn").disabled = !cards.some((card) => card.size) || missing() || busy;
+    find("#learn").disabled = missing() || busy;
     find("#learn-hint").textContent = sending ? "Sending the pictures…" : missing();
   }
 
@@ -226,7 +227,7 @@ export function startTeach(state) {
       card.label = card.typed;
       upload();
     });
-    acceptFiles(drop, card.take);
+    acceptFiles(drop, card.take, true);
     element.addEventListener("paste", (event) => {
       if (pasted(event).length) card.take(pasted(event));
     });
@@ -240,9 +241,17 @@ export function startTeach(state) {
 
   find("#add-class").addEventListener("click", () => addClass().focus());
   find("#add-folder").addEventListener("change", (event) => {
-    const { classes, aside, beside, unread } = byClass(event.target.files);
+    const { classes, aside, beside, unread, tooHigh } = byClass(event.target.files);
     event.target.value = "";
-    for (const [name, files] of [...classes].sort(([a], [b]) => a.localeCompare(b))) {
+    const sorted = [...classes].sort(([a], [b]) => a.localeCompare(b));
+    if (tooHigh) {
+      const names = sorted.map(([name]) => name);
+      const listed = names.length > 5 ? [...names.slice(0, 5), "others"] : names;
+      say(`${new Intl.ListFormat("en").format(listed)} ${names.length === 1 ? "contains" : "contain"} folders. `
+        + `If those are the classes, add ${names[0]} instead.`);
+      return;
+    }
+    for (const [name, files] of sorted) {
       const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.size);
       if (spare && !spare.typed) spare.element.querySelector("input").value = name;
       (spare ?? addClass(name)).take(files);
