@@ -308,18 +308,21 @@ def photos(root, pictures, *places):
             (root / place / f"{i}.png").write_bytes(content)
 
 
-def test_a_folder_above_the_classes_is_not_added(page, quick, tmp_path, pictures):
+def test_a_folder_above_the_classes_is_told(page, quick, tmp_path, pictures):
     root = tmp_path / "season"
     photos(root, pictures, "week1/daisy", "week2/iris")
     open_teach(page, quick)
     page.locator("#add-folder").set_input_files(root)
-    expect(page.locator("#message")).to_have_text(
-        "week1 and week2 contain folders. If those are the classes, add week1 instead."
+    message = page.locator("#message")
+    expect(message).to_have_text(
+        "week1 contains folders. If those are the classes, remove what was added, and add week1 "
+        "itself."
     )
-    expect(page.locator(".class-card .count")).to_have_text(["no pictures"] * 2)
+    page.get_by_role("button", name="Remove class").first.click()
+    page.get_by_role("button", name="Remove class").first.click()
     page.locator("#add-folder").set_input_files(root / "week1")
-    expect(page.locator(".class-card .count")).to_have_text(["2 pictures", "no pictures"])
     expect(page.get_by_label("Class", exact=True).first).to_have_value("daisy")
+    expect(message).not_to_contain_text("contains folders")
 
 
 def drop(page, target, *paths):

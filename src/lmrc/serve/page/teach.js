@@ -244,19 +244,16 @@ export function startTeach(state) {
     const { classes, aside, beside, unread, tooHigh } = byClass(event.target.files);
     event.target.value = "";
     const sorted = [...classes].sort(([a], [b]) => a.localeCompare(b));
-    if (tooHigh) {
-      const names = sorted.map(([name]) => name);
-      const listed = names.length > 5 ? [...names.slice(0, 5), "others"] : names;
-      say(`${new Intl.ListFormat("en").format(listed)} ${names.length === 1 ? "contains" : "contain"} folders. `
-        + `If those are the classes, add ${names[0]} instead.`);
-      return;
-    }
     for (const [name, files] of sorted) {
       const spare = cards.find((card) => card.typed === name) ?? cards.find((card) => !card.typed && !card.size);
       if (spare && !spare.typed) spare.element.querySelector("input").value = name;
       (spare ?? addClass(name)).take(files);
     }
     const told = [...unread].map(([suffix, n]) => `Left out ${count(n, `${suffix} file`)}: convert to JPEG or PNG.`);
+    if (tooHigh) {
+      const [[first]] = sorted;
+      told.unshift(`${first} contains folders. If those are the classes, remove what was added, and add ${first} itself.`);
+    }
     if (aside.size) {
       const places = [...aside].map(([name, n]) => `${n.toLocaleString("en")} in ${name}`).join(", ");
       told.push(`Took the pictures in train; left out those for testing: ${places}.`);
