@@ -46,7 +46,7 @@ export async function download(path) {
   const [, name] = answer.headers.get("Content-Disposition").match(/filename="(.*)"/);
   const href = URL.createObjectURL(await answer.blob());
   make("a", { href, download: name }).click();
-  URL.revokeObjectURL(href);
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);  // some browsers read it later
 }
 
 export function form(field, files) {
