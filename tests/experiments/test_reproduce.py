@@ -60,7 +60,7 @@ def test_classifiers_of_scikit_learn_run_beside_ours(tmp_path):
     assert len({r.extra["data"] for r in records}) == 1
     assert records[2].settings["learning_rate"] == "optimal"  # not the recipe's
     assert records[2].settings["announce_classes"] is True
-    assert "–: not known" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "–: unknown" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_classes_may_recur(tmp_path, rows):
