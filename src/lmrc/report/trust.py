@@ -19,7 +19,7 @@ LISTS = {
     "mistakes": (
         "confident-mistakes",
         "The most confident mistakes",
-        "Wrong, with a high probability. Check the labels of these images first.",
+        "Wrong predictions, the highest probability first. Check the labels of these images.",
     ),
     "doubtful": (
         "doubtful-hits",
