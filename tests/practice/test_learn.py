@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 
@@ -393,3 +394,12 @@ def test_vectors_are_learnt_by_exact_statistics(place, call):
     assert "vectors of only" not in said
     assert call("learn", "own", "first.npz", "--from-scratch", "--epochs", "1")[0] == 0
     assert not lmrc.load("own").network_.encoder.is_frozen
+
+
+def test_the_models_folder_may_vanish_while_options_are_checked(place, learn, monkeypatch):
+    """A learn beside this one, which fails, removes the folder that it has made."""
+    usual = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "m" and usual(path, mode))
+    (place / "m").mkdir()
+    learn("week1", "-q", fast=True)
+    assert (place / "m" / "manifest.json").exists()

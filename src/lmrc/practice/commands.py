@@ -37,6 +37,7 @@ def learn(
             help="Folder of the model; the first learn creates it.",
             metavar="MODEL",
             file_okay=False,
+            readable=False,  # a learn beside this one may remove its own folder during the check
         ),
     ],
     source: Annotated[
