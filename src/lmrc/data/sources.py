@@ -1,19 +1,19 @@
 """Where the files of public data sets are: found on this machine, or downloaded."""
 
 import os
+import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmrc.cache_folder import cache_folder
-from lmrc.data.image_files import progress
 
 DATA_VARIABLE = "LMRC_DATA"
 
 _CONNECT_AND_READ_SECONDS = (10, 60)
-_CHUNK = 2**18  # bytes
 
 
 class DatasetNotFoundError(FileNotFoundError):
@@ -85,25 +85,17 @@ def _try_addresses(file: RemoteFile, folder: Path) -> list[str]:
     reasons = []
     for url in file.urls:
         try:
-            pooch.retrieve(url, file.checksum, file.name, folder, downloader=_fetch)
+            with _progress(file.name) as bar:
+                downloader = pooch.HTTPDownloader(
+                    progressbar=bar, chunk_size=2**18, timeout=_CONNECT_AND_READ_SECONDS
+                )
+                pooch.retrieve(url, file.checksum, file.name, folder, downloader=downloader)
             return []
         except (OSError, ValueError) as error:  # no network, no right to write, wrong checksum
             unreachable = type(error).__name__ in ("ConnectionError", "ConnectTimeout")
             why = textwrap.shorten(str(error), 300, placeholder=" …")
             reasons.append(f"{url} {'cannot be reached' if unreachable else f'gave: {why}'}")
     return reasons
-
-
-def _fetch(url: str, path: str, _: Any) -> None:
-    """Download a file, with a progress bar on a terminal."""
-    import requests  # comes with pooch
-
-    with requests.get(url, stream=True, timeout=_CONNECT_AND_READ_SECONDS) as response:
-        response.raise_for_status()
-        parts, size = response.iter_content(_CHUNK), int(response.headers.get("content-length", 0))
-        with Path(path).open("wb") as file:
-            for part in progress(parts, url.rpartition("/")[2], -(-size // _CHUNK)):
-                file.write(part)
 
 
 def _how_to_get(
@@ -118,3 +110,32 @@ def _how_to_get(
         f"Put {them}, as downloaded, into {folder}; or name the folder that has {them} with "
         f"data_dir (--data-dir) or the environment variable {DATA_VARIABLE}."
     )
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Any]:
+    """Show a progress bar, on a terminal only, with the interface that pooch expects."""
+    if not sys.stderr.isatty():
+        yield False
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        yield _Bar(progress, progress.add_task(name, total=None))
+
+
+class _Bar:
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+        self.total = 0
+
+    def update(self, amount: int) -> None:
+        self._progress.update(self._task, advance=amount, total=self.total or None)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task, total=self.total or None)
+
+    def close(self) -> None:
+        """Nothing to do: the context manager closes it."""

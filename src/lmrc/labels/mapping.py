@@ -161,9 +161,7 @@ class LabelMapping:
                     positions, units, self.threshold, try_time, self.max_tries, wanted
                 )
                 self._append(units[chosen])  # lines 6 and 8
-                try_time = (
-                    count - 1 - last
-                )  # lines 9 and 11: the candidates after the last accepted one
+                try_time = count - 1 - last  # lines 9 and 11: candidates since the last in S
                 acceptance = (len(chosen) + 1) / (count + 1)
         return True
 

@@ -101,14 +101,14 @@ class WithClassStatistics(Resolved):
             scatter = add_task(Scatter.from_tensors(earlier), task, self.projections, device)
             self.scatter_ = scatter.tensors()
         if not self.scatter_ or self.prediction_rule_ in FINETUNED:
-            self._update_statistics(network, task, exemplars, earlier)
+            self._update_compensated(network, task, exemplars, earlier)
         else:
             self.statistics_, self.classifiers_ = {}, {}
             if not self._trains_heads and len(scatter.counts) > len(earlier["counts"]):
                 self._fit_new_head(network, scatter)
         return self._fit_exact(network) if self.scatter_ else None
 
-    def _update_statistics(
+    def _update_compensated(
         self, network: Network, task: Memory, exemplars: Memory, earlier: dict[str, Tensor]
     ) -> None:
         """Compensate the statistics for feature drift, add a task's, and fit the classifiers.

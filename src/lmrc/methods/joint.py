@@ -15,7 +15,7 @@ from lmrc.training.memory import Memory
 
 
 class JointClassifier(FineTuneClassifier):
-    """Joint training on the data of all tasks so far: an upper bound for incremental methods.
+    """Joint training on the data of all tasks so far: a reference for incremental methods.
 
     It stores the data of all tasks, in the model and in its file, and trains a new network on all
     of it for each task.
