@@ -73,9 +73,7 @@ def test_a_useless_threshold_is_reported(place, model, call):
     for name in ("zero", "one", "two", "three"):
         shutil.copytree(place / "test" / name, place / "same" / f"{name} again")
     out = call("evaluate", model, "test", "--unknown", "same")[1]
-    assert (
-        "no threshold separates known from unknown images well; the best is --reject-below" in out
-    )
+    assert "no threshold separates known from unknown images well: at best, --reject-below" in out
 
 
 def test_known_classes_in_the_folder_of_unknown_images_are_left_out(place, model, call):

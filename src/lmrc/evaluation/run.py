@@ -63,7 +63,6 @@ class TaskRecord:
         Accuracy by label. A seen class without test samples is missing.
     train_seconds, test_seconds : float
         Wall-clock time of learning the task, and of predicting and scoring the test samples.
-
     """
 
     task: int

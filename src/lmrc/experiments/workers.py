@@ -128,7 +128,7 @@ def run_in_parallel(work: Work, jobs: int) -> Iterator[RunRecord]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Start a process that Ctrl-C does not reach: this one ends it, without a traceback."""
+    """Keep Ctrl-C from processes that are started meanwhile: their parent ends them, silently."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -190,9 +190,9 @@ def _reject_below(known: Any, unknown: Any, metrics: dict[str, Any]) -> str:
     metrics["reject_below"] = {"threshold": threshold, "kept": kept, "rejected": rejected}
     useful = (kept + rejected) / 2 >= MIN_BALANCED_ACCURACY
     return (
-        "" if useful else "no threshold separates known from unknown images well; the best is "
+        "" if useful else "no threshold separates known from unknown images well: at best, "
     ) + (
-        f"--reject-below {threshold}, which keeps {percent(kept)} of these images and rejects "
+        f"--reject-below {threshold} keeps {percent(kept)} of these images and rejects "
         f"{percent(rejected)} of the {len(unknown):,} unknown ones"
     )
 

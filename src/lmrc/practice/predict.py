@@ -55,7 +55,7 @@ class Prediction:
 
     path: str  # the image
     best: list[ScoredClass]  # best first
-    known: bool = True  # whether the predicted class is a known one
+    known: bool = True  # False: predicted as unknown
     error: str = ""  # why the image could not be read; empty if it could
 
 

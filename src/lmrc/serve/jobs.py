@@ -157,8 +157,8 @@ class Jobs:
         """Start to learn a job's images; the server no longer keeps them."""
         if not job.images:
             raise ApiError(422, "no_images", "the job has no images")
+        self.check_decided()
         for other in self:
-            self.check_decided(other.served)
             if other.is_active:
                 same = "this model" if other.served is job.served else "another model"
                 raise ApiError(409, "busy", f"a task of {same} is being learnt", retry_after=5)
@@ -228,11 +228,13 @@ class Jobs:
             text = "the learning process ended unexpectedly"
             job.update(state=FAILED, error=_error("learner_died", text))
 
-    def check_decided(self, served: Served) -> None:
-        """Raise an ApiError if a result of the model waits for Keep or Discard."""
-        if any(job.served is served and job.state == WAITING for job in self):
-            text = f"a result of {served.name} is waiting in Teach: keep or discard it first"
-            raise ApiError(409, "busy", text, retry_after=5)
+    def check_decided(self, served: Served | None = None) -> None:
+        """Raise an ApiError if a result, of one model or of any, waits for Keep or Discard."""
+        for job in self:
+            if job.state == WAITING and served in (None, job.served):
+                name = job.served.name
+                text = f"a result of {name} is waiting in Teach: keep or discard it first"
+                raise ApiError(409, "busy", text, retry_after=5)
 
     def decide(self, job: Job, decision: str) -> None:
         """Keep or discard what was learnt."""

@@ -41,7 +41,7 @@ class Drift:
         return self
 
     def fit(self) -> LinearMap:
-        """Return the ridge regression of new on old features, drawn towards the identity.
+        """Return the ridge regression of new on old features, shrunk towards the identity.
 
         With G = cov(old), H = cov(old, new): W = (G + εI)⁻¹ (H + εI). Directions in which old
         features do not vary stay as they are.
