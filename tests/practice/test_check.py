@@ -75,6 +75,19 @@ def test_planted_mistakes_are_found(folder, checked, tmp_path):
     assert "http" not in page
 
 
+def test_classes_with_nearly_the_same_name(folder, checked):
+    """Also those of a test folder."""
+    (folder / "train").mkdir()
+    for old, new in {"red": "red", "green": "green", "blue": "Dark Blue"}.items():
+        (folder / old).rename(folder / "train" / new)
+    (folder / "test" / "dark_blue").mkdir(parents=True)
+    picture(np.random.default_rng(9), (0, 0, 90)).save(folder / "test" / "dark_blue" / "0.png")
+    _, out, _, rows = checked(folder)
+    pairs = [(row["class"], row["other_class"]) for row in rows if row["kind"] == "name"]
+    assert pairs == [("dark_blue", "Dark Blue")]
+    assert "classes with nearly the same name: 1, such as 'dark_blue' and 'Dark Blue'" in out
+
+
 def test_an_empty_folder_is_a_finding_beside_the_others(folder, checked, call, tmp_path):
     (folder / "red" / "3.png").rename(folder / "green" / "wrong.png")
     (folder / "void").mkdir()

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageOps
 
 import lmrc
+from lmrc.lock import LockedError
 from lmrc.serve import job_routes
 from lmrc.serve.app import create_app
 from lmrc.serve.jobs import Job
@@ -120,6 +121,9 @@ def test_a_frozen_backbone_learns_all_images(calibrated, serve, pictures, wait, 
     client = serve(place)
     job = client.post(f"{MODEL}/learn", files=form(pictures, "four", "five")).json()["id"]
     result = wait(client, job, "waiting")["result"]
+    why = "whose result waits in lmrc serve for Keep or Discard: wait until that has ended"
+    with pytest.raises(LockedError, match=why), store.writing(place):
+        pass
     assert (result["images"], result["new_tested"], result["left_out"]) == (20, 20, True)
     assert 0.5 < result["new_accuracy"] <= 1
     client.post(f"/v1/jobs/{job}/keep")
@@ -225,6 +229,10 @@ def test_check_of_images(client, pictures):
         if entry["message"] == text:
             client.patch(f"/v1/jobs/{job}/images", json={"images": entry["images"], "class": None})
     image = answer["added"][0]["id"]
+    moved = {"images": [image], "class": "ONE"}
+    renamed = client.patch(f"/v1/jobs/{job}/images", json=moved).json()
+    text = "ONE has nearly the same name as one: if they are the same, use one name"
+    assert text in [f["message"] for f in renamed["findings"]]
     for label, left in (("three", {"one": 2, "three": 1}), (None, {"one": 2})):
         moved = {"images": [image, "gone"], "class": label}
         answer = client.patch(f"/v1/jobs/{job}/images", json=moved).json()

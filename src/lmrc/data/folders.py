@@ -2,11 +2,12 @@
 
 import math
 import os
+import re
 import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -187,6 +188,24 @@ def class_name(text: str) -> str:
     True
     """
     return unicodedata.normalize("NFC", text)
+
+
+def similar_names(new: Iterable[Any], known: Collection[Any] = ()) -> list[tuple[Any, Any]]:
+    """Return new classes with another one of nearly the same name.
+
+    Names are nearly the same if they differ only in case, white space, hyphens and underscores.
+
+    >>> similar_names(["Blue bell", "rose"], known=["bluebell"])
+    [('Blue bell', 'bluebell')]
+    """
+
+    def key(label: Any) -> str:
+        name = class_name(str(label)).casefold().strip()
+        return re.sub(r"(?<=\w)[\s_-]+(?=\w)", "", name)  # a minus before a number stays
+
+    first = {key(label): label for label in known}
+    pairs = [(label, first.setdefault(key(label), label)) for label in new if label not in known]
+    return [(label, other) for label, other in pairs if label != other]
 
 
 def _classes(folder: Path, allow_empty: bool = False) -> dict[str, Sequence[Path]]:

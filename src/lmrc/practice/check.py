@@ -13,7 +13,13 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from lmrc.data.duplicates import PLAIN, Thumbprint, duplicates, thumbprint
-from lmrc.data.folders import FEW_IMAGES, class_name, folders_of_classes, image_files
+from lmrc.data.folders import (
+    FEW_IMAGES,
+    class_name,
+    folders_of_classes,
+    image_files,
+    similar_names,
+)
 from lmrc.data.image_files import ImageFiles, in_workers, progress
 from lmrc.data.images import (
     NOT_READ,
@@ -67,6 +73,10 @@ KINDS = {
     "duplicate": (
         "Duplicate images",
         "Remove one. A copy in a test folder makes the accuracy look better than it is.",
+    ),
+    "name": (
+        "Classes with nearly the same name",
+        "If they are the same class, give them the same name.",
     ),
     "known": (
         "New classes that look like a known one",
@@ -133,6 +143,8 @@ def check(
     counts = Counter(image.label for image in train)
     known = [] if judge is None else [class_name(str(label)) for label in judge.classes_.tolist()]
     findings += [*_duplicates(images), *_few(counts, known)]
+    names = similar_names(sorted({image.label for image in images}), known)
+    findings += [Finding("name", (), new, old, 1.0, f"{new!r} and {old!r}") for new, old in names]
     rows = [i for i, image in enumerate(images) if not image.part and counts[image.label] > 1]
     judged = _by_model(train, judge, known) if judge is not None and len(known) > 1 else []
     if len({images[i].label for i in rows}) > 1:

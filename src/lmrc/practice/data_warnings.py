@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from lmrc.data import folders
 from lmrc.data.duplicates import copies, pixel_digest
-from lmrc.data.folders import class_name
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.auto import OF_VECTORS, pick
 from lmrc.nets.loading import is_pretrained
@@ -114,19 +113,15 @@ def _warn_about_dark_images(samples: LabelledSamples) -> None:
 
 
 def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier, source: str) -> None:
-    """Warn of new classes whose names differ from others only in case or white space."""
+    """Warn of new classes with nearly the same name as another."""
     known = getattr(model, "classes_", samples.y[:0]).tolist()
-    by_key, found = {_key(label): label for label in known}, []
-    for label in np.unique(samples.y).tolist():
-        other = by_key.setdefault(_key(label), label)
-        if label != other and label not in known:
-            which = "the known class" if other in known else "the new class"
-            found.append(f"the new class {label!r} has nearly the same name as {which} {other!r}")
-    if found:  # one line, since there may be many, such as all letters in both cases
-        more = f" (and {count(len(found) - 1, 'more such pair')})" if len(found) > 1 else ""
+    if found := folders.similar_names(np.unique(samples.y).tolist(), known):
+        # One line, since there may be many, such as all letters in both cases.
+        (label, other), *others = found
+        which = "known" if other in known else "new"
+        more = f" (and {count(len(others), 'more such pair')})" if others else ""
         undo = " (lmrc rollback undoes this learn)" if known and source else ""
-        warn(f"{found[0]}{more}: if they are the same class, give them the same name{undo}")
-
-
-def _key(label: object) -> str:
-    return " ".join(class_name(str(label)).casefold().split())
+        warn(
+            f"the new class {label!r} has nearly the same name as the {which} class {other!r}"
+            f"{more}: if they are the same class, give them the same name{undo}"
+        )

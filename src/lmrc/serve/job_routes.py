@@ -11,12 +11,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from lmrc.data.duplicates import copies, duplicates, thumbprint
-from lmrc.data.folders import FEW_IMAGES
+from lmrc.data.folders import FEW_IMAGES, similar_names
 from lmrc.practice.learn import Request as LearnRequest
 from lmrc.practice.usage import count
 from lmrc.serve import schema
 from lmrc.serve.errors import ApiError
 from lmrc.serve.jobs import Image, Job, Jobs
+from lmrc.serve.served import Served
 from lmrc.serve.settings import Settings
 from lmrc.serve.shared import (
     CHANGES,
@@ -129,7 +130,7 @@ async def move_images(job: TheJob, moved: schema.MovedImages) -> dict[str, Any]:
     return await _report([], job)
 
 
-def _findings(images: Sequence[Image]) -> list[dict[str, Any]]:
+def _findings(images: Sequence[Image], served: Served) -> list[dict[str, Any]]:
     """Return findings: a code, a message, and the ids of the images concerned.
 
     Similar images are reported only if their classes differ: frames of a webcam are always similar.
@@ -151,7 +152,11 @@ def _findings(images: Sequence[Image]) -> list[dict[str, Any]]:
                 f"{one.name} of {one.label} and {other.name} of {other.label} are nearly the same"
             )
             found.append(_finding("two_classes", text, [one.id, other.id]))
-    for label, n in Counter(image.label for image in images).items():
+    counts = Counter(image.label for image in images)
+    for label, other in similar_names(counts, served.known_classes()):
+        text = f"{label} has nearly the same name as {other}: if they are the same, use one name"
+        found.append(_finding("name", text, []))
+    for label, n in counts.items():
         if n < FEW_IMAGES:
             found.append(_finding("few", f"{label} has only {count(n, 'image')}: add some", []))
     return found
@@ -162,7 +167,7 @@ def _finding(code: str, message: str, images: list[str]) -> dict[str, Any]:
 
 
 async def _report(added: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-    found = await asyncio.to_thread(_findings, list(job.images.values()))
+    found = await asyncio.to_thread(_findings, list(job.images.values()), job.served)
     return {"added": added, "findings": found, "job": job.describe()}
 
 

@@ -96,6 +96,11 @@ class Served:
                 if _signature(self.path) == signature:  # else it was replaced while we read
                     self._loaded, self._signature, self.problem = loaded, signature, problem
 
+    def known_classes(self) -> list[Any]:
+        """Return the classes of the newest version; none if it cannot be loaded."""
+        self.refresh()
+        return self._loaded.model.classes_.tolist() if self._loaded else []
+
     def plain(self, error: BaseException | str) -> str:
         """Return a message without the model's path on this machine."""
         return str(error).replace(str(self.path), self.name)
