@@ -73,6 +73,12 @@ def claimed(path: Path) -> Iterator[None]:
         return
 
 
+def explain(path: Path, why: str) -> None:
+    """Add to the lock file at a path, which this process holds, what it is held for."""
+    with suppress(OSError), open(path, "ab", opener=_open_itself) as file:
+        file.write(f", {why}".encode())
+
+
 def holder(path: Path) -> str | None:
     """Return who holds the lock file at a path, and since when; None if no one does.
 
@@ -119,7 +125,7 @@ def _is_still_at(path: Path, file: IO[bytes]) -> bool:
 def _sign(file: IO[bytes]) -> None:
     """Write into the lock file who holds it; if the disk is full, it stays empty."""
     since = datetime.now().astimezone().isoformat(" ", timespec="seconds")
-    text = f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
+    text = f"process {os.getpid()} on {socket.gethostname()} since {since}"
     with suppress(OSError):
         os.ftruncate(file.fileno(), 0)
         os.write(file.fileno(), text.encode())

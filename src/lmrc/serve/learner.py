@@ -53,13 +53,14 @@ def main() -> NoReturn:
     import_lazily()
     # First, since it takes long: the server may start this process before there is a task.
     from lmrc.practice.learn import Request, learn
+    from lmrc.store.folder import explain_change
     from lmrc.text import in_one_line
 
     pipe = sys.stdin.buffer
     head = pipe.readline()
     task = json.loads(head) if head else os._exit(SERVER_GONE)
     images = _read_images(pipe, task["images"])
-    decisions: SimpleQueue[str] = SimpleQueue()
+    path, decisions = Path(task["path"]), SimpleQueue[str]()
     threading.Thread(target=_listen, args=(pipe, decisions), daemon=True).start()
     os.nice(5)  # predictions go first
     sys.stdout = sys.stderr = _Lines()
@@ -74,6 +75,8 @@ def main() -> NoReturn:
         tell(stage=STAGES.get(noun, noun), done=done, total=total, seconds_left=left)
 
     def accept(note: Mapping[str, Any]) -> bool:
+        if not task["keep"]:
+            explain_change(path, "whose result waits in lmrc serve for Keep or Discard")
         tell(stage="waiting", note=dict(note))
         keeps = task["keep"] or decisions.get() == "keep"
         tell(stage="writing" if keeps else "discarded")
@@ -81,7 +84,7 @@ def main() -> NoReturn:
 
     try:
         learn(
-            Path(task["path"]),
+            path,
             Request(**task["request"]),
             say=lambda line: None,
             quiet=True,

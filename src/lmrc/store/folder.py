@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lmrc.lock import claimed, holder
+from lmrc.lock import claimed, explain, holder
 from lmrc.store.files import (
     DRAFT,
     LOCK,
@@ -148,6 +148,11 @@ def holds_model(folder: Path) -> bool:
 def changing(folder: Path) -> str | None:
     """Return who holds the lock of `writing`, and since when; None if no one does."""
     return holder(folder / LOCK)
+
+
+def explain_change(folder: Path, why: str) -> None:
+    """Tell others that find the model locked by this process what it waits for."""
+    explain(folder / LOCK, why)
 
 
 def fingerprint(folder: Path) -> str | None:

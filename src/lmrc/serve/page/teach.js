@@ -11,6 +11,8 @@ const STAGES = {
   learning: "Learning…", writing: "Saving…", discarding: "Discarding…",
 };
 
+const TITLES = { edit: "Teach", progress: "Teach (learning)", result: "Teach (keep?)" };
+
 export function startTeach(state) {
   const cards = [];
   // Each has a file, its card (null once it is removed), its id and class as the server has them,
@@ -365,6 +367,7 @@ export function startTeach(state) {
   }
 
   function showPart(part) {
+    find("#tab-teach").textContent = TITLES[part];
     find("#teach-edit").hidden = part !== "edit";
     find("#progress").hidden = part !== "progress";
     find("#result").hidden = part !== "result";
@@ -377,11 +380,14 @@ export function startTeach(state) {
   addClass();
   addClass();
   return {
-    async show() {
+    show() {
       ready();
       find("#exemplars").textContent = state.model.exemplars
         ? "The model stores some of them." : "They are never written to disk, nor stored in the model.";
-      const { jobs } = await call("GET", "/v1/jobs");  // perhaps another window has started one
+    },
+    // Follow a task that another window has started, or this one before it was reloaded.
+    async look() {
+      const { jobs } = await call("GET", "/v1/jobs");
       const active = jobs.find((j) => j.model === state.name && ["learning", "waiting"].includes(j.state));
       if (active) attempt(null, () => watch(active.id));
     },
