@@ -57,10 +57,13 @@ def test_a_lazy_module_is_imported_when_used(tmp_path, monkeypatch):
     (tmp_path / "lazy_package" / "__init__.py").write_text("value = 3")
     (tmp_path / "lazy_package" / "part.py").write_text("from lazy_package import value")
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lazy_package-1.2.dist-info").mkdir()
+    (tmp_path / "lazy_package-1.2.dist-info" / "METADATA").write_text("Version: 1.2")
     import_lazily(["lazy_package", "no_such_package"])
     assert "no_such_package" not in sys.modules
     import lazy_package
 
+    assert lazy_package.__version__ == "1.2"
     assert not hasattr(lazy_package, "__file__")  # still empty
     from lazy_package import part
 

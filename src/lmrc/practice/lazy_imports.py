@@ -13,6 +13,10 @@ HEAVY = ("scipy.stats", "pandas")
 
 class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":  # scikit-learn 1.6 reads that of pandas
+            from importlib.metadata import version
+
+            return version(self.__name__)
         # Tools that inspect all modules read these; only a package has a path.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)

@@ -58,6 +58,8 @@ def principal(rows: Tensor, n_images: int) -> Tensor:
     m, width = rows.shape
     gram = rows @ rows.T if m <= width else rows.T @ rows
     rank = min(RANK, len(gram))
+    if not rank:  # SciPy 1.11 refuses an empty matrix
+        return rows.new_zeros(min(RANK, width), width)
     values, vectors = scipy.linalg.eigh(
         gram.numpy(), subset_by_index=[len(gram) - rank, len(gram) - 1]
     )

@@ -92,7 +92,8 @@ def deterministic_algorithms(deterministic: bool) -> Iterator[None]:
 @contextmanager
 def default_dtype_guard() -> Iterator[None]:
     """Set the default dtype to float32 and the default device to the CPU for this block."""
-    device = torch.get_default_device()
+    # Not get_default_device, which fails after set_default_device(None) in torch 2.6.
+    device = torch.empty(0).device
     with nullcontext() if device.type == "cpu" else torch.device("cpu"), _FLOAT32:
         yield
 
