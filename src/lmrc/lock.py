@@ -75,7 +75,8 @@ def claimed(path: Path) -> Iterator[None]:
 
 def explain(path: Path, why: str) -> None:
     """Add to the lock file at a path, which this process holds, what it is held for."""
-    with suppress(OSError), open(path, "ab", opener=_open_itself) as file:
+    with suppress(OSError), open(path, "r+b", opener=_open_itself) as file:
+        file.seek(0, os.SEEK_END)
         file.write(f", {why}".encode())
 
 

@@ -197,6 +197,11 @@ def test_a_new_class_that_looks_like_a_known_one(model, checked, tmp_path):
     ]
     assert "scarlet looks like red (100.0 % of its images)" in out
     assert "labels are not checked" in err
+    (tmp_path / "new" / "scarlet").rename(tmp_path / "new" / "RED")
+    rows = checked(tmp_path / "new", "--model", model)[3]
+    assert [(row["kind"], row["class"], row["other_class"]) for row in rows] == [
+        (kind, "RED", "red") for kind in ("name", "known")
+    ]
 
 
 @pytest.mark.parametrize("name", ["empty", "arrays.npz"])

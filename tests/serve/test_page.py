@@ -484,6 +484,10 @@ def test_dropped_connection_while_learning(page, site, place, pictures, tmp_path
     teach_five(page, pictures)
     page.get_by_role("button", name="Learn").click()
     expect(page.locator("#left")).to_have_text("About 30 s left.")
+    other = page.context.new_page()
+    other.goto(address)
+    expect(other.get_by_role("tab", name="Teach (learning)")).to_be_visible()
+    other.close()
     page.context.set_offline(True)
     for job in app.state.jobs:
         job.update()  # the stream ends with an error
@@ -496,6 +500,7 @@ def test_dropped_connection_while_learning(page, site, place, pictures, tmp_path
     expect(page.locator("#left")).to_have_text("The connection is lost. Trying again…")
     site(place, port=port)
     expect(page.locator("#message")).to_contain_text("The model is unchanged")
+    expect(page.get_by_role("tab", name="Teach")).to_have_text("Teach")
     expect(page.get_by_role("button", name="Learn")).to_be_enabled()
 
 

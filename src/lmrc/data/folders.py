@@ -193,15 +193,17 @@ def class_name(text: str) -> str:
 def similar_names(new: Iterable[Any], known: Collection[Any] = ()) -> list[tuple[Any, Any]]:
     """Return new classes with another one of nearly the same name.
 
-    Names are nearly the same if they differ only in case, white space, hyphens and underscores.
+    Names are nearly the same if they differ only in case, in white space, or in hyphens and
+    underscores beside letters: 1-11 and 11-1 are different.
 
-    >>> similar_names(["Blue bell", "rose"], known=["bluebell"])
-    [('Blue bell', 'bluebell')]
+    >>> similar_names(["Blue bell", "sun_flower", "sun-flower", "-1"], known=["bluebell", "1"])
+    [('Blue bell', 'bluebell'), ('sun-flower', 'sun_flower')]
     """
 
     def key(label: Any) -> str:
-        name = class_name(str(label)).casefold().strip()
-        return re.sub(r"(?<=\w)[\s_-]+(?=\w)", "", name)  # a minus before a number stays
+        name = " ".join(class_name(str(label)).casefold().split())
+        letter = r"[^\W\d_]"
+        return re.sub(rf"(?<={letter})[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?={letter})", "", name)
 
     first = {key(label): label for label in known}
     pairs = [(label, first.setdefault(key(label), label)) for label in new if label not in known]

@@ -13,7 +13,8 @@ HEAVY = ("scipy.stats", "pandas")
 
 class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__":  # scikit-learn 1.6 reads that of pandas
+        # scikit-learn 1.6 reads that of pandas.
+        if name == "__version__" and "." not in self.__name__:
             from importlib.metadata import version
 
             return version(self.__name__)

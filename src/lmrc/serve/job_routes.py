@@ -154,8 +154,9 @@ def _findings(images: Sequence[Image], served: Served) -> list[dict[str, Any]]:
             found.append(_finding("two_classes", text, [one.id, other.id]))
     counts = Counter(image.label for image in images)
     for label, other in similar_names(counts, served.known_classes()):
-        text = f"{label} has nearly the same name as {other}: if they are the same, use one name"
-        found.append(_finding("name", text, []))
+        text = f"{label} has nearly the same name as {other}"
+        advice = "if they are the same class, give them the same name"
+        found.append(_finding("name", f"{text}: {advice}", []))
     for label, n in counts.items():
         if n < FEW_IMAGES:
             found.append(_finding("few", f"{label} has only {count(n, 'image')}: add some", []))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmrc.data.folders import class_name
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.models import open_model, outputs_by_image, unknown_threshold
@@ -96,10 +97,11 @@ class Served:
                 if _signature(self.path) == signature:  # else it was replaced while we read
                     self._loaded, self._signature, self.problem = loaded, signature, problem
 
-    def known_classes(self) -> list[Any]:
-        """Return the classes of the newest version; none if it cannot be loaded."""
+    def known_classes(self) -> list[str]:
+        """Return the names of the classes of the newest version; none if it cannot be loaded."""
         self.refresh()
-        return self._loaded.model.classes_.tolist() if self._loaded else []
+        known = [] if (loaded := self._loaded) is None else loaded.model.classes_.tolist()
+        return [class_name(str(label)) for label in known]
 
     def plain(self, error: BaseException | str) -> str:
         """Return a message without the model's path on this machine."""

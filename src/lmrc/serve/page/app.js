@@ -22,8 +22,8 @@ const state = {
     this.model = await call("GET", this.address);
     if (before?.name === this.name && learnt(before) !== learnt(this.model)) views.classify.clear();
     find("#known").replaceChildren(...this.model.classes.map((c) => make("option", { value: String(c.name) })));
-    if (!this.readOnly) await views.teach.look();
     await views[this.view].show(this.model);
+    if (!this.readOnly) attempt(null, () => views.teach.look());
   },
   async open(view) {
     if (view !== this.view) views[this.view].hide();

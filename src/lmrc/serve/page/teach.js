@@ -23,6 +23,7 @@ export function startTeach(state) {
   let turn = Promise.resolve();  // the last request
   let sending = false;  // before the task is learnt
   let following = null;
+  let ended = null;  // the task that was followed last
 
   // ---- pictures ----
 
@@ -306,16 +307,17 @@ export function startTeach(state) {
     }
     if (following !== id) return;
     following = null;
+    ended = id;
     showPart("edit");
     const kept = last?.state === "kept";
     if (last?.state !== "failed") find("#warnings").replaceChildren();
+    const learnt = all().filter((p) => p.learning === id);
+    const here = learnt.length ? "; the pictures are still on this page" : "";
     if (kept) say("");
-    else if (last?.error) {
-      say(`${last.error.message}. The model is unchanged; the pictures are still on this page.`);
-    } else if (!["discarded", "cancelled"].includes(last?.state)) {
+    else if (last?.error) say(`${last.error.message}. The model is unchanged${here}.`);
+    else if (!["discarded", "cancelled"].includes(last?.state)) {
       say("The server no longer knows this task. The model is unchanged.");
     }
-    const learnt = all().filter((p) => p.learning === id);
     for (const picture of learnt) picture.learning = null;
     if (kept) {
       const used = new Set(learnt.map((p) => p.card));
@@ -366,8 +368,10 @@ export function startTeach(state) {
       make("dt", { textContent: term }), make("dd", { textContent: text })]));
   }
 
+  const showTitle = (part) => { find("#tab-teach").textContent = TITLES[part]; };
+
   function showPart(part) {
-    find("#tab-teach").textContent = TITLES[part];
+    showTitle(part);
     find("#teach-edit").hidden = part !== "edit";
     find("#progress").hidden = part !== "progress";
     find("#result").hidden = part !== "result";
@@ -385,11 +389,14 @@ export function startTeach(state) {
       find("#exemplars").textContent = state.model.exemplars
         ? "The model stores some of them." : "They are never written to disk, nor stored in the model.";
     },
-    // Follow a task that another window has started, or this one before it was reloaded.
+    // Look for a task that another window has started, or this one before it was reloaded.
     async look() {
       const { jobs } = await call("GET", "/v1/jobs");
-      const active = jobs.find((j) => j.model === state.name && ["learning", "waiting"].includes(j.state));
-      if (active) attempt(null, () => watch(active.id));
+      if (following) return;
+      const active = jobs.find((j) => (
+        j.model === state.name && j.id !== ended && ["learning", "waiting"].includes(j.state)));
+      if (active && state.view === "teach") await watch(active.id);
+      else showTitle(!active ? "edit" : active.state === "waiting" ? "result" : "progress");
     },
     hide: () => cards.forEach((card) => card.stop()),
     reset() {
