@@ -204,6 +204,23 @@ def test_a_new_class_that_looks_like_a_known_one(model, checked, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("unknown", "told"), [(3, True), (4, False)])
+def test_unknown_images_do_not_look_like_a_known_class(
+    model, checked, tmp_path, monkeypatch, unknown, told
+):
+    """A model of few classes takes most images of any other class for the same one."""
+    (tmp_path / "new" / "orange").mkdir(parents=True)
+    rng = np.random.default_rng(5)
+    for i in range(6):
+        picture(rng, COLOURS["red"]).save(tmp_path / "new" / "orange" / f"{i}.png")
+    found = work.outputs_of
+    monkeypatch.setattr(work, "outputs_of", lambda *of: (*found(*of)[:2], np.arange(6)))
+    monkeypatch.setattr(work, "unknown_threshold", lambda _, share: 5 - unknown)
+    assert [row["kind"] for row in checked(tmp_path / "new", "--model", model)[3]] == (
+        ["known"] if told else []
+    )
+
+
 @pytest.mark.parametrize("name", ["empty", "arrays.npz"])
 def test_what_holds_no_image_files_is_refused_in_one_line(call, tmp_path, name):
     (tmp_path / name).write_bytes(b"") if "." in name else (tmp_path / name).mkdir()
