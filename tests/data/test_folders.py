@@ -257,10 +257,11 @@ def test_a_class_whose_test_images_are_broken_is_named_as_such(pets):
 def test_an_empty_class_is_named(pets):
     (pets / "bird").mkdir()
     (pets / "bird" / "notes.txt").write_text("none yet")
-    with pytest.raises(ValueError, match=r"no images .* of bird in .*; add some, or remove"):
+    (pets / "cat" / "phone.HEIC").write_bytes(b"not read, but there are others")
+    with pytest.raises(ValueError, match=r"has no images .* of 'bird': add some, or remove"):
         folder(pets)
     (pets / "bird" / "phone.HEIC").write_bytes(b"not read")
-    with pytest.raises(ValueError, match=r"of bird in .*; convert .* bird/phone.HEIC, or remove"):
+    with pytest.raises(ValueError, match=r"of 'bird': convert .* bird/phone.HEIC, or remove"):
         folder(pets)
 
 

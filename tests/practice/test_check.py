@@ -98,7 +98,8 @@ def test_an_empty_folder_is_a_finding_beside_the_others(folder, checked, call, t
     assert found >= {("few", "void", ""), ("label", "green", "red")}
     code, _, err = call("learn", str(tmp_path / "m"), str(folder))
     assert code == 1
-    assert "no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of void" in err
+    told = "has no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of 'void': add some, or remove what"
+    assert told in err
 
 
 def test_copies_in_the_test_and_validation_folders_are_found(folder, checked):

@@ -47,6 +47,16 @@ def test_warns_of_new_classes_of_few_images_with_a_frozen_backbone(capsys):
     assert "has only" not in capsys.readouterr().err
 
 
+def test_a_pretrained_backbone_is_advised_for_a_new_model_only(capsys):
+    """The first task fixes the backbone."""
+    found = samples((8, 16, 16, 3))
+    model = for_inputs(LMRCClassifier(backbone="cnn", epochs=1), found.X)
+    for advice in (", or use a pre-trained backbone (--backbone efficientnet-lite0)\n", "\n"):
+        warn_about(found, model)
+        assert f"fewer than 20: add images{advice}" in capsys.readouterr().err
+        model.fit(found.X, found.y)
+
+
 @pytest.mark.parametrize(("white", "told"), [(15, True), (200, False)])
 def test_warns_of_nearly_black_images(white, told, capsys):
     """For example 12-bit images in 16-bit files."""

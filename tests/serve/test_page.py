@@ -111,6 +111,8 @@ def test_teach_ask_roll_back_forget(page, site, place, pictures):
     page.get_by_role("button", name="Keep").click()
     expect(page.get_by_role("tab", name="Classify")).to_have_attribute("aria-selected", "true")
     expect(page.locator(".prediction")).to_have_count(0)  # it was of the version before
+    kept = re.compile(r"Kept: the model knows \d classes now")
+    expect(page.locator("#message.good")).to_have_text(kept)
     page.locator("#classify-files").set_input_files([named(pictures, n, 1)[0] for n in TAUGHT])
     answers = page.locator(".prediction h3")
     expect(answers).to_have_text([re.compile("^[a-z]+$")] * 3)

@@ -221,11 +221,12 @@ def _classes(folder: Path, allow_empty: bool = False) -> dict[str, Sequence[Path
         )
     empty = [name for name, files in classes.items() if not files]
     if empty and not (allow_empty and len(empty) < len(classes)):
-        others = next(walk_images(folder, NOT_READ), "")
+        unread = walk_images(folder, NOT_READ)
+        others = next((name for name in unread if class_name(Path(name).parts[0]) in empty), "")
         advice = f"convert others, such as {others}, " if others else "add some, "
         raise ValueError(
-            f"no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of {', '.join(empty[:5])} in {folder}; "
-            f"{advice}or remove what is empty."
+            f"{folder} has no images (JPEG, PNG, BMP, GIF, WebP, TIFF) of "
+            f"{', '.join(map(repr, empty[:5]))}: {advice}or remove what is empty"
         )
     _warn_of_loose_images(folder)
     _warn_of_nested_classes(folder)

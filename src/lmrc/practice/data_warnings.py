@@ -57,7 +57,7 @@ def _warn_about_few(
         enough = folders.FEW_IMAGES
         new = ~np.isin(labels, getattr(model, "classes_", labels[:0]))
         labels, counts = labels[new], counts[new]
-    elif noun == "image":
+    elif noun == "image" and not hasattr(model, "classes_"):
         advice += ", or use a pre-trained backbone (--backbone efficientnet-lite0)"
     if not (n_few := int((counts < enough).sum())):
         return

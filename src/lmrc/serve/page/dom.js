@@ -12,8 +12,9 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-export function say(text) {
+export function say(text, good = false) {
   const place = find("#message");
+  place.classList.toggle("good", good);
   place.textContent = text;
   place.hidden = !text;
 }

@@ -327,7 +327,8 @@ export function startTeach(state) {
     }
     if (learnt.length) upload();  // what is left goes into a new task
     await state.refresh();
-    if (kept && state.view === "teach") state.open("classify");
+    if (kept && state.view === "teach") await state.open("classify");
+    if (kept) say(`Kept: the model knows ${count(state.model.classes.length, "class", "classes")} now.`, true);
   }
 
   function showJob(found) {
