@@ -64,6 +64,7 @@ def test_planted_mistakes_are_found(folder, checked, tmp_path):
     found = {(row["kind"], row["class"], row["other_class"]) for row in rows}
     assert ("label", "green", "red") in found
     assert ("unreadable", "blue", "") in found
+    assert any(row["text"] == "green/wrong.png: labelled green, looks like red" for row in rows)
     assert ("few", "rare", "") in found
     pair = next(row for row in rows if row["kind"] == "duplicate")
     names = {pair["file"].rpartition("/")[2], pair["other_file"].rpartition("/")[2]}

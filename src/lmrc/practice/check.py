@@ -359,11 +359,12 @@ def _by_model(images: list[_Image], model: LMRCClassifier, known: list[str]) -> 
 
 
 def _csv(findings: list[Finding]) -> str:
-    head = ["kind", "score", "class", "other_class", "file", "other_file"]
-    rows = [
-        [found.kind, f"{found.score:.3f}", found.label, found.other, *[*found.files, "", ""][:2]]
-        for found in findings
-    ]
+    head = ["kind", "score", "class", "other_class", "file", "other_file", "text"]
+    rows = []
+    for found in findings:
+        files = [*found.files, "", ""][:2]
+        score = f"{found.score:.3f}"
+        rows.append([found.kind, score, found.label, found.other, *files, found.text])
     return csv_text(head, rows)
 
 
