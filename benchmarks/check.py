@@ -4,6 +4,10 @@ FOLDER holds a sub-folder of images for each class. In copies of it, a share of 
 flipped at random, and copies of some images are added: re-encoded, resized, mirrored. Prints a line
 of JSON for each seed: of the flipped labels, how many are among the first tenth of the list (a
 tenth of the number of images); of the planted copies, how many are found.
+
+Then models learn ten images of two classes, and of half of the classes, and check other images with
+``--model``: of the other classes, and of the known ones under another name. The line says how many
+of both are reported as looking like a known class.
 """
 
 from __future__ import annotations
@@ -19,8 +23,10 @@ from PIL import Image, ImageOps
 
 from lmrc.experiments.environment import hardware, versions
 from lmrc.practice.check import check
+from lmrc.practice.learn import Request, learn
 
 COPIES = 30
+EACH = 10  # images of a class that a model learns, and as many that are checked
 
 
 def plant(folder: Path, out: Path, share: float, seed: int) -> tuple[set[str], list[set[str]]]:
@@ -53,6 +59,35 @@ def plant(folder: Path, out: Path, share: float, seed: int) -> tuple[set[str], l
     return wrong, pairs
 
 
+def new_classes(folder: Path, place: Path, n_known: int, seed: int) -> dict[str, int]:
+    """Count which classes look like known ones to a model."""
+    rng = random.Random(seed)
+    labels = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    known = rng.sample(labels, n_known)
+    for label in labels:
+        files = sorted((folder / label).iterdir())
+        rng.shuffle(files)
+        each = min(EACH, len(files) // 2)
+        first, second = files[:each], files[each : 2 * each]
+        renamed = f"{label} again" if label in known else label
+        for root, name, taken in (("known", label, first), ("new", renamed, second)):
+            if root == "new" or label in known:
+                (place / root / name).mkdir(parents=True)
+                for file in taken:
+                    shutil.copy(file, place / root / name)
+    model, quiet = place / "model", lambda line: None
+    learn(model, Request(str(place / "known")), say=quiet, quiet=True)
+    found = check(place / "new", place / "out", model=model, thumbnails=False, say=quiet)
+    told = [one.label for one in found if one.kind == "known"]
+    of_known = sum(label.endswith(" again") for label in told)
+    return {
+        "renamed": n_known,
+        "renamed_told": of_known,
+        "others": len(labels) - n_known,
+        "others_told": len(told) - of_known,
+    }
+
+
 def main() -> None:
     """Print one line for each seed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -66,6 +101,12 @@ def main() -> None:
             wrong, pairs = plant(given.folder, planted, given.share, seed)
             found = check(planted, Path(place, "out"), thumbnails=False, say=lambda line: None)
             n = sum(1 for _ in planted.glob("*/*"))
+            classes = sum(path.is_dir() for path in given.folder.iterdir())
+            looked_like = {
+                k: new_classes(given.folder, Path(place, str(k)), k, seed)
+                for k in (2, classes // 2)
+                if 1 < k < classes
+            }
         labels = [one.files[0] for one in found if one.kind == "label"][: n // 10]
         copies = [{*one.files} for one in found if one.kind == "duplicate"]
         line = {
@@ -76,6 +117,7 @@ def main() -> None:
             "copies": len(pairs),
             "copies_found": sum(pair in copies for pair in pairs),
             "duplicates_in_all": len(copies),
+            "look_like_known": looked_like,
             "versions": versions(),
             "hardware": hardware(),
         }

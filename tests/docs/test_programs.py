@@ -79,7 +79,7 @@ def test_the_page_of_benchmarks_says_what_each_needs():
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
     place, rng = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
-    for name, colour in {"cat": (200, 60, 40), "dog": (40, 60, 200)}.items():
+    for name, colour in {"cat": (200, 60, 40), "dog": (40, 60, 200), "owl": (9, 200, 9)}.items():
         (place / name).mkdir()
         for i in range(6):
             pixels = (rng.integers(-40, 40, (72, 72, 3)) + np.array(colour)).clip(0, 255)
@@ -92,7 +92,7 @@ def photographs(tmp_path_factory):
     [
         ("decoding.py {photographs}", r"one process +\d"),
         ("learn.py --features --tasks 1 --classes 2 --each 10", r"1 +20 +\d"),
-        ("check.py {photographs} --seeds 1", r'"flipped": \d'),
+        ("check.py {photographs} --seeds 1", r'"renamed_told": \d'),
     ],
 )
 def test_a_cheap_program_runs(command, said, photographs, run_jobs):

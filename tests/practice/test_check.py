@@ -217,6 +217,7 @@ def test_unknown_images_do_not_look_like_a_known_class(
         picture(rng, COLOURS["red"]).save(tmp_path / "new" / "orange" / f"{i}.png")
     found = work.outputs_of
     monkeypatch.setattr(work, "outputs_of", lambda *of: (*found(*of)[:2], np.arange(6)))
+    monkeypatch.setattr(work, "is_calibrated", lambda _: True)
     monkeypatch.setattr(work, "unknown_threshold", lambda _, share: 5 - unknown)
     assert [row["kind"] for row in checked(tmp_path / "new", "--model", model)[3]] == (
         ["known"] if told else []

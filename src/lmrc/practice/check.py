@@ -1,5 +1,6 @@
 """``lmrc check``: find mistakes in labelled images before they are learnt."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from lmrc.evaluation.label_errors import confused_pairs, cross_validate
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.network import build_encoder
 from lmrc.practice.learn_output import DIFFERENT
-from lmrc.practice.models import open_to_predict, outputs_of, unknown_threshold
+from lmrc.practice.models import is_calibrated, open_to_predict, outputs_of, unknown_threshold
 from lmrc.practice.source import image_form, labelled_files, refuse_inside
 from lmrc.practice.usage import Say, UsageError, count, percent, warn
 from lmrc.report import html
@@ -50,10 +51,10 @@ from lmrc.training.features import extract
 
 BACKBONE, SIZE = "efficientnet-lite0", 224
 AT_ONCE = 64  # images in memory
-#: Share of a new class's images that look like one known class, by a model that cannot tell
-#: unknown images, and by one that can: these do not count. Chosen on kinds of flowers.
+#: Share of a new class's images that are taken for one known class: by a model without unknown
+#: scores, and by one with them, where images above the threshold do not count.
 LOOKS_KNOWN, LOOKS_KNOWN_SURELY = 0.8, 0.5
-LOST = 0.1  # share of known images that are taken for unknown ones
+LOST = 0.1  # share of known images above that threshold
 SHOWN = 60  # thumbnails in each section of the page
 #: A small image: its shorter side has fewer pixels, and less than a fourth of what is usual there.
 SMALL, USUAL = 64, 4
@@ -324,6 +325,9 @@ def _by_model(images: list[_Image], model: LMRCClassifier, known: list[str]) -> 
     `known` are the names of two classes or more: all images would be taken for a single one.
     """
     form, found = image_form(model.input_shape_), []
+    enough, threshold = LOOKS_KNOWN, math.inf
+    if is_calibrated(model):
+        enough, threshold = LOOKS_KNOWN_SURELY, unknown_threshold(model, LOST)
     of_class: dict[str, list[_Image]] = defaultdict(list)
     for image in images:
         of_class[image.label].append(image)
@@ -334,11 +338,9 @@ def _by_model(images: list[_Image], model: LMRCClassifier, known: list[str]) -> 
         (best, n), *_ = Counter(predicted).most_common(1)
         share = n / len(own)
         if label not in known:
-            taken, enough = np.array(predicted) == best, LOOKS_KNOWN
             if unknown is not None:
-                taken &= unknown <= unknown_threshold(model, LOST)
-                enough = LOOKS_KNOWN_SURELY
-            if (share := float(taken.mean())) >= enough:
+                share = float(np.mean((np.array(predicted) == best) & (unknown <= threshold)))
+            if share >= enough:
                 text = f"{label} looks like {best} ({percent(share)} of its images)"
                 found.append(Finding("known", (), label, best, share, text))
             continue
@@ -360,11 +362,10 @@ def _by_model(images: list[_Image], model: LMRCClassifier, known: list[str]) -> 
 
 def _csv(findings: list[Finding]) -> str:
     head = ["kind", "score", "class", "other_class", "file", "other_file", "text"]
-    rows = []
-    for found in findings:
-        files = [*found.files, "", ""][:2]
-        score = f"{found.score:.3f}"
-        rows.append([found.kind, score, found.label, found.other, *files, found.text])
+    rows = [
+        [f.kind, f"{f.score:.3f}", f.label, f.other, *[*f.files, "", ""][:2], f.text]
+        for f in findings
+    ]
     return csv_text(head, rows)
 
 
