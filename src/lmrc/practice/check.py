@@ -13,14 +13,9 @@ import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from lmrc.data.class_names import class_name, similar_names
 from lmrc.data.duplicates import PLAIN, Thumbprint, duplicates, thumbprint
-from lmrc.data.folders import (
-    FEW_IMAGES,
-    class_name,
-    folders_of_classes,
-    image_files,
-    similar_names,
-)
+from lmrc.data.folders import FEW_IMAGES, folders_of_classes, image_files
 from lmrc.data.image_files import ImageFiles, in_workers, progress
 from lmrc.data.images import (
     NOT_READ,

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmrc.data import folders
+from lmrc.data.class_names import similar_names
 from lmrc.data.duplicates import copies, pixel_digest
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.nets.auto import OF_VECTORS, pick
@@ -115,7 +116,7 @@ def _warn_about_dark_images(samples: LabelledSamples) -> None:
 def _warn_about_names(samples: LabelledSamples, model: LMRCClassifier, source: str) -> None:
     """Warn of new classes with nearly the same name as another."""
     known = getattr(model, "classes_", samples.y[:0]).tolist()
-    if found := folders.similar_names(np.unique(samples.y).tolist(), known):
+    if found := similar_names(np.unique(samples.y).tolist(), known):
         # One line, since there may be many, such as all letters in both cases.
         (label, other), *others = found
         which = "known" if other in known else "new"

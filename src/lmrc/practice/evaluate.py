@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from lmrc.data.folders import class_name, describe_skipped
+from lmrc.data.class_names import class_name
+from lmrc.data.folders import describe_skipped
 from lmrc.data.images import UnreadableImageError, list_images, read_image, thumbnail
 from lmrc.evaluation.model import ModelScore, reject_threshold, score_model
 from lmrc.evaluation.trust import (

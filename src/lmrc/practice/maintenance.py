@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lmrc.data.folders import class_name
+from lmrc.data.class_names import class_name
 from lmrc.methods.label_vectors import reweighed
 from lmrc.methods.persistence import model_from
 from lmrc.methods.state import pack

@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from lmrc.data.class_names import class_name
 from lmrc.data.dataset import Array
-from lmrc.data.folders import class_name
 from lmrc.methods.calibrated import Calibrated
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.methods.persistence import model_from

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from lmrc.data.arrays import load_parts, rows_held_out, shape_of_samples
+from lmrc.data.class_names import class_name
 from lmrc.data.dataset import Array, digest
 from lmrc.data.folders import (
     SET_ASIDE,
     VALIDATION,
     Files,
-    class_name,
     describe_skipped,
     folders_of_classes,
     held_out,

@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
+from lmrc.data.class_names import similar_names
 from lmrc.data.duplicates import copies, duplicates, thumbprint
-from lmrc.data.folders import FEW_IMAGES, similar_names
+from lmrc.data.folders import FEW_IMAGES
 from lmrc.practice.learn import Request as LearnRequest
 from lmrc.practice.usage import count
 from lmrc.serve import schema

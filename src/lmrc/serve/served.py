@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrc.data.folders import class_name
+from lmrc.data.class_names import class_name
 from lmrc.data.images import Mode
 from lmrc.methods.lmrc import LMRCClassifier
 from lmrc.practice.models import open_model, outputs_by_image, unknown_threshold
