@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -381,6 +382,12 @@ def test_mistakes_found_by_check():
         assert line["copies_found"] == line["copies"]
         text = f"all {line['flipped']} are among the first tenth of the list, and all"
         says("docs/how-to/check.md", f"{text} {line['copies']} copies are found")
+    counts = Counter()
+    for line in lines_of("results/trust/check.jsonl"):
+        for of_model in line["look_like_known"].values():
+            counts.update(of_model)
+    text = "{renamed_told} of {renamed} are reported as looking like a known class; of new kinds, "
+    says("docs/how-to/check.md", (text + "{others_told} of {others}.").format(**counts))
 
 
 def test_task_id_accuracy(measured):
