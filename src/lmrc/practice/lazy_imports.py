@@ -13,7 +13,7 @@ HEAVY = ("scipy.stats", "pandas")
 
 class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
-        # scikit-learn 1.6 reads that of pandas.
+        # scikit-learn 1.6 reads the version of pandas.
         if name == "__version__" and "." not in self.__name__:
             from importlib.metadata import version
 
